@@ -51,7 +51,7 @@ Examples:
   curb ps                                     who holds what of the GPUs
   curb release PID                            make a program give back memory that it caches
   kill -USR1 PID                              the same, without an answer
-  curb cap PID 6GiB                           another cap for a program that runs; --reset: its policy's again
+  curb cap PID 6GiB                           changes the cap of a running program; --reset: that of its policy
   curb doctor PID                             is curb in effect there, and if not, why
   curb suspend PID; curb resume PID           a whole process out to host memory, and back
   curb report TRACE -o run.html               a recorded run as a picture

@@ -57,7 +57,7 @@ policy::Result<std::optional<std::string>, Diagnostic> read_ceiling(const std::s
     const File file(path);
     if (file.error() == ENOENT) {
         if (!is_symlink(path)) return std::optional<std::string>();
-        return unread(path, "the machine's ceiling is a symbolic link to nothing; as root: mend or remove it");
+        return unread(path, "the machine's ceiling is a symbolic link to nothing; as root: fix or remove it");
     }
     if (file.error() == EACCES || file.error() == EPERM) {
         return unread(path,

@@ -186,8 +186,9 @@ Type type_of(const policy::Field &field) {
         case FieldType::text: return {"text", "a text", "on one line", strings_like(kOnOneLine)};
         case FieldType::pattern:
             return {"glob", "a glob",
-                    "the whole text: '*' any bytes, '?' one, \"[a-z]\" one of a set, \"[!a-z]\" one outside it, '\\' "
-                    "before a mark: itself",
+                    "must match the whole text; '*' is any text, '?' one byte, \"[a-z]\" one of a set, \"[!a-z]\" one "
+                    "outside it, '\\' "
+                    "before a mark is the mark itself",
                     strings_like(kWithoutNul)};
         case FieldType::patterns:
             return {"globs", "variables with a glob each", "an object of globs",

@@ -71,6 +71,12 @@ Fault read_nap(std::string_view text, Flags &into) {
 
 Fault read_trace(std::string_view text, Flags &into) { return path(text, into.job.trace.file); }
 
+Fault read_stacks(std::string_view text, Flags &into) {
+    if (auto fault = take(text, into.job.trace.stacks, parse_size)) return fault;
+    if (into.job.trace.stacks->amount == 0) return quote(text) + " is every allocation; 1B is the least";
+    return std::nullopt;
+}
+
 Fault read_log(std::string_view text, Flags &into) {
     const std::size_t colon = text.find(':');
     if (auto fault = take(text.substr(0, colon), into.job.log.level, parse_log_level)) return fault;

@@ -7,9 +7,9 @@
 namespace curb::policy {
 namespace {
 
-constexpr const char *kNames[] = {"NVIDIA_GPU_MEMORY_LIMIT",   "NVIDIA_GPU_MEMORY_REQUEST",
-                                  "GPU_MEMORY_LIMIT",          "CUDA_DEVICE_MEMORY_LIMIT",
-                                  "CUDA_DEVICE_MEMORY_LIMIT_", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
+constexpr const char *kVariables[] = {"NVIDIA_GPU_MEMORY_LIMIT",   "NVIDIA_GPU_MEMORY_REQUEST",
+                                      "GPU_MEMORY_LIMIT",          "CUDA_DEVICE_MEMORY_LIMIT",
+                                      "CUDA_DEVICE_MEMORY_LIMIT_", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
 
 // "4096", "4g", "4096M", "4GiB". `unit`: of a number without one. nullopt if it is none of these.
 std::optional<Bytes> bytes_of(std::string_view text, Bytes unit) {
@@ -59,7 +59,7 @@ std::optional<std::string> read_mps(const std::string &name, std::string_view te
 
 }  // namespace
 
-std::span<const char *const> handed_in_names() noexcept { return kNames; }
+std::span<const char *const> handed_in_names() noexcept { return kVariables; }
 
 std::optional<std::string> read_handed_in(const std::string &name, std::string_view text, HandedIn &into) {
     if (name == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") return read_mps(name, text, into);

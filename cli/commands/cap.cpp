@@ -99,16 +99,18 @@ std::string take_apart(CapOptions &options) {
     return {};
 }
 
-// `job`: of which the process is one; empty: the cap is its own.
-int cap_of(int pid, const CapOptions &options, const control::CapRequest &request, const std::string &job = {}) {
+// `job`: of which the process is one; empty: the cap is its own. Adds its answer to `answers` instead of printing it,
+// if the answer is for programs.
+int cap_of(int pid, const CapOptions &options, const control::CapRequest &request, const std::string &job,
+           std::vector<std::string> &answers) {
     const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
     const std::string whose = job.empty() ? "process " + std::to_string(pid) : "job " + policy::plain(job);
     const auto report = report_in<control::CapReport>(pid, control::ask(pid, request, kCapPatience));
     if (options.json)
-        print_line(!report ? error_json(pid, report.error())
-                   : job.empty()
-                       ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
-                       : json::object({{"job", json::text(job)}, {"gpus", json::list(report->gpus, change)}}));
+        answers.push_back(!report ? error_json(pid, report.error())
+                          : job.empty()
+                              ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
+                              : json::object({{"job", json::text(job)}, {"gpus", json::list(report->gpus, change)}}));
     else if (report)
         for (const control::CapChange &gpu : report->gpus) print(text_of(whose, gpu, request));
     else
@@ -118,16 +120,26 @@ int cap_of(int pid, const CapOptions &options, const control::CapRequest &reques
     return in_force ? 0 : 1;
 }
 
-// Any process of the job can set its cap for all: it stands in the ledger that they share.
-int cap_of_jobs(const CapOptions &options, const control::CapRequest &request) {
-    std::map<std::string, int> jobs;  // a process of each that matches
+// The processes to ask, each with its job; "" if the cap is its own.
+using Asked = std::vector<std::pair<int, std::string>>;
+
+// Returns one process of each job that matches: it can set the cap for all, in the ledger that they share.
+policy::Result<Asked, std::string> one_of_each_job(const std::string &pattern) {
+    std::map<std::string, int> jobs;
     for (const ViewProcess &process : poll_all(kCapPatience).processes)
-        if (process.status && names_job(*options.job, process.status->job))
-            jobs.emplace(process.status->job, process.pid);
-    if (jobs.empty()) return failed("cap: no job " + policy::quote(*options.job) + " is running; curb ps lists them");
-    int status = 0;
-    for (const auto &[job, pid] : jobs) status = std::max(status, cap_of(pid, options, request, job));
-    return status;
+        if (process.status && names_job(pattern, process.status->job)) jobs.emplace(process.status->job, process.pid);
+    if (jobs.empty()) return "no job " + policy::quote(pattern) + " is running; curb ps lists them";
+    Asked out;
+    for (const auto &[job, pid] : jobs) out.emplace_back(pid, job);
+    return out;
+}
+
+policy::Result<Asked, std::string> selected(const Selection &selection) {
+    const auto processes = found(selection, "cap");
+    if (!processes) return processes.error();
+    Asked out;
+    for (const int pid : *processes) out.emplace_back(pid, "");
+    return out;
 }
 
 int cap(const CapOptions &typed) {
@@ -135,12 +147,13 @@ int cap(const CapOptions &typed) {
     if (const std::string fault = take_apart(options); !fault.empty()) return failed("cap: " + fault);
     const auto request = request_of(options);
     if (!request) return failed("cap: " + request.error());
-    if (options.job) return cap_of_jobs(options, *request);
-    const auto processes = found(options.selection, "cap");
+    const auto processes = options.job ? one_of_each_job(*options.job) : selected(options.selection);
     if (!processes) return failed("cap: " + processes.error());
     if (processes->empty()) complain("no process runs under curb");
     int status = 0;
-    for (const int pid : *processes) status = std::max(status, cap_of(pid, options, *request));
+    std::vector<std::string> answers;
+    for (const auto &[pid, job] : *processes) status = std::max(status, cap_of(pid, options, *request, job, answers));
+    if (options.json) print_line(json::list(answers, [](const std::string &one) { return one; }));
     return status;
 }
 
@@ -168,7 +181,7 @@ Examples:
   curb cap 4711 50% --gpu cuda:1              half of that device
   curb cap 4711 --reset
   curb cap --job 'slurm 42' 16GiB             all its processes together
-  curb cap 4711 6GiB --json | jq .gpus[].held)",
+  curb cap 4711 6GiB --json | jq '.[].gpus[].held')",
     .takes = takes<CapOptions, cap>,
 };
 

@@ -18,7 +18,7 @@ struct ReportOptions {
     bool json = false;
 
     void declare(Options &takes) {
-        takes.argument("TRACE", trace, "Trace that a policy's \"trace\" has written; -: standard input");
+        takes.argument("TRACE", trace, "Trace, or memory snapshot of PyTorch; -: standard input");
         takes.option("-o,--output", output, "FILE", "Write this file: .html (a page) or .svg (a picture)");
         takes.json(json);
     }
@@ -41,7 +41,7 @@ int report(const ReportOptions &options) {
     std::error_code ignored;
     if (options.output && std::filesystem::equivalent(options.trace, file, ignored))
         return failed("report: " + quoted + " is the trace itself; name another file");
-    const auto recording = read_trace(options.trace);
+    const auto recording = read_trace(options.trace, true);
     if (!recording) return failed("report: " + recording.error(), 1);
     const Summary summary = summarise(*recording);
     if (options.output) {
@@ -64,7 +64,9 @@ extern const Command kReport{
     .line = "Show a recorded run: a page, a picture, or lines",
     .help = R"(
 The page has all in it and loads nothing. Of long runs the picture keeps every peak, refusal and release. A trace may be cut
-off, or lack events that could not be written fast enough: what is there is shown, and what is missing is said.
+off, or lack events that could not be written fast enough: what is there is shown, and what is missing is said. It says who
+allocated the memory at the peak, if the trace has call stacks (curb run --stacks), or for a memory snapshot of PyTorch
+(torch.cuda.memory._dump_snapshot): such a file is a pickle, of which curb reads the data and runs nothing.
 
 Exit status 0; 1: the trace cannot be read; 125: the file cannot be written.
 

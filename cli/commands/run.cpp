@@ -286,6 +286,9 @@ int run(const RunOptions &options) {
     const auto reading = load(source, *overrides);
     if (!reading) return kFailure;
     const config::Outcome outcome = config::outcome(*reading, who_is(program, variables));
+    if (const policy::TracePolicy &trace = outcome.policy.trace;
+        !options.quiet && trace.stacks && trace.file.value_or("").empty())
+        complain("call stacks have no effect without a trace: add --trace FILE");
     auto environment = settings(source, options, *overrides, outcome.policy);
     if (!environment) return failed(environment.error());
     if (program.fault.empty() && !can_be_reached(options, program.file)) return kFailure;

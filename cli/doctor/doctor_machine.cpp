@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <array>
+
 #include "doctor.hpp"
 #include "driver.hpp"
 #include "policy/words.hpp"
@@ -100,11 +102,12 @@ void judge(const NvmlGpus &nvml, const DriverCondition &driver, const std::optio
         mps.note(!gpu.mps_clients.empty(),
                  fmt::format("{} is shared through MPS by {} process{}, which curb suspend refuses", name,
                              gpu.mps_clients.size(), gpu.mps_clients.size() == 1 ? "" : "es"));
-        persistence.note(!gpu.kept_awake,
-                         name +
-                             " is put to sleep whenever nobody uses it: the first CUDA call, and curb suspend, then "
-                             "take seconds",
-                         "as root: nvidia-smi -pm 1");
+        persistence.note(
+            !gpu.kept_awake,
+            name +
+                " is put to sleep whenever no process uses it: the first CUDA call, and curb suspend, then "
+                "take seconds",
+            "as root: nvidia-smi -pm 1");
     }
 }
 
@@ -179,8 +182,8 @@ void judge(const PolicyCondition &policy, Findings &out) {
     for (const auto &[name, value] : source.handed_in) said.push_back(name + " is " + value);
     if (said.empty())
         said.emplace_back(!ceiling_is_valid    ? "none here: the ceiling alone decides, and it cannot be used"
-                          : policy.has_ceiling ? "none here: programs are held to the ceiling alone"
-                                               : "none here: programs are watched, and not held to anything");
+                          : policy.has_ceiling ? "none here: the machine's ceiling alone limits programs"
+                                               : "none here: curb observes programs and limits nothing");
     own.ok(own_is_valid, policy::joined(said, ", "));
     ceiling.ok(ceiling_is_valid && policy.has_ceiling, source.ceiling + " is valid");
 }
@@ -207,7 +210,30 @@ void judge(const ViewProcess &process, const Check &check) {
                       "the last edit of the policy of " + who(process) + " is not in force: " + policy.error, remedy);
 }
 
+// "1 running, 2 waiting: 4711 (python3), 4712 (python3)". Empty if all are running.
+std::string states_text(const View &view) {
+    std::array<std::vector<std::string>, kStates> by;
+    std::size_t running = 0, all = 0;
+    for (const ViewProcess &process : view.processes) {
+        if (!process.under_curb) continue;
+        const State state = state_of(process);
+        ++all;
+        if (state == State::running)
+            ++running;
+        else
+            by[static_cast<std::size_t>(state)].push_back(label_of(process.pid, process.name));
+    }
+    std::vector<std::string> parts{fmt::format("{} running", running)};
+    for (std::size_t i = 0; i < kStates; ++i)
+        if (!by[i].empty())
+            parts.push_back(
+                fmt::format("{} {}: {}", by[i].size(), state_name(static_cast<State>(i)), policy::joined(by[i], ", ")));
+    return running == all ? "" : policy::joined(parts, "; ");
+}
+
 void judge(const View &view, Findings &out) {
+    const std::string states = states_text(view);
+    Check("states", out).ok(!states.empty(), states);
     const Check check("processes", out);
     const std::size_t before = out.size();
     std::size_t capped = 0;

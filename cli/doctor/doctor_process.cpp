@@ -20,8 +20,12 @@ class Examination {
     explicit Examination(const ProcessCondition &facts) : facts_(facts), pid_(std::to_string(facts.pid)) {}
     Findings findings() && {
         if (is_no_process()) return std::move(out_);
-        const bool naps = facts_.status && facts_.status->nap && facts_.status->nap->out;
+        const bool naps = is_napping();
         of("nap").ok(naps, facts_.name + " naps: its memory is in host memory until its next call of CUDA");
+        if (facts_.status && facts_.status->nap)
+            of("nap").note(!facts_.status->nap->refused.empty(),
+                           facts_.name + " could not leave its GPUs when it was idle: " + facts_.status->nap->refused,
+                           "curb tries again by itself, at most an hour later");
         of("suspended")
             .note(facts_.suspended && !naps,
                   facts_.name + " is suspended: its memory is in host memory, and its calls of CUDA wait",
@@ -43,6 +47,7 @@ class Examination {
     bool none(bool when, const std::string &why, std::string remedy) {
         return of("preload").problem(when, facts_.name + " is not under curb: " + why, std::move(remedy));
     }
+    [[nodiscard]] bool is_napping() const { return facts_.status && facts_.status->nap && facts_.status->nap->out; }
     [[nodiscard]] bool is_listed() const {
         return facts_.listed &&
                std::find(facts_.listed->begin(), facts_.listed->end(), facts_.pid) != facts_.listed->end();
@@ -214,7 +219,7 @@ class Examination {
             check.problem(!policy.error.empty(), "the last edit of its policy is not in force: " + policy.error,
                           "fix " + file + "; until then the last good one is in force") ||
             check.ok(!parts.empty(), policy::joined(parts, ", ")) ||
-            check.note(true, "it has no policy, so curb watches it and holds it to nothing",
+            check.note(true, "it has no policy, so curb observes it and limits nothing",
                        "curb cap " + pid_ + " SIZE sets a cap; curb run --policy FILE gives it a policy");
     }
 
@@ -224,7 +229,7 @@ class Examination {
             case policy::Limit::allowance:
                 return "growth.start, growth.step and growth.every in its policy let it grow sooner";
             case policy::Limit::keep_free:
-                return "others have to give memory back, or its policy keeps less free for them";
+                return "other processes have to free memory; or lower growth.keep_free in its policy";
             case policy::Limit::device: return "make room: curb release --all, or end what holds the most";
             case policy::Limit::job:
                 return "free memory in the other processes of its job (curb release PID), or raise the job's cap";
@@ -242,7 +247,8 @@ class Examination {
             const std::string cap = gpu.cap ? " of " + policy::format_human(*gpu.cap) : ", no cap";
             const std::string held = fmt::format("cuda:{}: {}{}{}", gpu.ordinal, policy::format_human(gpu.held), cap,
                                                  gpu.cap && gpu.ceiling ? " (the machine's ceiling)" : "");
-            check.ok(facts_.suspended, held + "; in host memory until it is resumed") ||
+            check.ok(facts_.suspended,
+                     held + "; in host memory until " + (is_napping() ? "its next call of CUDA" : "it is resumed")) ||
                 check.note(gpu.cap && gpu.held > *gpu.cap,
                            held + ": more than the cap, as after it was lowered, so no request is served",
                            "curb release " + pid_ +

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string_view>
@@ -268,6 +269,33 @@ View only(const View &view, const std::vector<int> &pids) {
         if (!here.uses.empty()) out.gpus.push_back(std::move(here));
     }
     return out;
+}
+
+const char *state_name(State state) {
+    static constexpr const char *kNames[] = {"unknown", "napping", "suspended", "stopped",   "no curb",
+                                             "silent",  "waiting", "over cap",  "releasing", "running"};
+    static_assert(std::size(kNames) == kStates);
+    return kNames[static_cast<std::size_t>(state)];
+}
+
+bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books) {
+    return books.cap && books.held > *books.cap && !process.suspended;
+}
+
+State state_of(const ViewProcess &process, const control::GpuStatus *books) {
+    if (process.elsewhere) return State::unknown;
+    if (process.status && process.status->nap && process.status->nap->out) return State::napping;
+    if (process.suspended) return State::suspended;
+    if (process.stopped) return State::stopped;
+    if (!process.under_curb) return State::no_curb;
+    if (!process.status) return State::silent;
+    const auto any = [&](auto is) {
+        const auto &gpus = process.status->gpus;
+        return books ? is(*books) : std::any_of(gpus.begin(), gpus.end(), is);
+    };
+    if (any([](const control::GpuStatus &gpu) { return gpu.waiting > 0; })) return State::waiting;
+    if (any([&](const control::GpuStatus &gpu) { return is_over_cap(process, gpu); })) return State::over_cap;
+    return process.status->releasing ? State::releasing : State::running;
 }
 
 const control::GpuStatus *books_of(const View &view, const ViewUse &use) {

@@ -23,7 +23,7 @@ struct ViewProcess {
     std::string command;  // its arguments, joined by blanks, on one line; the name where they cannot be read
     std::string container;  // the beginning of its container's id, as docker ps prints it; empty: none is known
     bool stopped = false;
-    bool suspended = false;                 // by curb suspend
+    bool suspended = false;                 // by curb suspend, or by a nap
     bool elsewhere = false;                 // in another pid namespace: nothing is known but NVML's figures
     bool under_curb = false;                // it can be asked, or libcurb.so is mapped
     std::optional<control::Status> status;  // its answer; nullopt: see `trouble`
@@ -53,6 +53,27 @@ struct View {
     std::vector<ViewGpu> gpus;           // by index, instances behind their GPU
     std::vector<ViewProcess> processes;  // by pid; one without a use holds nothing, or has not answered
 };
+
+// What a process does. If several apply, the first.
+enum class State : std::uint8_t {
+    unknown,    // in another pid namespace
+    napping,    // it has left its GPUs by itself
+    suspended,  // by curb suspend
+    stopped,    // by a signal
+    no_curb,
+    silent,   // under curb, and it does not answer
+    waiting,  // for memory
+    over_cap,
+    releasing,
+    running,
+};
+inline constexpr std::size_t kStates = 10;
+// "running", "over cap"
+const char *state_name(State state);
+// Returns the state on one GPU; without `books`, on all of them.
+State state_of(const ViewProcess &process, const control::GpuStatus *books = nullptr);
+// True if the process holds more of the GPU than its cap. A suspended process holds nothing, even if its ledger does.
+bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books);
 
 // Returns the view of now. Takes as long as the slowest capped process needs to answer, and at most `patience`.
 View poll_all(std::chrono::milliseconds patience);

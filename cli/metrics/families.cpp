@@ -141,7 +141,7 @@ void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {
 void add_process(Families &out, const ViewProcess &process) {
     if (!process.under_curb) return;
     const Labels labels = labels_of(process);
-    out.add(Id::suspended, labels, process.suspended ? 1 : 0);
+    out.add(Id::suspended, labels, state_of(process) == State::suspended ? 1 : 0);
     if (!process.status) return;
     const control::Status &status = *process.status;
     out.add(Id::process_info, with(with(labels, "job", status.job), "container", process.container), 1);

@@ -66,6 +66,10 @@ class Advice {
         }
         about_path(layer.log.file, at + "/log/file");
         about_path(layer.trace.file, at + "/trace/file");
+        if (layer.trace.stacks && !document_.places.contains(at + "/trace/file") &&
+            !document_.places.contains("/trace/file"))
+            say(at + "/trace/stacks",
+                "without \"file\" there is no trace that could have them; add one, or use --trace");
     }
     // True if a growth that applies together with this one has a "wait".
     [[nodiscard]] bool waits(const std::string &at, const std::string &gpu) const {

@@ -143,10 +143,13 @@ extern const Command kPs{
     .help = R"(
 GPU by GPU, with everybody on it. HELD is what a process under curb holds by its
 own books, NVML the driver's figure for it; a process that is not under curb has
-that one alone. CAP none: it is watched, but not capped. A narrow terminal loses
-columns, never processes. What is out of the ordinary is said underneath:
-refused requests, a process that is stopped or does not answer, one above its
-cap. It answers within 0.3 s, also if processes are stuck.
+that one alone. CAP none: it is watched, but not capped. STATE: running, waiting
+(for memory), napping, suspended, stopped, over cap, releasing, silent (it does
+not answer), no curb, unknown (in another pid namespace). A narrow terminal
+shows fewer columns, never fewer processes. Notes follow the table: what a
+request waits for, refused requests of the last ten minutes, a process that is
+suspended, stopped, silent or over its cap. It answers within 0.3 s, also if
+processes are stuck.
 
 With PID: its policy, what it holds by kind, pools, its last refusals and
 releases, calls that bypass curb. Processes under curb are those of this user

@@ -66,8 +66,9 @@ class Detail {
         if (!process_.command.empty()) line(2, "command", plain(process_.command));
         if (!process_.container.empty()) line(2, "container", process_.container);
         if (process_.status && process_.status->nap) nap(*process_.status->nap);
-        if (process_.suspended && !is_napping(process_))
-            line(2, "suspended", "what it held is in host memory until: curb resume " + std::to_string(process_.pid),
+        if (state_of(process_) == State::suspended)
+            line(2, "suspended",
+                 "its memory is in host memory; curb resume " + std::to_string(process_.pid) + " brings it back",
                  Ink::yellow);
         if (process_.stopped && process_.trouble.empty())
             line(2, "stopped", "until: kill -CONT " + std::to_string(process_.pid), Ink::yellow);
@@ -94,7 +95,7 @@ class Detail {
         if (!policy.rule.empty()) text += ", " + plain(policy.rule);
         if (policy.since != 0) text += ", in force since " + clock_text(policy.since, now_);
         line(2, "policy", text);
-        if (policy.unusable) line(2, "", "it cannot be used, so all that is asked for is refused", Ink::red);
+        if (policy.unusable) line(2, "", "it cannot be used, so curb refuses every request", Ink::red);
         if (!policy.error.empty())
             line(2, "", (policy.unusable ? "" : "the last edit is not in force: ") + plain(policy.error), Ink::red);
         if (!policy.cap.empty()) line(2, "CURB_CAP", plain(policy.cap));
@@ -147,7 +148,7 @@ class Detail {
                              format_human(*books.job_cap), plain(process_.status->job)));
         if (books.allowance) line(2, "allowance", format_human(*books.allowance) + ", until the next growth step");
         if (control::refused(books) > 0) line(2, "refused", by_limit(books), Ink::yellow);
-        if (books.waited > 0) line(2, "waited", std::to_string(books.waited) + " requests were held for room");
+        if (books.waited > 0) line(2, "waited", std::to_string(books.waited) + " requests have waited for memory");
         if (const Bytes all = control::released(books)) line(2, "released", format_human(all) + ": " + by_step(books));
     }
     static std::string pools_text(const std::vector<Bytes> &pools) {

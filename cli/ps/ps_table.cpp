@@ -17,12 +17,25 @@ namespace {
 using policy::Bytes;
 using policy::format_human;
 
-enum Column : std::size_t { pid, user, held, nvml, cap, allowance, cached, refused, released, command, kColumns };
-constexpr std::array<const char *, kColumns> kTitles{"PID",       "USER",   "HELD",    "NVML",     "CAP",
-                                                     "ALLOWANCE", "CACHED", "REFUSED", "RELEASED", "COMMAND"};
-constexpr bool is_number(std::size_t column) { return column != user && column != command; }
+enum Column : std::size_t {
+    pid,
+    user,
+    held,
+    nvml,
+    cap,
+    allowance,
+    cached,
+    refused,
+    released,
+    state,
+    command,
+    kColumns
+};
+constexpr std::array<const char *, kColumns> kTitles{"PID",    "USER",    "HELD",     "NVML",  "CAP",    "ALLOWANCE",
+                                                     "CACHED", "REFUSED", "RELEASED", "STATE", "COMMAND"};
+constexpr bool is_number(std::size_t column) { return column != user && column != state && column != command; }
 // The columns that a narrow terminal loses, first to last.
-constexpr std::array kLost{released, cached, allowance, refused, user, cap, nvml};
+constexpr std::array kLost{released, cached, allowance, refused, user, state, cap, nvml};
 // The least width of the command while a column can still be dropped; and before the figures are dropped.
 constexpr std::size_t kLeastCommand = 16, kFewest = 8;
 constexpr std::size_t kIndent = 2, kGap = 2;
@@ -32,6 +45,17 @@ struct Cell {
     Ink ink = Ink::plain;
 };
 using Row = std::array<Cell, kColumns>;
+
+Ink ink_of(State state) {
+    switch (state) {
+        case State::over_cap: return Ink::red;
+        case State::unknown:
+        case State::no_curb: return Ink::dim;
+        case State::releasing:
+        case State::running: return Ink::plain;
+        default: return Ink::yellow;
+    }
+}
 
 std::string size_or(const std::optional<Bytes> &bytes, const char *none) { return bytes ? format_human(*bytes) : none; }
 
@@ -55,6 +79,8 @@ Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
     } else if (process.status) {
         row[held].text = format_human(0);
     }
+    const State now = state_of(process, books);
+    row[state] = {state_name(now), ink_of(now)};
     if (!process.under_curb)
         for (Cell &cell : row) cell.ink = Ink::dim;
     if (process.under_curb && !process.status) row[pid].ink = row[command].ink = Ink::yellow;
@@ -198,7 +224,8 @@ std::string help(int pid, const control::GpuStatus &books, const control::Refusa
             if (books.ceiling) return "help: the machine's ceiling allows no more; ask who keeps /etc/curb/policy.json";
             return fmt::format("help: raise it: curb cap {} {}", pid, enough(last));
         case Limit::allowance: return "help: it grows with time; or let its policy begin with more (growth.start)";
-        case Limit::keep_free: return "help: others have to give memory back, or its policy keeps less free for them";
+        case Limit::keep_free:
+            return "help: other processes have to free memory; or lower growth.keep_free in its policy";
         case Limit::device: return "help: make room: curb release --all, or end what holds the most";
         case Limit::job:
             return "help: free memory in the other processes of its job (curb release PID), or raise the job's cap";
@@ -222,7 +249,7 @@ class Notes {
     Notes(const View &view, control::UnixMs now) : view_(view), now_(now) {}
 
     std::vector<std::string> done() && {
-        if (!view_.nvml_fault.empty()) say("{}; so there is only what capped processes say", plain(view_.nvml_fault));
+        if (!view_.nvml_fault.empty()) say("{}; so only processes under curb are shown", plain(view_.nvml_fault));
         for (std::size_t i = 0; i < view_.processes.size(); ++i) about(i);
         return std::move(out_);
     }
@@ -232,22 +259,22 @@ class Notes {
         const ViewProcess &process = view_.processes[index];
         const std::string who = label_of(process.pid, process.name), says = nvml_says(view_, index);
         const std::string nvml = says.empty() ? "NVML does not say what it holds" : says;
-        if (is_napping(process))
-            say("{} naps since {}: what it held is in host memory until its next CUDA call", who,
+        if (state_of(process) == State::napping)
+            say("{} naps since {}: its memory is in host memory until its next CUDA call", who,
                 clock_text(process.status->nap->since, now_));
         else if (process.suspended)
-            say("{} is suspended: what it held is in host memory until: curb resume {}", who, process.pid);
+            say("{} is suspended: its memory is in host memory; curb resume {} brings it back", who, process.pid);
         else if (process.stopped && process.trouble.empty())
-            say("{} is stopped until: kill -CONT {}", who, process.pid);
+            say("{} is stopped; kill -CONT {} continues it", who, process.pid);
         if (!process.trouble.empty()) say("{} runs under curb, and {}; {}", who, plain(process.trouble), nvml);
         if (process.elsewhere) say("{} runs in another pid namespace, perhaps a container; {}", who, nvml);
         if (!process.status) return;
         const control::PolicyStatus &policy = process.status->policy;
         const std::string error = policy.error.empty() ? "" : ": " + plain(policy.error);
         if (policy.unusable)
-            say("{} has a policy that cannot be used, so all that it asks for is refused{}", who, error);
+            say("{} has a policy that cannot be used, so curb refuses all its requests{}", who, error);
         else if (!policy.error.empty())
-            say("{} keeps to its last good policy, for the last edit is not in force{}", who, error);
+            say("{} runs under its last good policy; the last edit is not in force{}", who, error);
         for (const ViewGpu &gpu : view_.gpus)
             for (const ViewUse &use : gpu.uses)
                 if (use.process == index && use.books) about_gpu(process, gpu, *books_of(view_, use));
@@ -257,13 +284,12 @@ class Notes {
         const std::string who = label_of(process.pid, process.name);
         const std::string where = view_.gpus.size() > 1 ? " on " + gpu_label(view_, gpu) : "";
         if (is_over_cap(process, books))
-            say("{} holds {} more{} than its cap of {}: {} new requests are refused", who,
+            say("{} holds {} more{} than its cap of {}; {}new requests wait or are refused until it holds less", who,
                 format_human(books.held - *books.cap), where, format_human(*books.cap),
-                process.status->releasing ? "a release is under way, and until it is under the cap"
-                                          : "until it is under it");
+                process.status->releasing ? "a release is under way, and " : "");
         if (books.live_cap)
-            say("{} has a cap{} that was set by curb cap: {}; its policy's again: curb cap {} --reset", who, where,
-                policy::format(*books.live_cap), process.pid);
+            say("{} has a cap{} that was set by curb cap: {}; curb cap {} --reset restores that of its policy", who,
+                where, policy::format(*books.live_cap), process.pid);
         const auto is_here = [&](const auto &one) { return one.gpu == books.ordinal; };
         const auto &waits = process.status->waits;
         const auto wait = std::find_if(waits.begin(), waits.end(), is_here);

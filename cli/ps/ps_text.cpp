@@ -43,6 +43,7 @@ std::string process_json(const ViewProcess &process) {
                    {"command", text_or_null(process.command)},
                    {"container", text_or_null(process.container)},
                    {"under_curb", process.under_curb},
+                   {"state", json::text(state_name(state_of(process)))},
                    {"stopped", process.stopped},
                    {"suspended", process.suspended},
                    {"elsewhere", process.elsewhere},
@@ -51,14 +52,6 @@ std::string process_json(const ViewProcess &process) {
 }
 
 }  // namespace
-
-bool is_napping(const ViewProcess &process) {
-    return process.status && process.status->nap && process.status->nap->out;
-}
-
-bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books) {
-    return books.cap && books.held > *books.cap && !process.suspended;
-}
 
 std::string gpu_label(const View &view, const ViewGpu &gpu) {
     const auto name = [](const std::optional<int> &index, const std::string &uuid) {

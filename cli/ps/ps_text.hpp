@@ -25,10 +25,6 @@ struct PsError {
 // One line of JSON: tests/command/answers/ps.json is an example.
 std::string ps_json(const View &view, const std::vector<PsError> &errors, control::UnixMs now);
 
-// True if the process has left its GPUs by itself.
-bool is_napping(const ViewProcess &process);
-// True if the process holds more of the GPU than its cap. A suspended process holds nothing, even if its ledger does.
-bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books);
 // "GPU 0", "GPU 0 MIG 1", "GPU-8f3a1b2c"
 std::string gpu_label(const View &view, const ViewGpu &gpu);
 // "NVML says that it holds 3 GiB of GPU 0"; empty: NVML does not list it.

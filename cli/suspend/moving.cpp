@@ -21,18 +21,22 @@ std::string rate_text(policy::Bytes bytes, Seconds seconds) {
     return policy::format_human(static_cast<policy::Bytes>(rate)) + "/s";
 }
 
-Moving::Moving(const char *what, const char *done, int pid, bool json)
+Moving::Moving(const char *what, const char *done, int pid, std::vector<std::string> *answers)
     : pid_(pid),
-      json_(json),
       target_(inspect(pid)),
       cannot_(fmt::format("cannot {} {}: ", what, target_.text())),
+      answers_(answers),
       done_(done) {}
+
+bool Moving::answer(const json::Members &members) const {
+    if (answers_) answers_->push_back(json::object(members));
+    return answers_ != nullptr;
+}
 
 int Moving::ended(int status, const std::string &state, const std::string &message) const {
     complain(message);
-    if (json_)
-        print_line(json::object(
-            {{"pid", pid_}, {done_, false}, {"process", json::text(state)}, {"message", json::text(message)}}));
+    static_cast<void>(
+        answer({{"pid", pid_}, {done_, false}, {"process", json::text(state)}, {"message", json::text(message)}}));
     return status;
 }
 
@@ -52,12 +56,12 @@ policy::Bytes Moving::held() const {
     return gpus ? held_by(*gpus, pid_) : 0;
 }
 
-int each(const char *command, bool is_out_after, const Selection &selection, bool sim,
-         const std::function<int(int pid)> &move) {
+int each(const char *command, bool is_out_after, const Selection &selection, bool sim, bool json, const Move &move) {
     if (sim)
         if (const auto fault = use_sim()) return failed(command + (": " + *fault));
     const auto processes = found(selection, command);
     if (!processes) return failed(command + (": " + processes.error()));
+    std::vector<std::string> answers;
     int status = 0;
     bool none = true;
     for (const int pid : *processes) {
@@ -65,11 +69,12 @@ int each(const char *command, bool is_out_after, const Selection &selection, boo
         const bool is_out = target.process.start != 0 && control::suspended::read(target.process).has_value();
         if (selection.is_described() && is_out == is_out_after) continue;
         none = false;
-        const int one = move(pid);
-        if (one == kInterrupted) return one;
+        const int one = move(pid, json ? &answers : nullptr);
         status = std::max(status, one);
+        if (one == kInterrupted) break;
     }
     if (none) complain(fmt::format("no process under curb is there to {}", command));
+    if (json) print_line(json::list(answers, [](const std::string &one) { return one; }));
     return status;
 }
 

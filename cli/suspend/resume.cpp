@@ -40,8 +40,8 @@ struct ResumeOptions {
 
 class Resuming : Moving {
   public:
-    Resuming(const ResumeOptions &options, int pid)
-        : Moving("resume", "resumed", pid, options.json), options_(options) {}
+    Resuming(const ResumeOptions &options, int pid, std::vector<std::string> *answers)
+        : Moving("resume", "resumed", pid, answers), options_(options) {}
 
     int run() {
         if (options_.wait) {
@@ -167,12 +167,12 @@ class Resuming : Moving {
                              "; its state is " + left.name(), "again");
         suspended::remove(target_.process);
         if (target_.under_curb) open_gate(pid_);
-        if (json_)
-            print_line(json::object({{"pid", pid_},
-                                     {"resumed", true},
-                                     {"bytes", bytes},
-                                     {"seconds", std::to_string(time.value_or(Seconds(0)).count())}}));
-        else if (time)
+        if (answer({{"pid", pid_},
+                    {"resumed", true},
+                    {"bytes", bytes},
+                    {"seconds", std::to_string(time.value_or(Seconds(0)).count())}}))
+            return 0;
+        if (time)
             print(fmt::format("resumed {}: {} back on the device in {} ({})\n", target_.text(), format_human(bytes),
                               seconds_text(*time), rate_text(bytes, *time)));
         else
@@ -187,7 +187,8 @@ class Resuming : Moving {
 };
 
 int resume(const ResumeOptions &options) {
-    return each("resume", false, options.selection, options.sim, [&](int pid) { return Resuming(options, pid).run(); });
+    return each("resume", false, options.selection, options.sim, options.json,
+                [&](int pid, auto *answers) { return Resuming(options, pid, answers).run(); });
 }
 
 }  // namespace
@@ -210,7 +211,7 @@ int bring_back_when_asked(int pid) {
         if (is_told && first == 'l') return 0;
         ResumeOptions options;
         options.wait = "24h";
-        const int status = Resuming(options, pid).run();
+        const int status = Resuming(options, pid, nullptr).run();
         if (is_told || status == 0) return status;  // the process sees that, and starts another helper
         std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is about to end
     }

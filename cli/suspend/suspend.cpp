@@ -46,8 +46,8 @@ struct SuspendOptions {
 
 class Suspending : Moving {
   public:
-    Suspending(const SuspendOptions &options, int pid)
-        : Moving("suspend", "suspended", pid, options.json), options_(options), gate_(pid) {}
+    Suspending(const SuspendOptions &options, int pid, std::vector<std::string> *answers)
+        : Moving("suspend", "suspended", pid, answers), options_(options), gate_(pid) {}
 
     int run() {
         const auto patience = policy::parse_duration(options_.timeout);
@@ -166,9 +166,7 @@ class Suspending : Moving {
         const auto record = suspended::read(target_.process).value_or(suspended::Record());
         Bytes bytes = 0;
         for (const suspended::Gpu &gpu : record) bytes += gpu.held;
-        if (json_)
-            print_line(json::object({{"pid", pid_}, {"suspended", true}, {"bytes", bytes}, {"napped", true}}));
-        else
+        if (!answer({{"pid", pid_}, {"suspended", true}, {"bytes", bytes}, {"napped", true}}))
             print(
                 fmt::format("suspended {}: it was napping, with {} in host memory\n"
                             "its next CUDA call no longer ends that; curb resume {} brings it back\n",
@@ -191,19 +189,17 @@ class Suspending : Moving {
             print(fmt::format("out {}\n", out));
             return 0;
         }
-        if (json_) {
-            const auto gpu_json = [&](const suspended::Gpu &gpu) {
-                return json::object({{"uuid", json::text(gpu.uuid)}, {"held", gpu.held}, {"left", left_on(gpu.uuid)}});
-            };
-            print_line(json::object({{"pid", pid_},
-                                     {"suspended", true},
-                                     {"bytes", out},
-                                     {"left", left},
-                                     {"lock_seconds", std::to_string(lock_time.count())},
-                                     {"seconds", std::to_string(time.count())},
-                                     {"gpus", json::list(record, gpu_json)}}));
+        const auto gpu_json = [&](const suspended::Gpu &gpu) {
+            return json::object({{"uuid", json::text(gpu.uuid)}, {"held", gpu.held}, {"left", left_on(gpu.uuid)}});
+        };
+        if (answer({{"pid", pid_},
+                    {"suspended", true},
+                    {"bytes", out},
+                    {"left", left},
+                    {"lock_seconds", std::to_string(lock_time.count())},
+                    {"seconds", std::to_string(time.count())},
+                    {"gpus", json::list(record, gpu_json)}}))
             return 0;
-        }
         print(
             fmt::format("suspended {}: {} to host memory in {} ({}), {} left on {}\n"
                         "{}; curb resume {} brings it back\n",
@@ -218,8 +214,8 @@ class Suspending : Moving {
 };
 
 int suspend(const SuspendOptions &options) {
-    return each("suspend", true, options.selection, options.sim, [&](int pid) {
-        const int status = Suspending(options, pid).run();
+    return each("suspend", true, options.selection, options.sim, options.json, [&](int pid, auto *answers) {
+        const int status = Suspending(options, pid, answers).run();
         return status == 0 && options.nap ? bring_back_when_asked(pid) : status;
     });
 }
@@ -244,7 +240,7 @@ Several processes are moved one after the other.
 Examples:
   curb suspend 4711
   curb suspend --user bob --gpu nvml:1        bob's processes on that GPU
-  curb suspend --json 4711 | jq .bytes)",
+  curb suspend --json 4711 | jq '.[].bytes')",
     .takes = takes<SuspendOptions, suspend>,
 };
 

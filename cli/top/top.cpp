@@ -279,8 +279,9 @@ extern const Command kTop{
     .line = "Watch GPUs and processes, and act on them",
     .help = R"(
 One line for each GPU: what processes under curb hold, what others hold, what is free, and the last seconds. Then the
-processes, each with its part of its cap. States: running, waiting (for memory), suspended, stopped, over its cap,
-silent (it does not answer), no curb. Needs a terminal; works at 80 x 24.
+processes, each with its part of its cap. States: running, wait 3 s (for memory), napping, suspended, stopped, over cap,
+releasing, silent (it does not answer), no curb, unknown (in another pid namespace). Above the keys: what the selected
+process waits for, why it was refused, how to bring it back. Needs a terminal; works at 80 x 24.
 
 Keys act on the selected process, and ask first:
   r                     release the memory that it caches

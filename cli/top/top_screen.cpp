@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 #include <set>
+#include <sstream>
 
 #include "policy/size.hpp"
 #include "policy/words.hpp"
@@ -81,8 +82,11 @@ class Screenful {
              {fmt::format("  by {}{}", sort_name(state_.sort),
                           state_.filter.empty() ? "" : ", with \"" + policy::plain(state_.filter) + "\"")}});
         gpus();
-        processes();
-        while (lines_.size() + 1 < height_) add({});
+        state_.at = rows_.empty() ? 0 : std::min(state_.at, rows_.size() - 1);
+        const std::vector<std::string> notes = notes_on_selected();
+        processes(notes.size());
+        while (lines_.size() + 1 + notes.size() < height_) add({});
+        for (const std::string &note : notes) add({{note, Paint::yellow}});
         last_line();
         if (lines_.size() > height_) lines_.resize(height_);
         for (ScreenLine &line : lines_) line = fitted(std::move(line), width_);
@@ -126,12 +130,28 @@ class Screenful {
     // In a narrow window the command is worth more.
     [[nodiscard]] bool has_history() const { return width_ >= 100; }
 
-    void processes() {
+    // What is out of the ordinary about the selected process, as curb ps says it: what it waits for, since when, the
+    // next growth step. Empty in a low window.
+    [[nodiscard]] std::vector<std::string> notes_on_selected() const {
+        constexpr std::size_t kMost = 3, kLeastHeight = 12;
+        std::vector<std::string> out;
+        if (rows_.empty() || height_ < kLeastHeight) return out;
+        View selected = only(view_, {view_.processes[rows_[state_.at].process].pid});
+        selected.nvml_fault.clear();
+        for (const std::string &note : ps_notes(selected, now_)) {
+            std::istringstream lines(wrapped(note, width_, 2));
+            for (std::string line; out.size() < kMost && std::getline(lines, line);) out.push_back(line);
+        }
+        return out;
+    }
+
+    // Leaves `below` lines free above the last one.
+    void processes(std::size_t below) {
         add({{fmt::format("{:>8} {:<8} {:<6} {:>9} {:>9} {:<{}} {}{:<9} {}", "PID", "USER", "GPU", "HELD", "CAP",
                           "OF CAP", kCapBar, has_history() ? padded("HISTORY", kSpark + 1) : "", "STATE", "COMMAND"),
               Paint::bold}});
-        const std::size_t room = height_ > lines_.size() + 1 ? height_ - lines_.size() - 1 : 1;
-        state_.at = rows_.empty() ? 0 : std::min(state_.at, rows_.size() - 1);
+        const std::size_t taken = lines_.size() + 1 + below;
+        const std::size_t room = height_ > taken ? height_ - taken : 1;
         if (state_.at < state_.first) state_.first = state_.at;
         if (state_.at >= state_.first + room) state_.first = state_.at + 1 - room;
         if (rows_.size() <= room) state_.first = 0;
@@ -142,25 +162,28 @@ class Screenful {
                                         : "no process matches; / with an empty line shows all",
                   Paint::dim}});
     }
-    [[nodiscard]] std::pair<std::string, Paint> state_of(const ViewProcess &process,
-                                                         const control::GpuStatus *books) const {
-        if (process.suspended) return {"suspended", Paint::yellow};
-        if (process.stopped) return {"stopped", Paint::yellow};
-        if (!process.under_curb) return {"no curb", Paint::dim};
-        if (!process.status) return {"silent", Paint::yellow};
-        if (books && books->waiting > 0) {
+    // "wait 3 s" says more than "waiting", in as many columns.
+    [[nodiscard]] std::string state_text(const ViewProcess &process, const control::GpuStatus *books,
+                                         State state) const {
+        if (state == State::waiting && books)
             for (const control::Waiting &wait : process.status->waits)
-                if (wait.gpu == books->ordinal) return {"wait " + span_text(wait.since, now_), Paint::yellow};
-            return {"waiting", Paint::yellow};
+                if (wait.gpu == books->ordinal) return "wait " + span_text(wait.since, now_);
+        return state_name(state);
+    }
+    static Paint paint_of(State state) {
+        switch (state) {
+            case State::over_cap: return Paint::red;
+            case State::unknown:
+            case State::no_curb: return Paint::dim;
+            case State::releasing: return Paint::green;
+            case State::running: return Paint::plain;
+            default: return Paint::yellow;
         }
-        if (books && is_over_cap(process, *books)) return {"over cap", Paint::red};
-        if (process.status->releasing) return {"releasing", Paint::green};
-        return {"running", Paint::plain};
     }
     [[nodiscard]] ScreenLine process_line(const TopRow &row, bool selected) const {
         const ViewProcess &process = view_.processes[row.process];
         const auto *books = row.use ? books_of(view_, *row.use) : nullptr;
-        const auto [word, paint] = state_of(process, books);
+        const State state = state_of(process, books);
         const bool u = state_.unicode;
         const std::size_t full = row.cap ? columns_of(share(row.held, *row.cap), kCapBar) : 0;
         const TopState::History *history = nullptr;
@@ -181,7 +204,7 @@ class Screenful {
                 {repeated(u ? "█" : "#", full), of(books && is_over_cap(process, *books) ? Paint::red : Paint::green)},
                 {repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Paint::dim)},
                 {has_history() ? sparkline(history, whole, u) + " " : "", of(Paint::green)},
-                {padded(clipped(word, 9), 10), of(paint)},
+                {padded(clipped(state_text(process, books, state), 9), 10), of(paint_of(state))},
                 {policy::plain(process.command), of(Paint::plain)}};
     }
 

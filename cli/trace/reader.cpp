@@ -11,11 +11,13 @@
 #include "control/descriptor.hpp"
 #include "policy/words.hpp"
 #include "recording.hpp"
+#include "snapshot.hpp"
 
 namespace curb::cli {
 namespace {
 
 constexpr std::size_t kLongestLine = std::size_t{4} << 20;  // a header with the longest command line Linux starts
+constexpr std::size_t kLargestSnapshot = std::size_t{1} << 30;
 constexpr std::string_view kCounters = R"({"ph":"C")";
 
 std::string counted(std::uint64_t n, const char *one, const char *many) {
@@ -49,7 +51,7 @@ Moment moment_of(const control::trace::Event &event) {
     out.kind = event.kind;
     out.gpu = static_cast<std::uint8_t>(event.gpu);
     const bool memory = out.moves_memory();
-    out.pointer = memory ? event.pointer : event.duration_ns;
+    out.pointer = memory || event.what == What::stack ? event.pointer : event.duration_ns;
     out.charge = memory ? event.charge : static_cast<std::int64_t>(event.limit);
     out.detail = memory                     ? event.reused
                  : event.what == What::step ? static_cast<std::uint8_t>(event.step)
@@ -176,13 +178,11 @@ void TraceReader::add(const control::trace::Event &event, std::string_view text)
 }
 
 std::uint32_t TraceReader::index_of(const std::string &text) {
-    // Triggers and policies: few, and mostly the last ones.
-    const auto there = std::find(out_.texts.rbegin(), out_.texts.rend(), text);
-    if (there != out_.texts.rend()) return static_cast<std::uint32_t>(out_.texts.rend() - there - 1);
-    constexpr std::size_t kMost = 10'000;
+    constexpr std::size_t kMost = 100'000;  // call stacks are many
+    if (const auto known = texts_.find(text); known != texts_.end()) return known->second;
     if (out_.texts.size() >= kMost) return 0;
     out_.texts.push_back(text);
-    return static_cast<std::uint32_t>(out_.texts.size() - 1);
+    return texts_[text] = static_cast<std::uint32_t>(out_.texts.size() - 1);
 }
 
 void TraceReader::bad_line(std::string why) {
@@ -210,7 +210,7 @@ policy::Result<Recording, std::string> TraceReader::done() && {
     return std::move(out_);
 }
 
-policy::Result<Recording, std::string> read_trace(const std::string &file) {
+policy::Result<Recording, std::string> read_trace(const std::string &file, bool snapshots) {
     const bool standard_input = file == "-";
     const std::string name = standard_input ? "<stdin>" : file;
     const auto fault = [&](int error) {
@@ -226,11 +226,24 @@ policy::Result<Recording, std::string> read_trace(const std::string &file) {
     if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode))
         reader.expect(static_cast<std::size_t>(status.st_size / kShortestLine));
     std::vector<char> buffer(std::size_t{1} << 20);
-    for (;;) {
+    std::string snapshot;
+    for (bool is_first = true;; is_first = false) {
         const ssize_t size = ::read(fd, buffer.data(), buffer.size());
         if (size < 0 && errno == EINTR) continue;
         if (size < 0) return fault(errno);
-        if (size == 0 || !reader.take({buffer.data(), static_cast<std::size_t>(size)})) break;
+        const std::string_view piece(buffer.data(), static_cast<std::size_t>(size));
+        if (is_first && begins_as_pickle(piece) && !snapshots)
+            return policy::quote(policy::plain(name)) +
+                   " is a pickle of Python and no trace; curb report reads memory snapshots of PyTorch";
+        if (!snapshot.empty() || (is_first && begins_as_pickle(piece))) {
+            if (size == 0) return read_snapshot(snapshot, name);
+            if (snapshot.size() + piece.size() > kLargestSnapshot)
+                return policy::quote(policy::plain(name)) +
+                       " is larger than the 1 GiB that curb reads of a snapshot; record fewer entries (max_entries)";
+            snapshot += piece;
+            continue;
+        }
+        if (size == 0 || !reader.take(piece)) break;
     }
     return std::move(reader).done();
 }

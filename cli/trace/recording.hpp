@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "control/trace.hpp"
@@ -18,7 +19,7 @@ inline constexpr std::uint64_t kSecond = 1'000'000'000;  // in ns, which all tim
 // control::trace::Event without its text. Members that no event needs together share a place.
 struct Moment {
     std::uint64_t ns = 0;       // since the trace began
-    std::uint64_t pointer = 0;  // of alloc and free; of others how long it lasted, in ns
+    std::uint64_t pointer = 0;  // of alloc, free and stack; of others how long it lasted, in ns
     std::int64_t bytes = 0;
     std::int64_t charge = 0;  // of alloc and free; of others the limit
     policy::Bytes of_kind = 0;
@@ -31,7 +32,9 @@ struct Moment {
     std::uint8_t gpu = 0;     // ordinal
 
     [[nodiscard]] bool moves_memory() const noexcept { return what == What::alloc || what == What::free; }
-    [[nodiscard]] std::uint64_t duration_ns() const noexcept { return moves_memory() ? 0 : pointer; }
+    [[nodiscard]] std::uint64_t duration_ns() const noexcept {
+        return moves_memory() || what == What::stack ? 0 : pointer;
+    }
     [[nodiscard]] policy::Bytes limit() const noexcept {
         return moves_memory() ? 0 : static_cast<policy::Bytes>(charge);
     }
@@ -73,6 +76,9 @@ struct Recording {
     // What is missing, a sentence each: cut off, lines that could not be read, events that were dropped.
     std::vector<std::string> missing;
 
+    // What a reader should know of it, a sentence each. Empty for traces.
+    std::vector<std::string> notes;
+
     [[nodiscard]] const std::string &text(const Moment &moment) const { return texts[moment.text]; }
     [[nodiscard]] const control::trace::Gpu *gpu(int ordinal) const noexcept;  // null: nothing is known of it
 };
@@ -100,7 +106,8 @@ class TraceReader {
     void bad_line(std::string why);
 
     Recording out_;
-    bool is_trace_ = false;  // its first line says so
+    std::unordered_map<std::string, std::uint32_t> texts_;  // text -> index into Recording::texts
+    bool is_trace_ = false;                                 // its first line says so
     bool has_header_ = false;
     std::string rest_;   // the beginning of a line whose end has not come
     std::string fault_;  // why this is no trace; empty: it may be one
@@ -109,8 +116,9 @@ class TraceReader {
     bool cut_off_ = false;
 };
 
-// Reads a file of any size, or standard input ("-").
-policy::Result<Recording, std::string> read_trace(const std::string &file);
+// Reads a file of any size, or standard input ("-"). Also memory snapshots of PyTorch (snapshot.hpp), of 1 GiB at most,
+// if `snapshots`.
+policy::Result<Recording, std::string> read_trace(const std::string &file, bool snapshots = false);
 
 // Reads a line that is laid out as trace::append() writes it. Returns false for any other line, which trace::parse
 // reads. It is twenty times as fast, and agrees with trace::parse wherever it returns true. `text`: that of the event.

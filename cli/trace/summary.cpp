@@ -1,12 +1,15 @@
 #include "summary.hpp"
 
+#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <unordered_map>
 
+#include "policy/words.hpp"
 #include "text_width.hpp"
 
 namespace curb::cli {
@@ -39,7 +42,9 @@ struct Walk {
     HeldByKind held;
     std::optional<policy::Bytes> cap, allowance;
     std::size_t peak_index = 0;
-    std::map<std::int32_t, std::size_t> waiting;  // thread -> its wait
+    std::map<std::int32_t, std::size_t> waiting;                // thread -> its wait
+    std::unordered_map<std::int32_t, const Moment *> last;      // thread -> its last allocation
+    std::unordered_map<const Moment *, const Moment *> stacks;  // allocation -> its stack
 
     void take(const Moment &moment, std::size_t index) {
         if (held.take(moment) && held.sum > out.peak) {
@@ -52,6 +57,7 @@ struct Walk {
         }
         switch (moment.what) {
             case What::alloc:
+                last[moment.thread] = &moment;
                 if (!is_by_program(moment)) break;
                 ++out.allocations;
                 offer(out.requests, &moment);
@@ -79,6 +85,11 @@ struct Walk {
                 cap = bounded(moment.limit());
                 allowance = bounded(moment.of_kind);
                 break;
+            case What::stack: {
+                const auto made = last.find(moment.thread);
+                if (made != last.end() && made->second->pointer == moment.pointer) stacks[made->second] = &moment;
+                break;
+            }
             case What::books:
             case What::step:
             case What::dropped: break;
@@ -106,6 +117,26 @@ void change(Live &live, const Moment &moment) {
     if (moment.what == What::free) live.erase(moment.key());
 }
 
+// Sums up by stack what lives on the GPU now.
+std::vector<Caller> callers_of(const Live &live, const Walk &walk) {
+    std::map<std::uint32_t, Caller> by_text;
+    for (const auto &[key, one] : live) {
+        if (one->gpu != walk.out.gpu || !is_by_program(*one)) continue;
+        const auto stack = walk.stacks.find(one);
+        const bool is_known = stack != walk.stacks.end();
+        Caller &caller = by_text[is_known ? stack->second->text : 0];
+        caller.stack = is_known ? stack->second : nullptr;
+        caller.bytes = policy::added(caller.bytes, static_cast<policy::Bytes>(one->bytes));
+        ++caller.count;
+    }
+    std::vector<Caller> out;
+    for (const auto &[text, caller] : by_text) out.push_back(caller);
+    std::stable_sort(out.begin(), out.end(), [](const Caller &a, const Caller &b) {
+        return std::pair(a.stack != nullptr, a.bytes) > std::pair(b.stack != nullptr, b.bytes);
+    });
+    return out;
+}
+
 // Finds the allocations that live at each GPU's peak and at the end. All GPUs of a process share one address space.
 void find_live(const Recording &recording, std::vector<Walk> &walks) {
     Live live;
@@ -116,6 +147,7 @@ void find_live(const Recording &recording, std::vector<Walk> &walks) {
             if (walk.peak_index != i || walk.out.gpu != events[i].gpu || walk.out.peak == 0) continue;
             for (const auto &[key, one] : live)
                 if (one->gpu == walk.out.gpu) offer(walk.out.held_at_peak, one);
+            if (!walk.stacks.empty()) walk.out.callers_at_peak = callers_of(live, walk);
         }
     }
     for (const auto &[key, one] : live)
@@ -189,6 +221,25 @@ Summary summarise(const Recording &recording) {
     return out;
 }
 
+std::vector<std::string> calls_of(const std::string &stack) {
+    constexpr std::string_view kBetween = " < ";
+    std::vector<std::string> out;
+    for (std::size_t begin = 0; begin < stack.size();) {
+        const std::size_t end = std::min(stack.find(kBetween, begin), stack.size());
+        std::string call = stack.substr(begin, end - begin);
+        const std::size_t plus = call.find('+');  // behind the name; mangled names have none
+        if (call.starts_with("_Z") && plus != std::string::npos) {
+            int status = 0;
+            char *name = abi::__cxa_demangle(call.substr(0, plus).c_str(), nullptr, nullptr, &status);
+            if (name && status == 0) call.replace(0, plus, policy::plain(name));
+            std::free(name);
+        }
+        out.push_back(std::move(call));
+        begin = end + kBetween.size();
+    }
+    return out;
+}
+
 std::string gpu_name(int gpu) { return fmt::format("cuda:{}", gpu); }
 
 std::string pointer_text(std::uint64_t pointer) { return fmt::format("{:#x}", pointer); }
@@ -241,6 +292,7 @@ std::vector<std::string> sentences(const Recording &recording, const Summary &su
         out.push_back(control::size_text(sum.second) + " came back " + how +
                       (sum.first == 1 ? "." : " (" + times(sum.first) + ")."));
     }
+    out.insert(out.end(), recording.notes.begin(), recording.notes.end());
     return out;
 }
 

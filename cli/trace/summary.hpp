@@ -25,6 +25,13 @@ struct Waited {
     enum class End : std::uint8_t { granted, refused, unknown } end = End::unknown;
 };
 
+// Allocations with one call stack.
+struct Caller {
+    const Moment *stack = nullptr;  // null: those without a recorded stack
+    policy::Bytes bytes = 0;
+    std::size_t count = 0;
+};
+
 struct GpuSummary : control::trace::Gpu {  // name, uuid and total are empty if they are not known
     std::size_t allocations = 0, frees = 0, growth_steps = 0;
     std::uint64_t refused_bytes = 0;
@@ -40,6 +47,7 @@ struct GpuSummary : control::trace::Gpu {  // name, uuid and total are empty if 
     std::vector<const Moment *> refusals;
     std::vector<Waited> waits;
     std::vector<const Moment *> held_at_peak;  // the largest allocations, largest first
+    std::vector<Caller> callers_at_peak;       // the most bytes first, those without a stack last; empty: none has one
     std::vector<const Moment *> requests;      // the largest, granted or refused
 };
 
@@ -62,6 +70,9 @@ std::string date_text(const Recording &recording);
 std::string span_text(std::uint64_t ns);
 std::string gpu_name(int gpu);                    // "cuda:0"
 std::string pointer_text(std::uint64_t pointer);  // "0x7f8a40000000"
+
+// Returns the calls of a stack, innermost first, with the names that C++ source has.
+std::vector<std::string> calls_of(const std::string &stack);
 
 // "Peak 7.3 of 8 GiB at 12:31:04 on cuda:0."
 std::vector<std::string> sentences(const Recording &recording, const Summary &summary);

@@ -78,7 +78,7 @@ policy::Result<LogFile, std::string> LogFile::open(const std::string &path) {
     char folder[PATH_MAX];
     out.path_ = path.starts_with('/') || !getcwd(folder, sizeof folder) ? path : std::string(folder) + "/" + path;
     const int fd = open_above_standard(out.path_);
-    if (fd < 0) return path + ": " + (errno == ENXIO ? "nobody reads this FIFO" : std::strerror(errno));
+    if (fd < 0) return path + ": " + (errno == ENXIO ? "no process reads this FIFO" : std::strerror(errno));
     out.descriptor_ = control::Descriptor(fd);
     return out;
 }

@@ -180,8 +180,8 @@ void begin(const char *(*environment)(const char *)) {
     log::write(policy::LogLevel::error,
                !source->named && source->file.empty()
                    ? "the machine's ceiling cannot be used, so every GPU allocation of this process is "
-                     "refused until its administrator has mended it"
-                   : "the policy cannot be used, so every GPU allocation of this process is refused. A mended "
+                     "refused until its administrator fixes it"
+                   : "the policy cannot be used, so every GPU allocation of this process is refused. A fixed "
                      "file is read at once; to run without a policy, unset the variables that begin with CURB_");
 }
 

@@ -19,7 +19,7 @@ std::string named(const std::string &path) { return "trace.file \"" + path + "\"
 
 std::string cannot_be_made(const std::string &path, const std::string &why) {
     return named(path) + ": " + why +
-           "; no trace is written. Name another file in the policy, or mend that and edit the policy";
+           "; no trace is written. Name another file in the policy, or fix that and edit the policy";
 }
 
 }  // namespace

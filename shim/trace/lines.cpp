@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stack.hpp"
+
 namespace curb::shim::trace {
 namespace {
 
@@ -59,7 +61,7 @@ void Lines::add_line(Record record) {
     event.held = record.held;
     event.limit = record.limit;
     event.duration_ns = record.duration_ns;
-    if (record.text) event.text = *record.text;
+    if (record.text) event.text = record.what == What::stack ? stack::names_of(*record.text) : *record.text;
     const bool is_pools = record.kind == policy::Kind::pools || record.kind == policy::Kind::graphs;
     if (record.what == What::alloc && is_pools && record.pointer != 0)
         pool_blocks_.emplace(record.pointer, Block{record.ns, record.bytes, record.gpu, record.kind});

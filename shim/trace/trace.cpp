@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <limits>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "lifetime.hpp"
 #include "log.hpp"
 #include "record.hpp"
+#include "stack.hpp"
 #include "waiting.hpp"
 #include "writer.hpp"
 
@@ -20,6 +22,9 @@ namespace curb::shim::trace {
 using control::trace::What;
 
 constinit std::atomic<bool> detail::recording{false};
+// Of allocations of at least so many bytes of a device the trace has the stack; kUnbounded: of none.
+constinit std::array<std::atomic<Bytes>, devices::kMost> stacks_from{};
+constinit std::atomic<bool> has_stacks{false};
 constinit Ring<Record, kRecords> ring;
 
 State &state() noexcept { return leaked<State>(); }
@@ -73,6 +78,14 @@ Record books_record(Kind kind, std::int64_t change) noexcept {
     return record;
 }
 
+// Other threads may use the figures before for a moment.
+void set_stacks(const std::optional<policy::Size> &least) noexcept {
+    for (const Device &device : devices::all())
+        stacks_from[static_cast<std::size_t>(device.ordinal)].store(
+            least ? least->on(device.total) : policy::kUnbounded, std::memory_order_relaxed);
+    has_stacks.store(least.has_value(), std::memory_order_relaxed);
+}
+
 }  // namespace
 
 bool try_put(Record record, const Device *device) noexcept {
@@ -97,14 +110,41 @@ std::uint64_t detail::now_ns() noexcept {
     return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-void detail::allocated(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes charge,
-                       bool reused) noexcept {
+namespace {
+
+[[gnu::always_inline]] inline Record put_allocated(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes,
+                                                   Bytes charge, bool reused) noexcept {
     Record record = about(What::alloc, kind);
     record.pointer = pointer;
     record.bytes = signed_bytes(bytes);
     record.charge = static_cast<std::int64_t>(charge);
     record.reused = reused;
     put(record, &device);
+    return record;
+}
+
+// Apart, so that a trace without stacks pays one test of a byte. Out of host memory: the trace lacks the stack.
+[[gnu::noinline, gnu::cold]] void allocated_with_stack(const Device &device, Kind kind, std::uint64_t pointer,
+                                                       Bytes bytes, Bytes charge, bool reused) noexcept try {
+    const KeepErrno keep_errno;
+    const Record made = put_allocated(device, kind, pointer, bytes, charge, reused);
+    const Bytes least = stacks_from[static_cast<std::size_t>(device.ordinal)].load(std::memory_order_relaxed);
+    if (bytes < least || !stack::may_take(made.ns)) return;
+    Record record = about(What::stack, {});
+    record.ns = made.ns;
+    record.pointer = made.pointer;
+    record.bytes = made.bytes;
+    put(record, &device, stack::take());
+} catch (...) {
+}
+
+}  // namespace
+
+void detail::allocated(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes charge,
+                       bool reused) noexcept {
+    if (has_stacks.load(std::memory_order_relaxed)) [[unlikely]]
+        return allocated_with_stack(device, kind, pointer, bytes, charge, reused);
+    put_allocated(device, kind, pointer, bytes, charge, reused);
 }
 
 void detail::freed(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes credit, std::uint64_t at,
@@ -222,6 +262,7 @@ __attribute__((destructor)) void at_end() {
 
 void follow(const policy::TracePolicy &policy, const std::string &command) noexcept try {
     const KeepErrno keep_errno;
+    set_stacks(policy.stacks);
     const std::string asked = policy.file.value_or("");
     std::string file;
     std::uint64_t number = 0;

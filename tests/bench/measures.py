@@ -11,7 +11,7 @@ from typing import Any
 from gpu_tests import ROOT  # noqa: I001  (where tensorflow_site.py is found)
 import tensorflow_site
 from pairs import Figure
-from subjects import BARE, CACHED, CURB, MPS, TRACE
+from subjects import BARE, CACHED, CURB, MPS, STACKS, TRACE
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 ALL, NOOP, SIM, GPU = ("noop", "sim", "gpu"), ("noop",), ("sim",), ("gpu",)
@@ -220,6 +220,15 @@ def _traces() -> list[Group]:
         lanes = {subject: LaneSpec(subject, ("PROBE", *words)) for subject in (CURB, TRACE)}
         rows = [Row(f"traced: {name}", TRACE, CURB, adds(400, "+200 ns an event"))]
         found.append(Group(f"tracing, {name}", ALL, lanes, rows, operation="pair", most=1000, pause_s=0.04))
+    # One stack in a pair, and fewer in a sample than are taken at once; smaller allocations have none.
+    for name, size, most, target in (
+        ("256 MiB, each with its stack", 256 * MIB, 100, adds(50_000, "+50 us a stack")),
+        ("2 MiB, below the size", 2 * MIB, 1000, adds(40, "+40 ns")),
+    ):
+        words = ("PROBE", "plain", str(size))
+        lanes = {subject: LaneSpec(subject, words) for subject in (TRACE, STACKS)}
+        rows = [Row(f"stacks: alloc + free, {name}", STACKS, TRACE, target)]
+        found.append(Group(f"stacks, {name}", ALL, lanes, rows, operation="pair", most=most, pause_s=0.15))
     return found
 
 

@@ -20,11 +20,11 @@ from gpu_tests import Device, ProgramFailed
 from lane import Lane, Times
 from measures import Group, LaneSpec, Row
 from pairs import Figure
-from subjects import BARE, CACHED, CURB, DIRECT, TRACE, Subject, clean_environment
+from subjects import BARE, CACHED, CURB, DIRECT, STACKS, TRACE, Subject, clean_environment
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _ANSWER_S = 60
-OWN = (BARE, CURB, CACHED, TRACE)
+OWN = (BARE, CURB, CACHED, TRACE, STACKS)
 NO_TIME = "no time was left"
 
 
@@ -206,7 +206,7 @@ class Run:
             both = self._casts_of(row.lane, row.against)
             if losses := [(here.losses, there.losses) for here, there in both if here.losses]:
                 notes.append(_losses_text(losses))
-        if self.group.lanes[row.lane].subject == TRACE and (dropped := self._dropped(row.lane)):
+        if self.group.lanes[row.lane].subject in (TRACE, STACKS) and (dropped := self._dropped(row.lane)):
             notes.append(f"events were dropped {dropped} times")
         return notes
 

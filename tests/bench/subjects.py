@@ -37,13 +37,15 @@ class Subject:
         if self.policy is not None:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / "job.json"
-            trace = {"trace": {"file": str(folder / "trace.json")}} if self.name == TRACE else {}
+            trace: dict[str, Any] = {"trace": {"file": str(folder / "trace.json")}} if self.name in (TRACE, STACKS) else {}
+            if self.name == STACKS:
+                trace["trace"]["stacks"] = "64MiB"
             path.write_text(json.dumps({"version": 1, **self.policy, **trace}, indent=2))
             env["CURB_POLICY"] = str(path)
         return env
 
 
-BARE, CURB, CACHED, TRACE, MPS = "bare", "curb", "curb+cache", "curb+trace", "mps"
+BARE, CURB, CACHED, TRACE, STACKS, MPS = "bare", "curb", "curb+cache", "curb+trace", "curb+stacks", "mps"
 DIRECT = "direct"
 """No subject, but a base of comparison: the driver's own functions in the subject's own process."""
 
@@ -56,6 +58,7 @@ def own_subjects(library: Path) -> list[Subject]:
         Subject(CURB, f"libcurb.so, cap {CAP}, no cache", library, policy=capped),
         Subject(CACHED, f"libcurb.so, cap {CAP}, a cache of {_CACHE['max']}", library, policy=cached),
         Subject(TRACE, f"libcurb.so, cap {CAP}, and a trace", library, policy=capped),
+        Subject(STACKS, f"libcurb.so, cap {CAP}, and a trace with the stacks of allocations from 64 MiB on", library, policy=capped),
     ]
 
 

@@ -88,10 +88,23 @@ class ReleaseAndMoves(OfMachine):
         self.assertIn("error", self.answer("release", "release", "--json", NOBODY, status=1)[0])
         everybody = self.answer("release", "release", "--all", "--json")
         self.assertIn(pid, [one["pid"] for one in everybody])  # root asks others' processes too
-        self.assertTrue(self.answer("suspend", "suspend", "--json", pid)["suspended"])
-        self.assertFalse(self.answer("suspend", "suspend", "--json", pid, status=1)["suspended"])
-        self.assertTrue(self.answer("resume", "resume", "--json", pid)["resumed"])
-        self.assertFalse(self.answer("resume", "resume", "--json", pid, status=1)["resumed"])
+        self.assertTrue(self.answer("suspend", "suspend", "--json", pid)[0]["suspended"])
+        self.assertFalse(self.answer("suspend", "suspend", "--json", pid, status=1)[0]["suspended"])
+        self.assertTrue(self.answer("resume", "resume", "--json", pid)[0]["resumed"])
+        self.assertFalse(self.answer("resume", "resume", "--json", pid, status=1)[0]["resumed"])
+
+    def test_several_processes_are_one_answer_in_the_order_of_the_pids(self) -> None:
+        pids = [self.machine.told().pid, NOBODY, self.machine.told().pid]
+        for command, words, done in (
+            ("release", [], "freed"), ("cap", ["6GiB"], "gpus"), ("suspend", [], "seconds"), ("resume", [], "seconds"),
+        ):  # fmt: skip
+            answers = self.answer(command, command, "--json", *pids, *words, status=1)
+            self.assertEqual([one["pid"] for one in answers], pids, command)
+            self.assertEqual([done in one for one in answers], [True, False, True], command)
+
+    def test_a_description_of_processes_none_of_which_is_moved_is_an_empty_list(self) -> None:
+        self.machine.told()
+        self.assertEqual(json.loads(self.machine.curb("resume", "--json", "--tree", os.getpid()).stdout), [])
 
 
 class Steering(OfMachine):
@@ -107,7 +120,7 @@ class Steering(OfMachine):
         self.machine.policy({"gpu": {gpu: {"cap": cap}}})
 
     def cap(self, pid: int, *words: str, status: int = 0) -> Any:
-        return self.answer("cap", "cap", pid, *words, "--json", status=status)
+        return self.answer("cap", "cap", pid, *words, "--json", status=status)[0]
 
     def test_cap(self) -> None:
         first, second = self.cap(self.pid, "6GiB")["gpus"]

@@ -85,7 +85,7 @@ def unbroken(line, **options):
 
 RUN = [
     "--cap", "--dry-run", "--growth", "--help", "--job-cap", "--keep-free", "--log", "--nap", "--policy", "--quiet",
-    "--sim", "--steer", "--strict", "--trace", "--wait",
+    "--sim", "--stacks", "--steer", "--strict", "--trace", "--wait",
 ]  # fmt: skip
 
 

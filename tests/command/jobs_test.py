@@ -94,7 +94,7 @@ class JobTest(unittest.TestCase):
             self.filled(process)
         self.assertLessEqual(self.used(), 4 * GIB)
         self.assertGreater(self.used(), 4 * GIB - 3 * SLACK)
-        answer = json.loads(self.machine.curb("cap", "--job", self.job, "--reset", "--json").stdout)
+        answer = json.loads(self.machine.curb("cap", "--job", self.job, "--reset", "--json").stdout)[0]
         self.assertEqual((answer["job"], answer["gpus"][0]["now"]), (f"tree {self.job}", 8 * GIB))
         deadline = time.monotonic() + PATIENCE_S
         while self.used() < 8 * GIB - 3 * SLACK and time.monotonic() < deadline:  # the others hear of it in a moment

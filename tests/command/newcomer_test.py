@@ -58,6 +58,8 @@ curb run --wait 30 -- true            | 125 | curb: --wait: '30' has no unit; di
 curb run --growth 2GiB -- true        | 125 | curb: --growth: '2GiB' is not a growth; write START:STEP:EVERY
 curb run --log verbose -- true        | 125 | curb: --log: 'verbose' is not a log level
 curb run --trace {old} -- true          | 125 | curb: --trace:
+curb run --stacks 64 -- true          | 125 | curb: --stacks: '64' has no unit; did you mean "64GiB"?
+curb run --stacks 64MiB -- echo hi    | 0   | hi
 curb run --sim=perhaps -- true            | 125 | curb: curb run: --sim takes no value
 curb run --policy no.json -- true     | 125 | curb: {dir}/no.json: there is no such file
 curb run -- nonsense-program          | 127 | curb: 'nonsense-program' was not found

@@ -57,6 +57,13 @@ class Flags(Case):
         self.assertIn("allowance", log.read_text())
         self.assertIn('"name":"allowance"', trace.read_text())
 
+    def test_call_stacks_without_a_trace_get_a_warning(self) -> None:
+        why = "call stacks have no effect without a trace: add --trace FILE"
+        trace = str(self.machine.folder / "with.json")
+        self.assertIn(why, self.machine.curb("run", "--stacks", "64MiB", "--", "true").stderr)
+        for words in (["--quiet"], ["--trace", trace]):
+            self.assertNotIn(why, self.machine.curb("run", "--stacks", "64MiB", *words, "--", "true").stderr)
+
     def test_the_variables_do_the_same_without_curb_run(self) -> None:
         process = self.machine.told(self.machine.under_curb(CURB_CAP="4GiB", CURB_GROWTH="1GiB:1GiB:10s", CURB_WAIT="100ms"))
         gpu = self.gpu(process.pid)

@@ -42,6 +42,7 @@ RUN = {  # the line, and what has to be in what it prints
     "curb policy init": "wrote policy.json",
     "curb run --policy policy.json -- python train.py": ALL_PIECES,
     "curb run --trace run.json -- python train.py": ALL_PIECES,
+    "curb run --trace run.json --stacks 64MiB -- python train.py": ALL_PIECES,
     "curb report run.json": "peak",
     "curb replay --cap 4GiB run.json": "smallest cap",
     "curb ps PID": "train.py",

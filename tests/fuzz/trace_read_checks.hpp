@@ -1,5 +1,6 @@
-// What holds of a file that is read as a trace, whatever is in it: it is read or refused with a word, however it is cut
-// into pieces; the fast reader says what the parser says; and what was read can be summed up, drawn and replayed.
+// What holds of a file that is read as a trace or as a memory snapshot, whatever is in it: it is read or refused with a
+// word, however it is cut into pieces; the fast reader says what the parser says; and what was read can be summed up,
+// drawn and replayed.
 #pragma once
 
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "pages.hpp"
 #include "replay.hpp"
+#include "snapshot.hpp"
 
 namespace curb::fuzz {
 
@@ -29,8 +31,49 @@ inline std::string disagreement(std::string_view line) {
     return *parsed->event == fast ? "" : "the two readers read this line differently: " + std::string(line);
 }
 
+// What does not hold of what was read; empty: all does.
+inline std::string broken_recording(const cli::Recording &recording) {
+    const cli::Summary summary = cli::summarise(recording);
+    const std::string page = cli::html_page(recording, summary);
+    if (page.find("</html>") == std::string::npos) return "the page has no end";
+    if (cli::svg_picture(recording, summary).find("</svg>") == std::string::npos) return "the picture has no end";
+    if (cli::text_report(recording, summary).empty()) return "there are no lines";
+    for (const cli::GpuSummary &gpu : summary.gpus) {
+        cli::ReplayTerms terms;
+        terms.total = gpu.total;
+        terms.gpu.cap = gpu.peak / 2;
+        terms.gpu.growth.wait = policy::Duration(1'000);
+        const cli::Replayed out = cli::replay(recording, gpu.gpu, terms);
+        if (out.refused > out.requests) return "more is refused than asked for";
+        if (out.refusals.size() != std::min(out.refused, cli::kMostListed)) return "refusals are not listed";
+        const auto least = cli::smallest_cap(recording, gpu.gpu, gpu.total);
+        if (!least) continue;
+        terms.gpu = {};
+        terms.gpu.cap = *least;
+        if (cli::replay(recording, gpu.gpu, terms).refused != 0) return "the smallest cap refuses something";
+    }
+    return {};
+}
+
+// What does not hold of this memory snapshot of PyTorch; empty: all does.
+inline std::string broken_snapshot(std::string_view bytes) {
+    const auto recording = cli::read_snapshot(bytes, "t.pickle");
+    if (!recording) return recording.error().empty() ? "not one word of why" : std::string();
+    policy::Bytes held = 0;
+    for (const cli::Moment &moment : recording->events) {
+        if (moment.what == control::trace::What::policy) return "an event that no snapshot has";
+        held = std::max(held, moment.held);
+    }
+    if (held > cli::kLargestHeld) return "more is held than a device can have";
+    const cli::Summary summary = cli::summarise(*recording);
+    return cli::html_page(*recording, summary).ends_with("</html>\n") && !cli::text_report(*recording, summary).empty()
+               ? ""
+               : "the page has no end";
+}
+
 // What does not hold of this file; empty: all does.
 inline std::string broken(std::string_view text) {
+    if (cli::begins_as_pickle(text)) return broken_snapshot(text);
     const auto whole = read_text(text, text.size() + 1);
     const auto pieces = read_text(text, 7);
     if (whole.ok() != pieces.ok()) return "in pieces it is read otherwise than whole";
@@ -42,26 +85,7 @@ inline std::string broken(std::string_view text) {
         if (std::string wrong = disagreement(text.substr(begin, end - begin)); !wrong.empty()) return wrong;
         begin = end + 1;
     }
-    const cli::Summary summary = cli::summarise(*whole);
-    const std::string page = cli::html_page(*whole, summary);
-    if (page.find("</html>") == std::string::npos) return "the page has no end";
-    if (cli::svg_picture(*whole, summary).find("</svg>") == std::string::npos) return "the picture has no end";
-    if (cli::text_report(*whole, summary).empty()) return "there are no lines";
-    for (const cli::GpuSummary &gpu : summary.gpus) {
-        cli::ReplayTerms terms;
-        terms.total = gpu.total;
-        terms.gpu.cap = gpu.peak / 2;
-        terms.gpu.growth.wait = policy::Duration(1'000);
-        const cli::Replayed out = cli::replay(*whole, gpu.gpu, terms);
-        if (out.refused > out.requests) return "more is refused than asked for";
-        if (out.refusals.size() != std::min(out.refused, cli::kMostListed)) return "refusals are not listed";
-        const auto least = cli::smallest_cap(*whole, gpu.gpu, gpu.total);
-        if (!least) continue;
-        terms.gpu = {};
-        terms.gpu.cap = *least;
-        if (cli::replay(*whole, gpu.gpu, terms).refused != 0) return "the smallest cap refuses something";
-    }
-    return {};
+    return broken_recording(*whole);
 }
 
 }  // namespace curb::fuzz

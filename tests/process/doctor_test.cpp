@@ -286,7 +286,7 @@ TEST_CASE("curb doctor notes what does no harm: a sleeping or divided GPU, an ol
     const std::string file = machine.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })");
     notes({{"CURB_POLICY", file}}, file + " is valid");
     notes({}, ", CUDA 1");  // behind the version of the driver
-    notes({{"CURB_SIM_PERSISTENCE", "off"}}, "GPU 0 is put to sleep whenever nobody uses it");
+    notes({{"CURB_SIM_PERSISTENCE", "off"}}, "GPU 0 is put to sleep whenever no process uses it");
     notes({{"CURB_SIM_MIG", "1"}}, "GPU 0 is divided (MIG)");
     notes({{"CUDA_VISIBLE_DEVICES", ""}}, "programs that are started here see no GPU");
     notes({{"LD_LIBRARY_PATH", CURB_SIM "/12.2:" CURB_SIM}}, "there is no curb suspend");

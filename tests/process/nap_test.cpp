@@ -98,7 +98,9 @@ TEST_CASE("a nap is seen, and so is its end") {
     CHECK(nap_of(machine, program)["bytes"] >= 2048 * kMiB);
     CHECK_THAT(machine.curb({"ps"}).out, contains("naps since") && contains("until its next CUDA call"));
     CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("in host memory until its next CUDA call"));
+    CHECK_THAT(machine.curb({"ps", "--json"}).out, contains(R"("state":"napping")"));
     CHECK_THAT(machine.curb({"metrics"}).out, contains("curb_napping{") && contains("curb_naps_total{"));
+    CHECK_THAT(machine.curb({"doctor"}).out, contains("1 napping: " + program.id()));
     CHECK_THAT(machine.curb({"doctor", program.id()}).out, contains("naps: its memory is in host memory"));
     CHECK(within(30s, [&] {  // by the time it is asked it may nap again
         REQUIRE(program.answers("check") == "right");

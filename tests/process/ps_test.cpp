@@ -170,7 +170,7 @@ TEST_CASE("without NVML, and where NVML lists no process, curb ps shows what cap
     CHECK(without.status == 0);
     CHECK_THAT(without.out, contains("GPU-c07b513d  80 GiB") && contains(capped.id() + "  ") && !contains(bare.id()) &&
                                 contains("NVML cannot be initialised") &&
-                                contains("so there is only what capped processes say"));
+                                contains("so only processes under curb are shown"));
     const Json answer = answer_of(machine, {{"CURB_SIM_NVML", "nopids"}});
     CHECK(row(answer, capped).held == Json(machine.held_of(0, capped.pid())));
     CHECK(row(answer, capped).nvml.is_null());

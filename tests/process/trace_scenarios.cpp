@@ -68,6 +68,29 @@ SCENARIO_NAMED(threads_trace_as_fast_as_they_can) {
     say_held();
 }
 
+SCENARIO_NAMED(a_thread_traces_as_fast_as_it_can) {
+    start();
+    take_and_free(4000, 2 * MiB);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // for the writer
+    say_held();
+}
+
+extern "C" [[gnu::noinline, gnu::used, gnu::visibility("default")]] void scenario_allocates_here(std::uint64_t bytes,
+                                                                                                 CUdeviceptr &block) {
+    block = take(bytes);
+}
+
+SCENARIO_NAMED(two_functions_allocate) {
+    start();
+    CUdeviceptr block = 0;
+    const volatile int times = 2;  // a loop that is unrolled has two calls
+    void (*const volatile allocate)(std::uint64_t, CUdeviceptr &) = scenario_allocates_here;  // not a copy of it
+    for (int i = 0; i < times; ++i) allocate(64 * MiB, block);
+    block = take(48 * MiB);
+    allocate(MiB, block);
+    say_held();
+}
+
 // Two threads free their last blocks at once, again and again; in between, memory of another kind comes and goes.
 SCENARIO_NAMED(threads_free_at_the_same_moment) {
     const CUcontext context = start();

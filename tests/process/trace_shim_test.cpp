@@ -229,6 +229,48 @@ TEST_CASE("when two threads change a figure at once, the last line has its final
     CHECK(stale == 0);
 }
 
+TEST_CASE("a trace has the stacks of large allocations, each behind its allocation, if the policy asks for them") {
+    for (const bool asked : {true, false}) {
+        Job job;
+        job.policy(R"({ "version": 1, "trace": { "file": "trace-%p.json")" +
+                   std::string(asked ? R"(, "stacks": "32MiB")" : "") + " } }");
+        const ReadTrace read = run(job, "two_functions_allocate");
+        const std::vector<Event> stacks = read.of(What::stack);
+        if (!asked) {
+            CHECK(stacks.empty());
+            continue;
+        }
+        std::vector<Event> large;
+        for (const Event &event : read.of(What::alloc, Kind::plain))
+            if (event.bytes >= 32 * static_cast<std::int64_t>(MiB)) large.push_back(event);
+        REQUIRE(stacks.size() == 3);
+        REQUIRE(large.size() == 3);
+        for (std::size_t i = 0; i < stacks.size(); ++i) {
+            CAPTURE(stacks[i].text);
+            CHECK(stacks[i].pointer == large[i].pointer);
+            CHECK(stacks[i].bytes == large[i].bytes);
+            CHECK(stacks[i].thread == large[i].thread);
+            CHECK_THAT(stacks[i].text, contains("scenarios") && !contains("libcurb.so"));
+        }
+        // By name where the program exports the function. Two calls of one line have one stack.
+        CHECK_THAT(stacks[0].text, contains("scenario_allocates_here+0x"));
+        CHECK(stacks[0].text == stacks[1].text);
+        CHECK_THAT(stacks[2].text, !contains("scenario_allocates_here"));
+    }
+}
+
+TEST_CASE("no more than 256 stacks are taken at once, and then one in a millisecond") {
+    Job job;
+    job.policy(R"({ "version": 1, "trace": { "file": "trace-%p.json", "stacks": "1MiB" } })");
+    const ReadTrace read = run(job, "a_thread_traces_as_fast_as_it_can");
+    REQUIRE(read.events.size() > 2);
+    const std::uint64_t ms = read.events.back().ns / 1'000'000;
+    const std::size_t stacks = read.of(What::stack).size();
+    CAPTURE(ms, stacks);
+    CHECK(stacks >= 256);
+    CHECK(stacks <= 256 + 1 + ms + 1);
+}
+
 TEST_CASE("a program without CUDA has no trace, nor has one without a usable policy") {
     Job job;
     job.policy(traced(R"("cap": "1GiB")")).in_its_folder();

@@ -57,6 +57,14 @@ TEST_CASE("a cap of 0 anywhere, and a ~ in a file name, get a warning") {
     CHECK(warnings(R"("gpu": { "*": { "cap": "1B" } })").empty());
 }
 
+TEST_CASE("call stacks without a trace get a warning") {
+    const auto said = warnings(R"("trace": { "stacks": "64MiB" })");
+    REQUIRE(said.size() == 1);
+    CHECK_THAT(said[0], contains("/trace/stacks without \"file\" there is no trace"));
+    CHECK(warnings(R"("trace": { "stacks": "64MiB", "file": "t" })").empty());
+    CHECK(warnings(R"("trace": { "file": "t" }, "rules": [{ "match": {}, "trace": { "stacks": "1MiB" } }])").empty());
+}
+
 TEST_CASE("timed growth steps without a wait get a warning, unless \"wait\" is 0") {
     const auto growth = [](const std::string &more) {
         return R"("gpu": { "*": { "growth": { "start": "1GiB", "step": "1GiB")" + more + " } } }";

@@ -22,6 +22,12 @@ inline std::vector<control::trace::Event> each_event() {
     freed.what = What::free;
     freed.charge = -freed.charge;
     freed.reused = true;
+    Event stack = alloc;
+    stack.what = What::stack;
+    stack.kind = {};
+    stack.charge = 0;
+    stack.of_kind = 0;
+    stack.text = "cudaMalloc+0x1f (libcudart.so.12) < main+0x20 (train)";
     Event books{999, What::books, policy::Kind::overhead};
     Event refused{86'400'000'000'123, What::refuse};
     refused.why = policy::Limit::keep_free;
@@ -42,7 +48,7 @@ inline std::vector<control::trace::Event> each_event() {
     policy.text = "job.json, rule 1";
     Event dropped{2, What::dropped};
     dropped.bytes = 17;
-    return {alloc, freed, books, refused, waits, granted, allowance, step, policy, dropped};
+    return {alloc, stack, freed, books, refused, waits, granted, allowance, step, policy, dropped};
 }
 
 }  // namespace curb

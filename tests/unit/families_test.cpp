@@ -121,11 +121,15 @@ TEST_CASE("waits, faults of the policy, the trace and suspension are series of a
         {"curb_trace_events_total", 100},
         {"curb_trace_dropped_total", 3},
     };
-    for (const auto &[name, value] : expected) {
+    const auto check = [&](const char *name, std::uint64_t value) {
         INFO(name);
         REQUIRE(samples(view, name).size() == 1);
         CHECK(samples(view, name)[0].value == value);
-    }
+    };
+    for (const auto &[name, value] : expected) check(name, value);
+    status.nap = control::NapStatus{.out = true, .since = 1, .count = 3, .bytes = GiB, .refused = {}};
+    check("curb_napping", 1);
+    check("curb_suspended", 0);  // not by curb suspend
 }
 
 TEST_CASE("an instance has a UUID of its own and the index of its GPU") {

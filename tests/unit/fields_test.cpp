@@ -125,7 +125,8 @@ TEST_CASE("A layer has a setting for each field that it says, in the order of th
                                               R"(/frameworks/env: { "NAME": "value" })",
                                               R"(/log/level: "debug")",
                                               R"(/log/file: "curb-%p.log")",
-                                              R"(/trace/file: "curb-%p.json")"});
+                                              R"(/trace/file: "curb-%p.json")",
+                                              R"(/trace/stacks: "0B")"});
     Layer layer;
     layer.gpu = {{key("*"), {}}};
     CHECK(settings(layer).empty());

@@ -192,6 +192,8 @@ TEST_CASE("missing figures of NVML, and the settings of GPUs") {
     // Nor need it: such a process holds nothing.
     unlisted(ok, "reports what processes hold", "", [](M &m) { m.view->processes[0].suspended = true; });
     unlisted(ok, "reports what processes hold", "", [](M &m) { m.view->processes[0].status->gpus[0].contexts = 0; });
+    with(ok, "0 running; 1 waiting: 4711 (python3)", "",
+         [](M &m) { m.view->processes[0].status->gpus[0].waiting = 1; });
     with(note, "GPU 0 is divided (MIG)", "", [](M &m) { m.nvml.value()[0].mig = true; });
     with(note, "shared through MPS by 1 process,", "", [](M &m) { m.nvml.value()[0].mps_clients = {7}; });
     with(note, "shared through MPS by 3 processes", "", [](M &m) { m.nvml.value()[0].mps_clients = {7, 8, 9}; });
@@ -246,9 +248,9 @@ TEST_CASE("the folder for sockets, the policy of this environment and the ceilin
     with(ok, "CURB_CAP is 8GiB", "", [](M &m) { m.policy.source.cap = "8GiB"; });
     with(note, "/home/bob/.config/curb/policy.json is not used", "CURB_POLICY",
          [](M &m) { m.policy.source.foreign = "/home/bob/.config/curb/policy.json"; });
-    with(ok, "none here: programs are watched", "");
+    with(ok, "none here: curb observes programs", "");
     with(ok, "/etc/curb/policy.json is valid", "", [](M &m) { m.policy.has_ceiling = true; });
-    with(ok, "none here: programs are held to the ceiling alone", "", [](M &m) { m.policy.has_ceiling = true; });
+    with(ok, "none here: the machine's ceiling alone limits programs", "", [](M &m) { m.policy.has_ceiling = true; });
     M broken = machine();
     fault("/etc/curb/policy.json")(broken);
     broken.policy.source.file = "";
@@ -368,6 +370,11 @@ TEST_CASE("the problems of a process under curb") {
     const auto suspended = with.after([](P &p) { p.suspended = true; });
     suspended(note, "process 4711 (python3) is suspended: its memory is in host memory", "curb resume 4711");
     suspended(note, "is suspended", "curb resume 4711", [](P &p) { p.status->gpus[0].cap = GiB; });
+    const auto naps = suspended.after([](P &p) { p.status->nap = {.out = true, .since = 1, .refused = {}}; });
+    naps(ok, "process 4711 (python3) naps: its memory is in host memory until its next call of CUDA", "");
+    naps(ok, "cuda:0: 2 GiB of 8 GiB; in host memory until its next call of CUDA", "");
+    with(note, "could not leave its GPUs when it was idle: it has managed memory", "tries again",
+         [](P &p) { p.status->nap = {.refused = "it has managed memory"}; });
     with(note,
          "it waits on cuda:0 for 1 GiB since 3 s (thread 4720): it met the allowance; the next growth step is "
          "due in 5 s; it fails in 27 s",

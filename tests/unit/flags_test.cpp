@@ -67,6 +67,10 @@ TEST_CASE("A flag overrides every key of the policy file, and leaves the other f
     CHECK(job.gpu.empty());
     CHECK(job.frameworks.steer == true);
     CHECK(job.trace.file == "/t/%p");
+    CHECK_FALSE(job.trace.stacks);
+    CHECK(laid({}, {{Flag::stacks, "64MiB"}}).trace.stacks == size("64MiB"));
+    Flags none;
+    for (const char *wrong : {"0B", "64", "x", ""}) CHECK(read_flag(Flag::stacks, wrong, none));
     CHECK(job.log.level == LogLevel::info);
     CHECK(job.log.file == "/l/a:b");
     CHECK_FALSE(laid({}, {{Flag::log, "debug"}}).log.file);

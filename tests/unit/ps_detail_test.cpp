@@ -40,7 +40,7 @@ GPU 0, NVIDIA H100 80GB HBM3, cuda:0, GPU-8f3a1b2c-0000-4000-8000-000000000000
   cap         7 GiB, set by curb cap (7GiB), the machine's ceiling
   allowance   8 GiB, until the next growth step
   refused     14: 12 met the cap, 2 met a full device
-  waited      3 requests were held for room
+  waited      3 requests have waited for memory
   released    3.25 GiB: cache 256 MiB, pools 3 GiB
   NVML says   7.63 GiB
 requests that wait
@@ -83,7 +83,7 @@ TEST_CASE("problems, missing parts and suspension are shown") {
     CHECK_THAT(detail(view, std::nullopt), contains("  release     TensorFlow's allocator returns nothing before the"));
     status.policy = {"job.json", "", "", "", true, 0, "job.json:1:1: it is empty"};
     status.trace->error = "No space left on device";
-    CHECK_THAT(detail(view, std::nullopt), contains("it cannot be used, so all that is asked for is refused") &&
+    CHECK_THAT(detail(view, std::nullopt), contains("it cannot be used, so curb refuses every request") &&
                                                contains("  job.json:1:1: it is empty\n") &&
                                                contains("nothing is written any more: No space left on device"));
     status.gpus[0].refused = {5};

@@ -40,11 +40,11 @@ control::GpuStatus &books(View &view) { return view.processes[0].status->gpus[0]
 TEST_CASE("where there is room, everything is shown") {
     const std::string wide = table(machine(), std::nullopt);
     CHECK("\n" + wide == R"(
-   PID  USER      HELD      NVML    CAP  ALLOWANCE   CACHED  REFUSED  RELEASED  COMMAND
+   PID  USER      HELD      NVML    CAP  ALLOWANCE   CACHED  REFUSED  RELEASED  STATE    COMMAND
 GPU 0  NVIDIA H100 80GB HBM3  35.5 GiB of 80 GiB used, 44.5 GiB free
-  4712  bob          -    20 GiB      -          -        -        -         -  /opt/conda/bin/python3 -m notebook
-  4711  alice  7.5 GiB  7.63 GiB  8 GiB      8 GiB  512 MiB       12     3 GiB  python3 train_bert.py --lr 1e-4 --batch-size 256
-  4800  alice        -     7 GiB      -          -        -        -         -  python3 serve.py
+  4712  bob          -    20 GiB      -          -        -        -         -  no curb  /opt/conda/bin/python3 -m notebook
+  4711  alice  7.5 GiB  7.63 GiB  8 GiB      8 GiB  512 MiB       12     3 GiB  running  python3 train_bert.py --lr 1e-4 --batch-size 256
+  4800  alice        -     7 GiB      -          -        -        -         -  stopped  python3 serve.py
 GPU 1  NVIDIA H100 80GB HBM3  0 B of 80 GiB used, 80 GiB free
 
 4711 (python3) was refused 12 requests on GPU 0, last 12:30:04: 2 GiB met the cap; help: raise it: curb cap 4711 10GiB
@@ -53,13 +53,45 @@ GPU 1  NVIDIA H100 80GB HBM3  0 B of 80 GiB used, 80 GiB free
     CHECK(table(machine(), 400) == wide);
 }
 
+TEST_CASE("each process has one state, the one that hides the others") {
+    View view = one_process();
+    ViewProcess &one = view.processes[0];
+    const auto state = [&] { return state_name(state_of(one, one.status ? &one.status->gpus[0] : nullptr)); };
+    CHECK(state() == std::string("running"));
+    one.status->releasing = true;
+    CHECK(state() == std::string("releasing"));
+    books(view).held = 9 * GiB;
+    CHECK(state() == std::string("over cap"));
+    books(view).waiting = 1;
+    CHECK(state() == std::string("waiting"));
+    CHECK(state_of(one) == State::waiting);  // on any of its GPUs
+    const control::GpuStatus other;
+    CHECK(state_of(one, &other) == State::releasing);
+    one.stopped = true;
+    CHECK(state() == std::string("stopped"));
+    one.suspended = true;
+    CHECK(state() == std::string("suspended"));
+    one.status->nap = control::NapStatus{.out = true, .since = kNow - 60'000, .bytes = 4 * GiB, .refused = {}};
+    CHECK(state() == std::string("napping"));
+    CHECK_THAT(table(view, 80), contains("  napping  "));
+    CHECK(notes_of(view) == "7 (python3) naps since 12:30:04: its memory is in host memory until its next CUDA call\n");
+    one.suspended = one.stopped = false;
+    one.status.reset();
+    CHECK(state() == std::string("silent"));
+    one.under_curb = false;
+    CHECK(state() == std::string("no curb"));
+    one.elsewhere = true;
+    CHECK(state() == std::string("unknown"));
+}
+
 TEST_CASE("a narrow terminal loses the least important columns, and the ends of commands") {
     const auto first_line = [](std::size_t width) { return lines_of(table(machine(), width)).front(); };
-    CHECK(first_line(120) == "   PID  USER      HELD      NVML    CAP  ALLOWANCE   CACHED  REFUSED  RELEASED  COMMAND");
-    CHECK(first_line(60) == "   PID  USER      HELD      NVML    CAP  COMMAND");
-    CHECK(first_line(80) == "   PID  USER      HELD      NVML    CAP  ALLOWANCE  REFUSED  COMMAND");
+    CHECK(first_line(120) ==
+          "   PID  USER      HELD      NVML    CAP  ALLOWANCE   CACHED  REFUSED  RELEASED  STATE    COMMAND");
+    CHECK(first_line(60) == "   PID     HELD      NVML    CAP  STATE    COMMAND");
+    CHECK(first_line(80) == "   PID  USER      HELD      NVML    CAP  REFUSED  STATE    COMMAND");
     CHECK_THAT(table(machine(), 80), contains("\nGPU 0  NVIDIA H100 80GB HBM3  35.5 GiB") &&
-                                         contains("  python3 -m notebook\n") && contains("  python3 train_bert…\n"));
+                                         contains("  python3 -m notebook\n") && contains("  python3 train_bert.p…\n"));
     CHECK("\n" + table(machine(), 40) == R"(
    PID     HELD      NVML  COMMAND
 GPU 0  35.5 GiB of 80 GiB used
@@ -144,7 +176,7 @@ TEST_CASE("an empty machine has a line that says so") {
     view.nvml_fault = "there is no NVML (libnvidia-ml.so.1 cannot be loaded)";
     CHECK(table(view, std::nullopt) ==
           "no process that can be asked runs under curb\n"
-          "there is no NVML (libnvidia-ml.so.1 cannot be loaded); so there is only what capped processes say\n");
+          "there is no NVML (libnvidia-ml.so.1 cannot be loaded); so only processes under curb are shown\n");
 }
 
 TEST_CASE("a process that holds nothing, or does not say what, stands below the GPUs") {
@@ -188,7 +220,7 @@ TEST_CASE("each problem of a process has a note with its remedy") {
     CHECK(noted().empty());
     const auto over = [](View &view) { books(view).held = 9 * GiB; };
     CHECK(noted(over) ==
-          "7 (python3) holds 1 GiB more than its cap of 8 GiB: until it is under it new requests are refused\n");
+          "7 (python3) holds 1 GiB more than its cap of 8 GiB; new requests wait or are refused until it holds less\n");
     CHECK_THAT(noted(over, [](View &view) { view.processes[0].status->releasing = true; }),
                contains("a release is under way"));
     CHECK_THAT(noted(over, [](View &view) { view.gpus.push_back(gpu(1, 0)); }),
@@ -196,11 +228,12 @@ TEST_CASE("each problem of a process has a note with its remedy") {
     CHECK(noted([](View &view) { books(view).held = 8 * GiB; }).empty());
     CHECK(noted([](View &view) {
               books(view).live_cap = policy::Size{policy::Size::Unit::bytes, 10 * GiB};
-          }) == "7 (python3) has a cap that was set by curb cap: 10GiB; its policy's again: curb cap 7 --reset\n");
+          }) ==
+          "7 (python3) has a cap that was set by curb cap: 10GiB; curb cap 7 --reset restores that of its policy\n");
     CHECK(noted(over, [](View &view) { view.processes[0].suspended = true; }) ==  // and not over its cap
-          "7 (python3) is suspended: what it held is in host memory until: curb resume 7\n");
+          "7 (python3) is suspended: its memory is in host memory; curb resume 7 brings it back\n");
     CHECK(noted([](View &view) { view.processes[0].stopped = true; }) ==
-          "7 (python3) is stopped until: kill -CONT 7\n");
+          "7 (python3) is stopped; kill -CONT 7 continues it\n");
     const auto elsewhere = [](View &view) {
         view.processes[0] = ViewProcess();
         view.processes[0].pid = 7;
@@ -213,9 +246,9 @@ TEST_CASE("each problem of a process has a note with its remedy") {
                contains("NVML does not say what it holds"));
     const auto edited = [](View &view) { view.processes[0].status->policy.error = "job.json:3:1: nonsense"; };
     CHECK(noted(edited) ==
-          "7 (python3) keeps to its last good policy, for the last edit is not in force: job.json:3:1: nonsense\n");
+          "7 (python3) runs under its last good policy; the last edit is not in force: job.json:3:1: nonsense\n");
     CHECK(noted(edited, [](View &view) { view.processes[0].status->policy.unusable = true; }) ==
-          "7 (python3) has a policy that cannot be used, so all that it asks for is refused: job.json:3:1: nonsense\n");
+          "7 (python3) has a policy that cannot be used, so curb refuses all its requests: job.json:3:1: nonsense\n");
 }
 
 TEST_CASE("an old refusal, or one whose limit has been raised since, has no note") {
@@ -259,7 +292,7 @@ TEST_CASE("the note on refused requests has the last one's time, size, reason an
         CHECK_THAT(refuse(policy::Limit::cap, bytes), contains("help: none: the GPU has 80 GiB\n"));
     books(view).allowance = 8 * GiB;
     CHECK_THAT(refuse(policy::Limit::allowance, GiB), contains("1 GiB met the allowance; help: it grows with time"));
-    CHECK_THAT(refuse(policy::Limit::keep_free, GiB), contains("help: others have to give memory back"));
+    CHECK_THAT(refuse(policy::Limit::keep_free, GiB), contains("help: other processes have to free memory"));
     CHECK_THAT(refuse(policy::Limit::device, GiB), contains("met a full device; help: make room"));
     books(view).ceiling = true;
     CHECK_THAT(refuse(policy::Limit::cap, GiB), contains("the machine's ceiling") && !contains("curb cap"));

@@ -153,6 +153,48 @@ TEST_CASE("A line with a size that no device has is not read, a request of any s
     CHECK(events_with("policy", "of_kind") == 1);
 }
 
+TEST_CASE("What is held at the peak is summed up by the call stack of its allocation") {
+    const char *const one = "_ZN2at5emptyEi+0x1f (libtorch.so) < main+0x20 (train)", *const other = "train+0x77";
+    const Recording run = recorded({
+        alloc(1, 0x10, GiB),
+        stack(1, 0x10, one),
+        alloc(2, 0x20, 2 * GiB, 2),
+        stack(2, 0x20, other, 2),
+        alloc(3, 0x30, 3 * GiB, 1),
+        alloc(3, 0x40, GiB, 2),
+        stack(3, 0x30, one, 1),  // of two threads, in between
+        stack(3, 0x30, "not of the last allocation of that thread", 2),
+        free(4, 0x40, GiB, 2),
+        alloc(5, 0x40, 2 * GiB, 2),
+        alloc(6, 0x50, MiB),
+        stack(6, 0x50, other),
+        free(7, 0x50, MiB),
+    });
+    const GpuSummary gpu = summarise(run).gpus.at(0);
+    REQUIRE(gpu.callers_at_peak.size() == 3);
+    const Caller &most = gpu.callers_at_peak[0], &rest = gpu.callers_at_peak[2];
+    CHECK(most.bytes == 4 * GiB);
+    CHECK(most.count == 2);
+    CHECK(calls_of(run.text(*most.stack)) ==
+          std::vector<std::string>{"at::empty(int)+0x1f (libtorch.so)", "main+0x20 (train)"});
+    CHECK(gpu.callers_at_peak[1].bytes == 2 * GiB + MiB);
+    CHECK(run.text(*gpu.callers_at_peak[1].stack) == other);
+    CHECK(rest.stack == nullptr);
+    CHECK(rest.bytes == 2 * GiB);
+    const std::string text = text_report(run, summarise(run)), page = html_page(run, summarise(run));
+    CHECK_THAT(text,
+               contains("allocated by  4 GiB         2 allocations\n") && contains("at::empty(int)+0x1f (libtorch.so)"));
+    CHECK_THAT(page, contains("Who allocated the memory at the peak") && contains("at::empty(int)+0x1f (libtorch.so)"));
+    CHECK_THAT(report_json(run, summarise(run)), contains(R"({"bytes":2147483648,"count":1,"calls":null}])"));
+    CHECK(summarise(recorded({alloc(1, 0x10, GiB)})).gpus.at(0).callers_at_peak.empty());
+}
+
+TEST_CASE("The calls of a stack are split, and only names of C++ are changed") {
+    CHECK(calls_of("").empty());
+    CHECK(calls_of("_Znonsense+0x1 (a.so) < _ZN < 0x7f00 < operator< <") ==
+          std::vector<std::string>{"_Znonsense+0x1 (a.so)", "_ZN", "0x7f00", "operator< <"});
+}
+
 TEST_CASE("A piece out of the middle of a trace is read, and lacks its beginning") {
     std::string text = short_run().text();
     text.erase(0, text.find("{\"ph\":\"i\""));

@@ -90,6 +90,14 @@ inline Happens free(double seconds, std::uint64_t pointer, policy::Bytes bytes, 
     const std::int64_t charge = kind == policy::Kind::pools ? 0 : -static_cast<std::int64_t>(bytes);
     return memory(seconds, What::free, pointer, bytes, charge, thread, kind);
 }
+// Of the allocation before, on the same thread.
+inline Happens stack(double seconds, std::uint64_t pointer, std::string text, int thread = 1) {
+    return [=](Run &run) {
+        Event &event = run.add(seconds, What::stack, thread);
+        event.pointer = pointer;
+        event.text = text;
+    };
+}
 inline Happens books(double seconds, policy::Kind kind, policy::Bytes of_kind) {
     return [=](Run &run) {
         Event &event = run.add(seconds, What::books);

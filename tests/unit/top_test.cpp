@@ -51,6 +51,37 @@ TEST_CASE("Every GPU has a line, then come the processes with their states") {
         CHECK_THAT(all, Catch::Matchers::Contains(part));
 }
 
+TEST_CASE("A napping process is not one that was suspended") {
+    View view = machine();
+    view.processes[0].suspended = true;
+    view.processes[0].status->nap = control::NapStatus{.out = true, .since = kNow, .bytes = GiB, .refused = {}};
+    TopState state;
+    std::string all;
+    for (const ScreenLine &line : top_screen(view, state, 120, 24, kNow)) all += text_of(line) + "\n";
+    CHECK_THAT(all, Catch::Matchers::Contains(" napping ") && !Catch::Matchers::Contains(" suspended "));
+}
+
+TEST_CASE("Above the keys stands what the selected process waits for, and nothing of one that is as usual") {
+    View view = busy();
+    TopState state;
+    const auto screen = [&](std::size_t height) {
+        std::string all;
+        for (const ScreenLine &line : top_screen(view, state, 80, height, kNow)) all += text_of(line) + "\n";
+        return all;
+    };
+    state.sort = Sort::pid;
+    CHECK_THAT(screen(24), !Catch::Matchers::Contains("serve.py is stopped") &&
+                               Catch::Matchers::Contains("4711 (python3) runs under its last good policy"));
+    view.processes[0].status->policy.error.clear();
+    view.processes[0].status->gpus[0].live_cap.reset();
+    view.processes[0].status->gpus[0].cap = 8 * GiB;
+    CHECK_THAT(screen(24), Catch::Matchers::Contains("4711 (python3) waits for 800 MiB since 3 s (thread 4720)") &&
+                               Catch::Matchers::Contains("growth step is due in 5 s"));
+    CHECK_THAT(screen(11), !Catch::Matchers::Contains("waits for"));
+    state.at = 1;
+    CHECK_THAT(screen(24), !Catch::Matchers::Contains("waits for"));
+}
+
 TEST_CASE("Rows are in the order that was chosen, and only those that the filter leaves") {
     const View view = machine();
     TopState state;

@@ -137,6 +137,18 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart) {
 )";
 }
 
+// The first calls, and the others behind them.
+std::string calls(const std::vector<std::string> &all) {
+    constexpr std::size_t kShown = 4;
+    const auto line = [](const std::string &one) { return "<code>" + markup(one) + "</code>"; };
+    const auto first = std::span(all).first(std::min(kShown, all.size())), rest = std::span(all).subspan(first.size());
+    std::string out = "<div class=\"calls\">" + policy::joined(first, "<br>", line);
+    if (!rest.empty())
+        out += fmt::format("<details><summary>{} more</summary>{}</details>", rest.size(),
+                           policy::joined(rest, "<br>", line));
+    return out + "</div>";
+}
+
 void add_tables(std::string &out, const Recording &recording, const GpuSummary &gpu) {
     add_table(
         out, "<h3>Refused</h3>", {"Time", "#Asked for", "Kind", "Met", "#Held then", "#Limit", "#Thread"}, gpu.refusals,
@@ -152,10 +164,15 @@ void add_tables(std::string &out, const Recording &recording, const GpuSummary &
                   return {exact(one->bytes), policy::kind_text(one->kind), clock_text(recording, one->ns),
                           "<code>" + pointer_text(one->pointer) + "</code>", std::to_string(one->thread)};
               });
-    add_table(out, "<h3>Largest requests</h3>", {"#Size", "Kind", "Time", "Came of it"}, gpu.requests,
+    add_table(out, "<h3>Who allocated the memory at the peak</h3>", {"#Size", "#Allocations", "Calls, innermost first"},
+              gpu.callers_at_peak, [&](const Caller &one) -> Cells {
+                  return {exact(one.bytes), std::to_string(one.count),
+                          one.stack ? calls(calls_of(recording.text(*one.stack))) : "not recorded"};
+              });
+    add_table(out, "<h3>Largest requests</h3>", {"#Size", "Kind", "Time", "Result"}, gpu.requests,
               [&](const Moment *one) -> Cells {
                   return {exact(one->bytes), policy::kind_text(one->kind), clock_text(recording, one->ns),
-                          one->what == What::refuse ? "refused" : "given"};
+                          one->what == What::refuse ? "refused" : "granted"};
               });
 }
 

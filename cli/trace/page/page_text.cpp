@@ -17,6 +17,21 @@ void add(std::string &out, const std::vector<std::string> &cells) {
     out += '\n';
 }
 
+// The stacks that hold the most at the peak, and the innermost calls of each.
+void add_callers(std::string &out, const Recording &recording, const GpuSummary &gpu) {
+    constexpr std::size_t kMostStacks = 5, kMostCalls = 8;
+    for (std::size_t i = 0; i < std::min(kMostStacks, gpu.callers_at_peak.size()); ++i) {
+        const Caller &one = gpu.callers_at_peak[i];
+        add(out, {i == 0 ? "allocated by" : "", policy::format_human(one.bytes),
+                  std::to_string(one.count) + (one.count == 1 ? " allocation" : " allocations") +
+                      (one.stack ? "" : ", not recorded")});
+        if (!one.stack) continue;
+        const auto calls = calls_of(recording.text(*one.stack));
+        for (std::size_t call = 0; call < std::min(kMostCalls, calls.size()); ++call) add(out, {"", "", calls[call]});
+        if (calls.size() > kMostCalls) add(out, {"", "", "and " + std::to_string(calls.size() - kMostCalls) + " more"});
+    }
+}
+
 // ---- JSON ----
 
 using json::text_or_null;
@@ -36,7 +51,7 @@ std::string refusal_json(const Moment *one) {
                          {"limit", limited ? std::to_string(one->limit()) : "null"}});
 }
 
-std::string summary_json(const GpuSummary &gpu) {
+std::string summary_json(const Recording &recording, const GpuSummary &gpu) {
     std::array<std::size_t, policy::kLimits> by{};
     for (const Moment *one : gpu.refusals) ++by[static_cast<std::size_t>(one->why())];
     std::size_t granted = 0, refused = 0;
@@ -56,6 +71,12 @@ std::string summary_json(const GpuSummary &gpu) {
         return with(one, "pointer", json::text(pointer_text(one->pointer)));
     };
     const auto request = [=](const Moment *one) { return with(one, "refused", one->what == What::refuse); };
+    const auto caller = [&](const Caller &one) {
+        return json::object(
+            {{"bytes", one.bytes},
+             {"count", one.count},
+             {"calls", one.stack ? json::list(calls_of(recording.text(*one.stack)), json::text) : "null"}});
+    };
     return json::object(
         {{"gpu", gpu.gpu},
          {"name", text_or_null(gpu.name)},
@@ -79,6 +100,7 @@ std::string summary_json(const GpuSummary &gpu) {
           json::object(
               {{"count", gpu.waits.size()}, {"granted", granted}, {"refused", refused}, {"longest_ns", longest}})},
          {"largest_at_peak", some(gpu.held_at_peak, allocation)},
+         {"callers_at_peak", some(gpu.callers_at_peak, caller)},
          {"largest_requests", some(gpu.requests, request)}});
 }
 
@@ -145,6 +167,7 @@ std::string text_report(const Recording &recording, const Summary &summary) {
             add(out, {i == 0 ? "largest then" : "", control::size_text(one.bytes), clock_text(recording, one.ns),
                       policy::kind_text(one.kind)});
         }
+        add_callers(out, recording, gpu);
     }
     for (std::size_t i = 0; i < std::min(kMost, summary.releases.size()); ++i) {
         const Release &one = summary.releases[i];
@@ -169,7 +192,8 @@ json::Members recording_json(const Recording &recording) {
 
 std::string report_json(const Recording &recording, const Summary &summary) {
     json::Members out = recording_json(recording);
-    out.emplace_back("gpus", some(summary.gpus, summary_json));
+    out.emplace_back("notes", some(recording.notes, json::text));
+    out.emplace_back("gpus", some(summary.gpus, [&](const GpuSummary &gpu) { return summary_json(recording, gpu); }));
     out.emplace_back("releases", some(summary.releases, release_json));
     return json::object(out);
 }

@@ -43,6 +43,7 @@ std::optional<What> parse_what(std::string_view name) noexcept;
 //
 //   alloc, free   gpu kind pointer bytes (asked for) charge of_kind held
 //                 reused (taken from curb's cache, or put into it)
+//   stack         gpu pointer bytes held, text (the calls, innermost first: "f+0x1 (lib.so) < main+0x2 (train)")
 //   books         gpu kind of_kind held
 //   refuse, wait  gpu kind bytes held limit why
 //   granted       gpu kind bytes held, duration_ns (of the wait)

@@ -67,7 +67,7 @@ def cap(size: str | None, pid: int | None = None, gpu: str | None = None) -> dic
     Returns the caps before and now by GPU. Raises CurbError if it is not in force.
     """
     words = ["cap", str(_pid(pid)), *(["--reset"] if size is None else [size]), *([] if gpu is None else ["--gpu", gpu])]
-    return _asked(*words)  # type: ignore[no-any-return]
+    return _asked(*words)[0]  # type: ignore[no-any-return]
 
 
 def _pid(pid: int | None) -> int:

@@ -31,7 +31,7 @@ constexpr Limit limit_hit(const Terms &terms, Bytes held, Bytes bytes) noexcept 
 
 // Returns the name in traces and JSON answers: "keep_free".
 const char *limit_name(Limit limit) noexcept;
-// Returns the name in messages: "what others are to have free".
+// Returns the name in messages: "the memory kept free for others".
 const char *limit_text(Limit limit) noexcept;
 // Returns nullopt if there is no such limit.
 std::optional<Limit> parse_limit(std::string_view name) noexcept;

@@ -111,6 +111,7 @@ struct LogPolicy {
 
 struct TracePolicy {
     std::optional<std::string> file{};
+    std::optional<Size> stacks{};  // of allocations of at least this size
     friend bool operator==(const TracePolicy &, const TracePolicy &) = default;
 };
 

@@ -131,7 +131,7 @@ def _curb(lab: Lab, command: str, session: Session, *options: str) -> dict[str, 
     start = time.monotonic()
     done = lab.curb(command, "--json", *options, str(session.pid), timeout_s=300)
     try:
-        answer: dict[str, Any] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(done.stdout)[0]
     except ValueError:
         raise RuntimeError(f"curb {command} answered {done.stdout[:200]!r}, {done.stderr[-500:]!r}") from None
     return answer | {"status": done.returncode, "whole_s": round(time.monotonic() - start, 2)}

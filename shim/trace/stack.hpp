@@ -1,0 +1,24 @@
+// Who allocated: the call stack of large allocations, for a trace whose policy has `trace.stacks`.
+//
+// The allocating thread walks its stack by the process's unwinder and keeps addresses; the thread curb-trace looks up
+// their names. No Python: docs/decisions/0036.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace curb::shim::trace::stack {
+
+// Counts a stack that is about to be taken. False if too many have been taken lately: 256 at once, and then one in a
+// millisecond. Thread-safe. Takes no lock.
+bool may_take(std::uint64_t now_ns) noexcept;
+
+// Returns the addresses of this thread's calls, the innermost first, 8 bytes each. May throw std::bad_alloc.
+std::string take();
+
+// Returns the calls by name, without curb's own: "at::empty+0x1f (libtorch_cuda.so) < main+0x20 (train)". A call in a
+// function that its library does not export is "libtorch_cuda.so+0x1f20". May throw std::bad_alloc.
+std::string names_of(std::string_view addresses);
+
+}  // namespace curb::shim::trace::stack
