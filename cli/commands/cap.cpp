@@ -121,23 +121,23 @@ int cap_of(int pid, const CapOptions &options, const control::CapRequest &reques
 }
 
 // The processes to ask, each with its job; "" if the cap is its own.
-using Asked = std::vector<std::pair<int, std::string>>;
+using Targets = std::vector<std::pair<int, std::string>>;
 
 // Returns one process of each job that matches: it can set the cap for all, in the ledger that they share.
-policy::Result<Asked, std::string> one_of_each_job(const std::string &pattern) {
+policy::Result<Targets, std::string> one_of_each_job(const std::string &pattern) {
     std::map<std::string, int> jobs;
     for (const ViewProcess &process : poll_all(kCapPatience).processes)
         if (process.status && names_job(pattern, process.status->job)) jobs.emplace(process.status->job, process.pid);
     if (jobs.empty()) return "no job " + policy::quote(pattern) + " is running; curb ps lists them";
-    Asked out;
+    Targets out;
     for (const auto &[job, pid] : jobs) out.emplace_back(pid, job);
     return out;
 }
 
-policy::Result<Asked, std::string> selected(const Selection &selection) {
+policy::Result<Targets, std::string> selected(const Selection &selection) {
     const auto processes = found(selection, "cap");
     if (!processes) return processes.error();
-    Asked out;
+    Targets out;
     for (const int pid : *processes) out.emplace_back(pid, "");
     return out;
 }
