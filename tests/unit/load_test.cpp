@@ -1,9 +1,12 @@
 // What all the places of a policy come to for one process: its file, its rules, CURB_CAP, the machine's ceiling.
 #include <pwd.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -254,6 +257,26 @@ TEST_CASE("A ceiling that others than root can write, itself or its directory, i
     REQUIRE(::chown(ceiling.directory().c_str(), kNobody, kNobody) == 0);
     CHECK_THAT(why(), contains("the directory of the machine's ceiling does not belong to root") &&
                           contains("as root: chown root " + ceiling.directory()));
+}
+
+TEST_CASE("A ceiling that is mounted read-only into a user namespace is trusted, though its owner is not known there") {
+    if (!is_root()) return;
+    const Ceiling ceiling;
+    REQUIRE(::chown(ceiling.path().c_str(), 4711, 4711) == 0);
+    REQUIRE(::chown(ceiling.directory().c_str(), 4711, 4711) == 0);
+    const std::string directory = ceiling.directory();
+    const char *folder = directory.c_str();
+    const int status = in_child([&] {
+        const auto is_trusted = [&] { return static_cast<bool>(config::load(ceiling.over(""), nobody_asks)); };
+        if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return 77;
+        std::ofstream("/proc/self/uid_map") << "0 0 1";
+        if (::mount(folder, folder, nullptr, MS_BIND, nullptr) != 0) return 77;
+        if (is_trusted()) return 1;
+        if (::mount(nullptr, folder, nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) != 0) return 77;
+        return is_trusted() ? 0 : 2;
+    });
+    if (WEXITSTATUS(status) == 77) return skip("there are no user namespaces here");
+    CHECK(status == 0);
 }
 
 TEST_CASE("Of a ceiling that is a symbolic link both directories count") {
