@@ -45,11 +45,20 @@ std::string mount_of(const std::string &outside, const char *inside) {
         json::text(outside), json::text(inside));
 }
 
+// Makes the directories on the way to a file, which everybody may enter whatever the umask is.
+std::error_code make_directory(const fs::path &path) {
+    std::error_code error;
+    if (fs::exists(path, error)) return {};
+    if (error = make_directory(path.parent_path()); error) return error;
+    fs::create_directory(path, error);
+    if (!error) fs::permissions(path, fs::perms(0755), error);
+    return error;
+}
+
 // Writes a file and the directories on its way. Returns what went wrong.
 std::optional<std::string> written(const fs::path &file, const std::string &text) {
-    std::error_code error;
-    fs::create_directories(file.parent_path(), error);
-    if (error) return "cannot make " + file.parent_path().native() + ": " + error.message();
+    if (const auto error = make_directory(file.parent_path()))
+        return "cannot make " + file.parent_path().native() + ": " + error.message();
     return replace_file(file.native(), text);
 }
 
