@@ -88,6 +88,7 @@ NOT_RUN = {
     "curb kernelspec install --cap 8GiB --steer --nap 10m": "needs Jupyter; integrations/jupyterhub runs such a kernel",
     "curb cdi generate --cap 4GiB --cap 8GiB": "writes the machine's own files; integrations/containers writes others",
     "podman run --device nvidia.com/gpu=all --device curb.dev/cap=8GiB IMAGE python train.py": "needs a GPU; integrations/containers runs it without",
+    "curb run --cap 25% -- dask worker tcp://SCHEDULER:8786 --nworkers 4": "needs Dask; tried by hand with two workers",
     "systemd-run --user --scope curb run --cap 8GiB -- python train.py": "needs systemd",
     "docker run --gpus all -v /usr/lib/curb:/usr/lib/curb:ro -e LD_PRELOAD=/usr/lib/curb/libcurb.so -e CURB_CAP=8GiB IMAGE python train.py": "needs Docker and a GPU",
     "sudo install -D -o root -g root -m 644 ceiling.json /etc/curb/policy.json": "the machine's own file",

@@ -45,7 +45,7 @@ def held_by(pid: int) -> dict[str, Any]:
 class KernelHandler(APIHandler):  # type: ignore[misc]
     """GET /curb/kernels/ID"""
 
-    @web.authenticated
+    @web.authenticated  # type: ignore[untyped-decorator]
     async def get(self, kernel: str) -> None:
         if kernel not in self.kernel_manager:
             raise web.HTTPError(404, f"there is no kernel {kernel}")

@@ -21,7 +21,7 @@ import curb
 __all__ = ["CurbMixin", "CurbSpawner"]
 
 
-class CurbMixin(Configurable):
+class CurbMixin(Configurable):  # type: ignore[misc]
     """Adds curb's variables to the environment of a user's server. Each option may be a function of the spawner."""
 
     cap = Union(
