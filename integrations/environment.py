@@ -30,7 +30,8 @@ def enter(name: str, *packages: str) -> Path:
     python = folder / "bin/python3"
     if not python.exists():
         _run([sys.executable, "-m", "venv", folder], "no Python environment can be made (Debian: python3-venv)")
-    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], f"PyPI has not given {' '.join(packages)}")
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
+    _run(install, f"PyPI has not given {' '.join(packages)}")
     _install(folder)
     os.execve(python, [str(python), *sys.argv], {**os.environ, INSIDE: name, "PATH": f"{folder}/bin:{os.environ['PATH']}"})
 
