@@ -10,23 +10,27 @@
 #include "terminal.hpp"
 
 // In the order of the help; a command that has commands stands before them.
-#define CURB_COMMANDS(X) \
-    X(kRun)              \
-    X(kPs)               \
-    X(kTop)              \
-    X(kRelease)          \
-    X(kCap)              \
-    X(kPolicy)           \
-    X(kPolicyInit)       \
-    X(kPolicyCheck)      \
-    X(kPolicyShow)       \
-    X(kPolicyExplain)    \
-    X(kPolicySchema)     \
-    X(kSuspend)          \
-    X(kResume)           \
-    X(kReport)           \
-    X(kReplay)           \
-    X(kMetrics)          \
+#define CURB_COMMANDS(X)  \
+    X(kRun)               \
+    X(kPs)                \
+    X(kTop)               \
+    X(kRelease)           \
+    X(kCap)               \
+    X(kPolicy)            \
+    X(kPolicyInit)        \
+    X(kPolicyCheck)       \
+    X(kPolicyShow)        \
+    X(kPolicyExplain)     \
+    X(kPolicySchema)      \
+    X(kKernelspec)        \
+    X(kKernelspecInstall) \
+    X(kCdi)               \
+    X(kCdiGenerate)       \
+    X(kSuspend)           \
+    X(kResume)            \
+    X(kReport)            \
+    X(kReplay)            \
+    X(kMetrics)           \
     X(kDoctor)
 
 namespace curb::cli {
@@ -54,6 +58,8 @@ Examples:
   curb cap PID 6GiB                           changes the cap of a running program; --reset: that of its policy
   curb doctor PID                             is curb in effect there, and if not, why
   curb suspend PID; curb resume PID           a whole process out to host memory, and back
+  curb kernelspec install --cap 6GiB          a kernel of Jupyter that is held to it
+  curb cdi generate --cap 8GiB                a device for containers that are held to it
   curb report TRACE -o run.html               a recorded run as a picture
   curb replay TRACE --policy job.json         what another policy would have done to it
   curb metrics                                figures for Prometheus

@@ -174,7 +174,7 @@ _curb_complete() {
     for ((i = at; i < last; i++)); do
         if [[ ${words[i]} == -- ]] || [[ $path == run && ${words[i]} != -* ]]; then
             [[ ${words[i]} != -- ]] || ((++i))
-            if [[ $path == run || $path == 'policy explain' ]]; then _curb_command "${starts[i]}"; fi
+            if [[ $path == run || $path == 'policy explain' || $path == 'kernelspec install' ]]; then _curb_command "${starts[i]}"; fi
             return
         fi
         if [[ ${words[i]} == -* ]]; then

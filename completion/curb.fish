@@ -43,7 +43,7 @@ function __curb_due
         if set -q value[1]
             set value
         else if test "$word" = --
-            contains -- "$path" run 'policy explain'; and echo command
+            contains -- "$path" run 'policy explain' 'kernelspec install'; and echo command
             return
         else if string match -q -- '-*' $word
             for row in $takes

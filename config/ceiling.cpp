@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "file.hpp"

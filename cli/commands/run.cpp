@@ -20,6 +20,7 @@
 #include "command.hpp"
 #include "config/load.hpp"
 #include "libraries.hpp"
+#include "limit_options.hpp"
 #include "policy/flags.hpp"
 #include "policy/steer.hpp"
 #include "policy/words.hpp"
@@ -32,25 +33,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct RunOptions {
-    std::vector<std::string> caps, job_caps;
-    std::array<std::optional<std::string>, policy::kFlags> flags;  // by policy::Flag
-    std::optional<std::string> policy;
+struct RunOptions : LimitOptions {
     bool strict = false;  // a program that cannot be put under curb is not started
-    bool steer = false, sim = false, quiet = false, dry_run = false;
+    bool sim = false, quiet = false, dry_run = false;
     std::vector<std::string> command;
 
     void declare(Options &takes) {
-        takes.options("--cap", caps, "[KEY=]SIZE",
-                      "The most GPU memory on each device, or on the one that KEY names: 8GiB, 75%, cuda:1=4GiB");
-        takes.options("--job-cap", job_caps, "[KEY=]SIZE", "The same for all processes that it starts, together");
-        for (const policy::FlagRow &row : policy::flags()) {
-            if (row.flag == policy::Flag::steer)
-                takes.flag(row.option, steer, row.doc);
-            else
-                takes.option(row.option, flags[static_cast<std::size_t>(row.flag)], row.shape, row.doc);
-        }
-        takes.option("--policy", policy, "FILE", "Policy file; the options above are laid over it");
+        LimitOptions::declare(takes);
         takes.flag("--strict", strict, "Fail if curb cannot come into the program, instead of warning");
         takes.flag("--sim", sim, "Use the simulated driver: no GPU is needed or touched");
         takes.flag("--quiet", quiet, "Print errors only; curb's messages in the program are those of --log");

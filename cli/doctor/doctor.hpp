@@ -118,11 +118,15 @@ struct Mapped {
     bool deleted = false;  // its file was replaced or removed since
 };
 
-// A libcurb.so in the LD_PRELOAD of a process, as that process sees it.
+inline constexpr std::string_view kPreloadFile = "/etc/ld.so.preload";
+
+// A libcurb.so that the loader was to put into a process, as that process sees it.
 struct Preloaded {
     std::string path;
     bool there = false;
     std::optional<Elf> elf;
+    std::string_view by = "LD_PRELOAD";  // what names it; or kPreloadFile, which a container may have for itself
+    int glibc = 0;                       // the least that it needs: 34 of 2.34; 0: not known
 };
 
 struct ProcessCondition {
@@ -144,6 +148,7 @@ struct ProcessCondition {
     std::optional<std::string> preload;  // LD_PRELOAD at its start
     std::string has_settings;            // "CURB_CAP": a variable of curb's that was set at its start; empty: none
     std::vector<Preloaded> preloaded;
+    int glibc = 0;  // that it runs with: 31 of 2.31; 0: not known
     std::vector<Mapped> curb, driver, tensorflow;
     std::optional<control::Status> status;
     std::string silence;      // why there is no `status`: the message of control::ask

@@ -217,11 +217,34 @@ std::vector<Mapped> mapped_of(const std::string &maps, std::string_view name) {
 }
 std::vector<Mapped> curb_in(int pid) { return mapped_of(proc_text(pid, "maps"), "libcurb.so"); }
 
-std::vector<Preloaded> preloaded_by(int pid, const std::string &preload) {
+// Returns the newest version of glibc that an ELF file names: of libc its own, of another library the one that it
+// needs. 34 of 2.34; 0 if it names none.
+int newest_glibc(const std::string &path) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    constexpr std::string_view kVersion = "GLIBC_2.";
+    int newest = 0;
+    for (std::size_t at = text.find(kVersion); at != std::string::npos; at = text.find(kVersion, at + 1)) {
+        int minor = 0;
+        const char *digits = text.data() + at + kVersion.size();
+        std::from_chars(digits, text.data() + text.size(), minor);
+        newest = std::max(newest, minor);
+    }
+    return newest;
+}
+
+// glibc's own file is libc.so.6, or libc-2.31.so before 2.34.
+int glibc_of(int pid, const std::string &maps) {
+    for (const char *name : {"libc.so.6", "libc-2."})
+        for (const Mapped &one : mapped_of(maps, name)) return newest_glibc(control::proc_path(pid, "root" + one.path));
+    return 0;
+}
+
+std::vector<Preloaded> preloaded_by(int pid, const std::string &preload, std::string_view by) {
     std::vector<Preloaded> out;
     for (std::size_t at = 0; at < preload.size();) {
-        const std::size_t end = std::min(preload.find_first_of(" :", at), preload.size());
-        Preloaded one{preload.substr(at, end - at), true, {}};
+        const std::size_t end = std::min(preload.find_first_of(" :\t\n", at), preload.size());
+        Preloaded one{preload.substr(at, end - at), true, {}, by};
         at = end + 1;
         if (one.path.find("libcurb.so") == std::string::npos) continue;
         // The loader searches for a name without a path, and replaces tokens ($ORIGIN); curb does neither.
@@ -230,6 +253,7 @@ std::vector<Preloaded> preloaded_by(int pid, const std::string &preload) {
             struct stat status {};
             one.there = ::stat(as_it_sees_it.c_str(), &status) == 0 || (errno != ENOENT && errno != ENOTDIR);
             one.elf = read_elf(as_it_sees_it);
+            if (one.elf) one.glibc = newest_glibc(as_it_sees_it);
         }
         out.push_back(std::move(one));
     }
@@ -335,9 +359,13 @@ ProcessCondition inspect_process(int pid) {
             if (facts.has_settings.empty() && environment.contains(name)) facts.has_settings = name;
         if (const auto preload = environment.find("LD_PRELOAD"); preload != environment.end()) {
             facts.preload = preload->second;
-            facts.preloaded = preloaded_by(pid, preload->second);
+            facts.preloaded = preloaded_by(pid, preload->second, "LD_PRELOAD");
         }
     }
+    std::ifstream file(control::proc_path(pid, "root/etc/ld.so.preload"));
+    const std::string of_all{std::istreambuf_iterator<char>(file), {}};
+    for (Preloaded &one : preloaded_by(pid, of_all, kPreloadFile)) facts.preloaded.push_back(std::move(one));
+    facts.glibc = glibc_of(pid, maps);
     ask(facts, target);
     facts.listed = within(kNvmlPatience, listed_by_nvml).value_or(std::nullopt);
     return facts;

@@ -110,17 +110,25 @@ class Examination {
                  "sudo curb run -- COMMAND");
         if (found) return;
         for (const Preloaded &one : facts_.preloaded) {
-            if (none(!one.there, "LD_PRELOAD names " + one.path + ", which is not there for this process",
+            const std::string named = fmt::format("{} names {}, which ", one.by, one.path);
+            if (none(!one.there, named + "is not there for this process",
                      facts_.inner_pid != 0 ? "put curb into the container, under that path"
                                            : std::string("correct the path, or ") + kRun) ||
                 none(differ(facts_.program, one.elf),
-                     fmt::format("LD_PRELOAD names {}, which is for {} and the program for {}", one.path,
-                                 machine_of(one.elf), program),
-                     "install curb for " + program))
+                     fmt::format("{}is for {} and the program for {}", named, machine_of(one.elf), program),
+                     "install curb for " + program) ||
+                none(facts_.glibc != 0 && one.glibc > facts_.glibc,
+                     fmt::format("{}needs glibc 2.{}, and the program runs with 2.{}", named, one.glibc, facts_.glibc),
+                     "run it in an image with a newer glibc (Debian 12, Ubuntu 22.04), or take the library of the "
+                     "wheel for glibc 2.31"))
                 return;
         }
-        none(true, "LD_PRELOAD names " + facts_.preloaded.front().path + ", but the loader did not take it",
-             "see what the program wrote to stderr at its start: the loader says why");
+        none(true,
+             fmt::format("{} names {}, but the loader did not take it", facts_.preloaded.front().by,
+                         facts_.preloaded.front().path),
+             std::string(facts_.preloaded.front().by == kPreloadFile ? "restart it if that is newer than it; else "
+                                                                     : "") +
+                 "see what the program wrote to stderr at its start: the loader says why");
     }
 
     void mapped_library() {

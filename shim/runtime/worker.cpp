@@ -70,12 +70,14 @@ bool do_what_is_due() {
         if (gate::is_closed()) queued().apply_with_driver = std::exchange(work.apply_with_driver, false);
     }
     for (const std::string &line : work.lines) log::write(policy::LogLevel::info, line);
+    const bool was_called = gate::was_called();
     if (work.apply_with_driver) process::apply_with_driver(work.measure_if_stale);
     for (Device &device : devices::all()) {
         const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
         if ((!work.measured && !soon) || !devices::in_use(device) || gate::is_closed()) continue;
         reconcile(device);
     }
+    if (!was_called) gate::watch();  // these calls were ours: who asks what a process holds must not keep it from a nap
     if (work.measured) work.measured();
     return work.apply_with_driver || work.measured || !work.lines.empty();
 }

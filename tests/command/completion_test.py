@@ -158,6 +158,7 @@ class Commands(unittest.TestCase):
         self.assertNotIn("--cap", completed("curb run -- ls --c"))
         self.assertEqual(completed("curb run --policy -- --dr"), [])  # for curb the command begins there too
         self.assertIn("printf", completed("curb policy explain job.json -- print"))
+        self.assertIn("printf", completed("curb kernelspec install --name r -- print"))
         self.assertEqual(completed("curb policy check -- --js"), [])
 
     @unittest.skipUnless(BASH_COMPLETION.exists(), "bash-completion is not installed")

@@ -88,6 +88,17 @@ TEST_CASE("a process that computes takes no nap, however long it calls nothing")
     CHECK(program.answers("check") == "right");
 }
 
+TEST_CASE("questions to a process do not keep it from its nap") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "2s")"));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(within(20s, [&] {
+        REQUIRE(machine.curb({"ps", "--json", program.id()}).status == 0);
+        return machine.state(program.pid()) == "checkpointed";
+    }));
+    CHECK(program.answers("check") == "right");
+}
+
 TEST_CASE("a nap is seen, and so is its end") {
     const Machine machine;
     Program program(machine, napping(machine));

@@ -345,6 +345,17 @@ TEST_CASE("why libcurb.so is not in a process, the first cause that is enough") 
     preloads(problem, "which is for aarch64 and the program for x86-64", "for x86-64",
              [](P &p) { p.preloaded[0].elf->machine = EM_AARCH64; });
     preloads(problem, "the loader did not take it", "stderr");
+    const auto old = preloads.after([](P &p) {
+        p.preloaded[0].glibc = 34;
+        p.glibc = 31;
+    });
+    old(problem, "LD_PRELOAD names /opt/curb/libcurb.so, which needs glibc 2.34, and the program runs with 2.31",
+        "Debian 12");
+    old(problem, "/etc/ld.so.preload names /opt/curb/libcurb.so, which needs glibc 2.34", "Debian 12",
+        [](P &p) { p.preloaded[0].by = "/etc/ld.so.preload"; });
+    old(problem, "the loader did not take it", "stderr", [](P &p) { p.glibc = 36; });
+    preloads(problem, "/etc/ld.so.preload names /opt/curb/libcurb.so, but the loader did not take it", "restart it",
+             [](P &p) { p.preloaded[0].by = "/etc/ld.so.preload"; });
 }
 
 TEST_CASE("why a process that has libcurb.so does not answer") {

@@ -2,17 +2,22 @@
 
 Each function calls the command `curb` of the same environment with --json and returns its answer, so it takes some
 milliseconds and works as in a shell, for other processes of the same user too. Nothing happens at import.
+
+In a notebook: `%load_ext curb`, then `%curb`. curb.jupyterhub has a spawner, curb.ray caps by fractions of GPUs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import itertools
 import json
 import os
+import shlex
 import subprocess
-from typing import Any
+from typing import Any, Iterator
 
-__all__ = ["CurbError", "cap", "command", "library", "release", "status"]
+__all__ = ["CurbError", "cap", "capped", "command", "environment", "library", "release", "status"]
 
 _DISTRIBUTION = "curb-gpu"
 __version__ = importlib.metadata.version(_DISTRIBUTION)
@@ -70,14 +75,65 @@ def cap(size: str | None, pid: int | None = None, gpu: str | None = None) -> dic
     return _asked(*words)[0]  # type: ignore[no-any-return]
 
 
+@contextlib.contextmanager
+def capped(size: str, pid: int | None = None, gpu: str | None = None) -> Iterator[None]:
+    """A cap for the body of a `with`; behind it the caps that `cap` had set before hold again, or those of the policy.
+
+    The process has used CUDA before: until then there is nothing that could be asked. Raises CurbError as `cap` does.
+    """
+    before = {use["books"]["uuid"]: use["books"]["live_cap"] for use in status(pid)["gpus"] if use["books"]}
+    changed = cap(size, pid, gpu)["gpus"]
+    try:
+        yield
+    finally:
+        cap(None, pid, gpu)
+        for one in changed:
+            if before.get(one["uuid"]) is not None:
+                cap(before[one["uuid"]], pid, one["uuid"])
+
+
+def environment(cap: str | None = None, **options: str | bool) -> dict[str, str]:  # pylint: disable=redefined-outer-name
+    """The variables by which a program that is started with them runs under curb, for launchers that take variables.
+
+    Of the cap and of other options of `curb run`, without dashes: environment("6GiB", nap="10m", steer=True) returns
+    LD_PRELOAD, CURB_CAP, CURB_NAP and CURB_STEER. An LD_PRELOAD of this process stays, behind curb's.
+    Raises CurbError if an option is wrong.
+    """
+    words = ["run", "--dry-run", "--quiet"]
+    for name, value in {"cap": cap, **options}.items():
+        if value is not None and value is not False:
+            words.append("--" + name.replace("_", "-") + ("" if value is True else f"={value}"))
+    others = [each for each in os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":") if each not in ("", library())]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("CURB_")}
+    own["LD_PRELOAD"] = ":".join(others)
+    shown = _run([*words, "--", "true"], own).stdout.splitlines()
+    settings = (line.partition("=") for line in itertools.takewhile(lambda line: line != "true", shown))
+    return {name: shlex.split(value)[0] for name, _, value in settings if name == "LD_PRELOAD" or name.startswith("CURB_")}
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext curb`: adds the magic %curb."""
+    from curb import _magic  # pylint: disable=import-outside-toplevel
+
+    shell.register_magic_function(_magic.curb, "line", "curb")
+
+
 def _pid(pid: int | None) -> int:
     return os.getpid() if pid is None else pid
 
 
-def _asked(*words: str) -> Any:
+def _run(words: list[str], variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Raises CurbError if the command fails without an answer in JSON."""
     run = subprocess.run(
-        [command(), *words, "--json"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        [command(), *words], env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
+    if run.returncode != 0 and not run.stdout:
+        raise CurbError(run.stderr.strip() or f"curb {words[0]} ended with {run.returncode}")
+    return run
+
+
+def _asked(*words: str) -> Any:
+    run = _run([*words, "--json"])
     try:
         answer = json.loads(run.stdout) if run.stdout else None
     except ValueError:

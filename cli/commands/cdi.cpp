@@ -1,0 +1,143 @@
+// `curb cdi generate`: writes a specification of the Container Device Interface whose devices are caps.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "command.hpp"
+#include "json.hpp"
+#include "libraries.hpp"
+#include "policy/size.hpp"
+#include "policy/words.hpp"
+#include "replace_file.hpp"
+#include "terminal.hpp"
+
+namespace curb::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char *kKind = "curb.dev/cap";
+// Within the container. The names of an installation under /usr, so that libcurb.so finds the command for naps.
+constexpr const char *kLibrary = "/usr/lib/curb/libcurb.so";
+constexpr const char *kCommand = "/usr/bin/curb";
+
+struct CdiOptions {
+    std::vector<std::string> caps;
+    std::string output = "/etc/cdi/curb.json", folder = "/etc/curb/cdi";
+    bool json = false;
+
+    void declare(Options &takes) {
+        takes.options("--cap", caps, "SIZE", "A device for containers with this cap: 8GiB, 75%; once for each");
+        takes.option("--output", output, "FILE", "The specification [/etc/cdi/curb.json]");
+        takes.option("--folder", folder, "PATH", "The files that containers see [/etc/curb/cdi]");
+        takes.json(json);
+    }
+};
+
+// A name of a device has letters, digits, '_', '-', '.' and ':' alone.
+std::string device_of(const std::string &cap) {
+    return cap.ends_with('%') ? cap.substr(0, cap.size() - 1) + "percent" : cap;
+}
+
+std::string mount_of(const std::string &outside, const char *inside) {
+    return fmt::format(
+        R"({{"hostPath": {}, "containerPath": {}, "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"]}})",
+        json::text(outside), json::text(inside));
+}
+
+// Makes the directories on the way to a file, which everybody may enter whatever the umask is.
+std::error_code make_directory(const fs::path &path) {
+    std::error_code error;
+    if (fs::exists(path, error)) return {};
+    if (error = make_directory(path.parent_path()); error) return error;
+    fs::create_directory(path, error);
+    if (!error) fs::permissions(path, fs::perms(0755), error);
+    return error;
+}
+
+// Writes a file and the directories on its way. Returns what went wrong.
+std::optional<std::string> written(const fs::path &file, const std::string &text) {
+    if (const auto error = make_directory(file.parent_path()))
+        return "cannot make " + file.parent_path().native() + ": " + error.message();
+    return replace_file(file.native(), text);
+}
+
+int generate(const CdiOptions &options) {
+    const auto wrong = [](const std::string &why) { return failed("cdi generate: " + why); };
+    if (options.caps.empty()) return wrong("which caps? curb cdi generate --cap 4GiB --cap 8GiB makes two devices");
+    for (const std::string &cap : options.caps)
+        if (const auto size = policy::parse_size(cap); !size) return wrong("--cap: " + size.error());
+    const auto library = find_library();
+    if (!library) return wrong(library.error());
+    std::error_code error;
+    const fs::path folder = fs::absolute(options.folder), command = fs::read_symlink("/proc/self/exe", error);
+
+    if (const auto why = written(folder / "ld.so.preload", std::string(kLibrary) + "\n")) return wrong(*why);
+    std::vector<std::string> devices, names;
+    for (const std::string &cap : options.caps) {
+        const fs::path file = folder / device_of(cap) / "policy.json";
+        // It may have been edited: whoever makes the specification again after an upgrade keeps that.
+        if (!fs::exists(file, error))
+            if (const auto why =
+                    written(file, fmt::format("{{\n  \"version\": 1,\n  \"gpu\": {{ \"*\": {{ \"cap\": {} }} "
+                                              "}}\n}}\n",
+                                              json::text(cap))))
+                return wrong(*why);
+        // The folder, not the file: only so an edit reaches containers that run.
+        devices.push_back(fmt::format("    {{\"name\": {}, \"containerEdits\": {{\"mounts\": [\n      {}\n    ]}}}}",
+                                      json::text(device_of(cap)), mount_of(file.parent_path().native(), "/etc/curb")));
+        names.push_back(fmt::format("{}={}", kKind, device_of(cap)));
+    }
+    const std::vector<std::string> mounts = {mount_of(library->native(), kLibrary),
+                                             mount_of(command.native(), kCommand),
+                                             mount_of((folder / "ld.so.preload").native(), "/etc/ld.so.preload")};
+    const std::string text = fmt::format(
+        "{{\n  \"cdiVersion\": \"0.5.0\",\n  \"kind\": {},\n  \"containerEdits\": {{\"mounts\": [\n    {}\n  ]}},\n"
+        "  \"devices\": [\n{}\n  ]\n}}\n",
+        json::text(kKind), policy::joined(mounts, ",\n    "), policy::joined(devices, ",\n"));
+    if (const auto why = written(fs::absolute(options.output), text)) return wrong(*why);
+    const auto quoted = [](const std::string &one) { return json::text(one); };
+    if (options.json)
+        print_line(json::object({{"file", json::text(fs::absolute(options.output).native())},
+                                 {"folder", json::text(folder.native())},
+                                 {"devices", json::list(names, quoted)}}));
+    else
+        print_text(fmt::format("wrote {}\npodman run --device {} IMAGE runs under the cap in {}\n", options.output,
+                               names.front(), (folder / device_of(options.caps.front()) / "policy.json").native()));
+    return 0;
+}
+
+}  // namespace
+
+extern const Command kCdi{
+    .name = "cdi",
+    .line = "Caps as devices for containers",
+    .help = R"(
+Examples:
+  curb cdi generate --cap 8GiB)",
+};
+
+extern const Command kCdiGenerate{
+    .group = "cdi",
+    .name = "generate",
+    .line = "Write a CDI specification whose devices are caps",
+    .help = R"(
+Containers get a device by name: podman run --device curb.dev/cap=8GiB (75%: curb.dev/cap=75percent). It mounts
+libcurb.so and the command, an /etc/ld.so.preload that names the library, and a folder with the cap as the container's
+ceiling, /etc/curb/policy.json. So every program of the container is under curb, also by podman exec and behind env -i,
+and its user cannot exceed the cap. Of two devices the last holds.
+
+The ceiling of each device is a policy in the folder, PATH/8GiB/policy.json. It may be edited while containers run, and
+is kept if it is there already. All of it should belong to root.
+
+In images without glibc 2.34 programs run without curb; curb doctor PID names them.
+
+Exit status 0: written, 125: not; stderr says why.
+
+Examples:
+  curb cdi generate --cap 4GiB --cap 8GiB
+  curb cdi generate --cap 25% --output ~/cdi/curb.json --folder ~/cdi/curb)",
+    .takes = takes<CdiOptions, generate>,
+};
+
+}  // namespace curb::cli

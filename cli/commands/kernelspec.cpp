@@ -1,0 +1,206 @@
+// `curb kernelspec install`: writes a Jupyter kernel that starts by `curb run`.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "command.hpp"
+#include "control/descriptor.hpp"
+#include "json.hpp"
+#include "limit_options.hpp"
+#include "policy/words.hpp"
+#include "replace_file.hpp"
+#include "terminal.hpp"
+
+namespace curb::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+// Jupyter puts the path of a file here, by which the kernel is reached.
+constexpr const char *kConnection = "{connection_file}";
+
+struct KernelOptions : LimitOptions {
+    std::string name = "curb", language = "python";
+    std::optional<std::string> display_name, prefix;
+    bool replace = false, json = false;
+    Words command;
+
+    void declare(Options &takes) {
+        LimitOptions::declare(takes);
+        takes.option("--name", name, "NAME", "The kernel's name for Jupyter's commands [curb]");
+        takes.option("--display-name", display_name, "TEXT", "Its name for people");
+        takes.option("--language", language, "LANGUAGE", "The language of its notebooks [python]");
+        takes.option("--prefix", prefix, "PATH", "Into PATH/share/jupyter/kernels; without it, for this user alone");
+        takes.flag("--replace", replace, "Replace a kernel of that name");
+        takes.json(json);
+        takes.rest(command, Rest::behind_dashes);
+    }
+};
+
+struct Ended {
+    int status = kFailure;
+    std::string output;
+};
+
+// Runs a program with stdin closed and returns its exit status and its standard output. The error says why it did not
+// start.
+policy::Result<Ended, std::string> output_of(const Words &words) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return std::string(std::strerror(errno));
+    control::Descriptor reading(ends[0]), writing(ends[1]);
+    std::vector<char *> arguments;
+    for (const std::string &word : words) arguments.push_back(const_cast<char *>(word.c_str()));
+    arguments.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    ::posix_spawn_file_actions_adddup2(&actions, writing.number(), STDOUT_FILENO);
+    pid_t pid = 0;
+    const int error = ::posix_spawnp(&pid, arguments.front(), &actions, nullptr, arguments.data(), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) return std::string(std::strerror(error));
+    writing = control::Descriptor();
+    Ended out;
+    std::array<char, 4096> part{};
+    for (ssize_t got = 0; (got = ::read(reading.number(), part.data(), part.size())) != 0;) {
+        if (got > 0) out.output.append(part.data(), static_cast<std::size_t>(got));
+        if (got < 0 && errno != EINTR) break;
+    }
+    int status = 0;
+    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (WIFEXITED(status)) out.status = WEXITSTATUS(status);
+    return out;
+}
+
+// Returns the command of the Python kernel of this environment. The error has the remedy.
+policy::Result<Words, std::string> python_kernel() {
+    const auto asked = output_of({"python3", "-c",
+                                  "import sys, importlib.util\n"
+                                  "print(sys.executable)\n"
+                                  "sys.exit(importlib.util.find_spec('ipykernel_launcher') is None)"});
+    if (!asked) return "python3 cannot be started: " + asked.error() + "; name the kernel's command behind --";
+    const std::string python = asked->output.substr(0, asked->output.find('\n'));
+    if (python.empty()) return std::string("python3 did not say where it is; name the kernel's command behind --");
+    if (asked->status != 0)
+        return python + " has no ipykernel; run: " + python + " -m pip install ipykernel, or name another kernel's " +
+               "command behind --";
+    return Words{python, "-m", "ipykernel_launcher", "-f", kConnection};
+}
+
+// Returns the folder of the kernel. The error says why there is none.
+policy::Result<fs::path, std::string> folder_of(const KernelOptions &options) {
+    const bool good = !options.name.empty() && options.name.find_first_not_of(
+                                                   "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklm"
+                                                   "nopqrstuvwxyz0123456789._-") == std::string::npos;
+    if (!good) return "--name: " + policy::quote(options.name) + " is not letters, digits, '.', '_' and '-' alone";
+    const fs::path kernels = fs::path("jupyter") / "kernels" / options.name;
+    if (options.prefix) return fs::absolute(*options.prefix) / "share" / kernels;
+    if (const std::string data = variable("JUPYTER_DATA_DIR"); !data.empty())
+        return fs::absolute(data) / "kernels" / options.name;
+    if (const std::string data = variable("XDG_DATA_HOME"); !data.empty()) return fs::absolute(data) / kernels;
+    const std::string home = variable("HOME");
+    if (home.empty()) return std::string("HOME is not set; name a place: --prefix PATH");
+    return fs::absolute(home) / ".local" / "share" / kernels;
+}
+
+// "Python 3 (4GiB of each GPU)"
+std::string display_name_of(const KernelOptions &options) {
+    if (options.display_name) return *options.display_name;
+    const std::string language = options.command.empty() ? "Python 3" : options.name;
+    const std::string caps = policy::joined(options.caps, ", ");
+    if (caps.empty()) return language + " (curb)";
+    return language + " (" + caps + (caps.find('=') == std::string::npos ? " of each GPU)" : ")");
+}
+
+int install(const KernelOptions &options) {
+    const auto folder = folder_of(options);
+    if (!folder) return failed("kernelspec install: " + folder.error());
+    const auto kernel = options.command.empty() ? python_kernel() : options.command;
+    if (!kernel) return failed("kernelspec install: " + kernel.error());
+    if (std::none_of(kernel->begin(), kernel->end(),
+                     [](const std::string &word) { return word.find(kConnection) != std::string::npos; }))
+        return failed(std::string("kernelspec install: the command has no word ") + kConnection +
+                      ", in whose place Jupyter puts the file by which it reaches the kernel");
+
+    const auto &trace = options.flags[static_cast<std::size_t>(policy::Flag::trace)];
+    if (trace && trace->find("%p") == std::string::npos)
+        return failed("kernelspec install: --trace: each start of the kernel begins a new file; write %p in the name");
+
+    std::error_code error;
+    const std::string self = fs::read_symlink("/proc/self/exe", error).native();
+    Words run{self, "run"};
+    for (const std::string &word : options.words()) run.push_back(word);
+    // A kernel that does not start says so in the server's log alone, so whatever would be wrong then is wrong now.
+    Words trial = run;
+    trial.emplace_back("--dry-run");
+    for (Words *words : {&run, &trial}) {
+        words->emplace_back("--");
+        words->insert(words->end(), kernel->begin(), kernel->end());
+    }
+    const auto tried = output_of(trial);
+    if (!tried) return failed("kernelspec install: " + self + " cannot be started: " + tried.error());
+    if (tried->status != 0) return kFailure;  // it has said why
+
+    const std::string file = (*folder / "kernel.json").native();
+    if (!options.replace && fs::exists(file, error))
+        return failed("kernelspec install: " + file + " exists already; choose another --name, or --replace it");
+    const std::string shown = display_name_of(options);
+    const std::string argv = json::list(run, [](const std::string &word) { return json::text(word); });
+    const std::string text = fmt::format(
+        "{{\n \"argv\": {},\n \"display_name\": {},\n \"language\": {},\n \"metadata\": {}\n}}\n", argv,
+        json::text(shown), json::text(options.language), options.command.empty() ? "{\"debugger\": true}" : "{}");
+    fs::create_directories(*folder, error);
+    if (error) return failed("kernelspec install: cannot make " + folder->native() + ": " + error.message());
+    if (const auto why = replace_file(file, text)) return failed("kernelspec install: " + *why);
+    if (options.json)
+        print_line(json::object({{"file", json::text(file)},
+                                 {"name", json::text(options.name)},
+                                 {"display_name", json::text(shown)},
+                                 {"argv", argv}}));
+    else
+        print_text(
+            fmt::format("wrote {}\nJupyter lists the kernel as \"{}\"; remove it by: jupyter kernelspec remove {}\n",
+                        file, shown, options.name));
+    return 0;
+}
+
+}  // namespace
+
+extern const Command kKernelspec{
+    .name = "kernelspec",
+    .line = "Kernels of Jupyter under a policy",
+    .help = R"(
+Examples:
+  curb kernelspec install --cap 6GiB)",
+};
+
+extern const Command kKernelspecInstall{
+    .group = "kernelspec",
+    .name = "install",
+    .line = "Add a kernel to Jupyter that runs under a policy: curb kernelspec install [OPTIONS] [-- COMMAND...]",
+    .help = R"(
+Writes kernel.json, which starts the kernel by curb run with these options. Interrupt, restart and shutdown work as
+without curb, which is no process of its own. Each notebook has a kernel, and each kernel has the cap for itself.
+
+Without COMMAND: the ipykernel of the python3 in PATH. The options are tried before anything is written.
+
+Exit status 0: written, 125: not; stderr says why.
+
+Examples:
+  curb kernelspec install --cap 6GiB --nap 10m
+  curb kernelspec install --policy notebook.json --name small
+  curb kernelspec install --cap 25% --prefix ~/venv
+  curb kernelspec install --name r --language R -- ./kernel.sh {connection_file})",
+    .takes = takes<KernelOptions, install>,
+};
+
+}  // namespace curb::cli

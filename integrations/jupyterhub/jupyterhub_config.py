@@ -1,0 +1,12 @@
+# Copy these lines into your jupyterhub_config.py. curb's wheel is installed in the Hub's environment; users can read it.
+c = get_config()  # noqa: F821  pylint: disable=undefined-variable
+
+c.JupyterHub.spawner_class = "curb.jupyterhub.CurbSpawner"
+c.CurbMixin.cap = "6GiB"
+c.CurbMixin.nap = "10m"
+
+# By user: c.CurbMixin.cap = lambda spawner: "20GiB" if spawner.user.name in {"alice", "bob"} else "6GiB"
+# A file for each, which may be edited while kernels run:
+# c.CurbMixin.policy = lambda spawner: f"/etc/curb/users/{spawner.user.name}.json"
+# TensorFlow and JAX take memory as they need it: c.CurbMixin.steer = True
+# With another spawner: from curb.jupyterhub import CurbMixin; class Spawner(CurbMixin, DockerSpawner): pass

@@ -1,0 +1,86 @@
+"""A spawner of JupyterHub whose servers, and all kernels in them, run under curb. In jupyterhub_config.py:
+
+    c.JupyterHub.spawner_class = "curb.jupyterhub.CurbSpawner"
+    c.CurbMixin.cap = "6GiB"
+    c.CurbMixin.nap = "10m"
+
+For another spawner than LocalProcessSpawner: `class Spawner(CurbMixin, DockerSpawner): pass`, and
+`c.JupyterHub.spawner_class = Spawner`. Each kernel has the cap for itself: two notebooks of a user may hold twice as much.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyterhub.spawner import LocalProcessSpawner
+from traitlets import Bool, Callable, Unicode, Union
+from traitlets.config import Configurable
+
+import curb
+
+__all__ = ["CurbMixin", "CurbSpawner"]
+
+
+class CurbMixin(Configurable):  # type: ignore[misc]
+    """Adds curb's variables to the environment of a user's server. Each option may be a function of the spawner."""
+
+    cap = Union(
+        [Unicode(), Callable()],
+        allow_none=True,
+        default_value=None,
+        help="The most GPU memory that a kernel may hold of each GPU: '6GiB', '25%', 'cuda:0=4GiB', or a function: "
+        "lambda spawner: '20GiB' if spawner.user.name == 'alice' else '6GiB'",
+    ).tag(config=True)
+    nap = Union(
+        [Unicode(), Callable()],
+        allow_none=True,
+        default_value=None,
+        help="A kernel leaves its GPUs after so long without a call of CUDA, until its next call: '10m'. It needs driver "
+        "570 or newer.",
+    ).tag(config=True)
+    policy = Union(
+        [Unicode(), Callable()],
+        allow_none=True,
+        default_value=None,
+        help="The path of a policy, which may be edited while kernels run: lambda spawner: "
+        "f'/etc/curb/users/{spawner.user.name}.json'. Users must be able to read it.",
+    ).tag(config=True)
+    steer = Bool(
+        False, help="Frameworks take memory as they need it, and can give it back (curb run --steer)"
+    ).tag(config=True)
+    library = Unicode(
+        None,
+        allow_none=True,
+        help="The path of libcurb.so where servers run, if they run in containers or on other machines. Without it: that "
+        "of the Hub's own environment.",
+    ).tag(config=True)
+
+    def get_env(self) -> dict[str, str]:
+        """The server's environment. An option that curb cannot use fails the start of the server, in curb's words."""
+        env: dict[str, str] = super().get_env()
+        wanted = {"cap": self.cap, "nap": self.nap, "policy": self.policy}
+        options = {name: value(self) if callable(value) else value for name, value in wanted.items()}
+        elsewhere = options.pop("policy") if self.library else None  # this machine need not have that file
+        try:
+            own = curb.environment(steer=self.steer, **options)
+        except curb.CurbError as error:
+            raise Refused(str(error)) from error
+        if elsewhere:
+            own["CURB_POLICY"] = elsewhere
+        if env.get("CURB_CAP") and "CURB_CAP" in own:
+            own["CURB_CAP"] += "," + env["CURB_CAP"]  # of several caps the lowest holds
+        ours = self.library or curb.library()
+        own["LD_PRELOAD"] = ":".join(filter(None, [ours, env.get("LD_PRELOAD")]))
+        return {**env, **own}
+
+
+class CurbSpawner(CurbMixin, LocalProcessSpawner):  # type: ignore[misc]
+    """JupyterHub's own spawner, under curb."""
+
+
+class Refused(ValueError):
+    """JupyterHub shows jupyterhub_message to the user whose server does not start."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.jupyterhub_message: Any = f"curb's settings in jupyterhub_config.py cannot be used: {why}"

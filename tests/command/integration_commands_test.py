@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""What `curb kernelspec install` and `curb cdi generate` write: integration_commands_test.py BUILD
+
+That Jupyter and podman take it is tested in integrations/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from answers import faults  # noqa: E402
+from simulated import Machine  # noqa: E402
+from skipping import run_cases  # noqa: E402
+
+# A kernel that says how much it can take, in the file that Jupyter names.
+KERNEL = """
+import ctypes, sys
+driver, context, block = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+assert driver.cuInit(0) == driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == driver.cuCtxSetCurrent(context) == 0
+results = [driver.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(1 << 30)) for _ in range(3)]
+open(sys.argv[2], "w").write(str(results))
+"""
+CAPPED = "[0, 2, 2]"  # under 2 GiB, the context included
+
+
+class Command(unittest.TestCase):
+    def setUp(self) -> None:
+        self.machine = Machine(BUILD).__enter__()
+        self.addCleanup(self.machine.__exit__)
+        self.folder = self.machine.folder
+
+    def curb(self, *words: object, status: int = 0, says: str = "", **more: str) -> str:
+        done = self.machine.curb(*words, cwd=self.folder, **more)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        self.assertIn(says, done.stderr)
+        return done.stdout
+
+
+class Kernelspec(Command):
+    def setUp(self) -> None:
+        super().setUp()
+        bin_folder = self.folder / "bin"
+        bin_folder.mkdir()
+        (bin_folder / "python3").symlink_to(sys.executable)
+        modules = self.folder / "modules"
+        modules.mkdir()
+        (modules / "ipykernel_launcher.py").write_text(KERNEL)
+        self.python = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "PYTHONPATH": str(modules)}
+
+    def install(self, *words: object, status: int = 0, says: str = "", **more: str) -> str:
+        return self.curb("kernelspec", "install", *words, status=status, says=says, **{**self.python, **more})
+
+    def spec(self, name: str = "curb", data: str = ".local/share/jupyter") -> Any:
+        return json.loads((self.folder / data / "kernels" / name / "kernel.json").read_text())
+
+    def test_the_kernel_runs_under_the_cap(self) -> None:
+        self.assertIn("Python 3 (2GiB of each GPU)", self.install("--cap", "2GiB", "--nap", "10m", "--steer"))
+        spec = self.spec()
+        self.assertEqual(spec["argv"][1:-5], ["run", "--cap", "2GiB", "--nap", "10m", "--steer", "--"])
+        self.assertEqual(spec["argv"][-4:], ["-m", "ipykernel_launcher", "-f", "{connection_file}"])
+        self.assertEqual((spec["language"], spec["display_name"]), ("python", "Python 3 (2GiB of each GPU)"))
+        told = self.folder / "connection.json"
+        words = [word.replace("{connection_file}", str(told)) for word in spec["argv"]]
+        subprocess.run(words, env={**self.machine.bare, **self.python}, cwd="/", check=True)
+        self.assertEqual(told.read_text(), CAPPED)
+
+    def test_places(self) -> None:
+        self.install("--prefix", "venv", "--name", "small")
+        self.assertEqual(self.spec("small", "venv/share/jupyter")["display_name"], "Python 3 (curb)")
+        self.install(XDG_DATA_HOME=str(self.folder / "data"))
+        self.spec(data="data/jupyter")
+        self.install(JUPYTER_DATA_DIR=str(self.folder / "jupyter"), XDG_DATA_HOME="/nowhere")
+        self.spec(data="jupyter")
+        self.install(status=125, says="HOME is not set; name a place: --prefix PATH", HOME="")
+
+    def test_a_kernel_that_is_there_stays(self) -> None:
+        self.install("--cap", "2GiB")
+        self.install("--cap", "3GiB", status=125, says="kernel.json exists already; choose another --name, or --replace it")
+        self.assertIn("2GiB", self.spec()["argv"])
+        self.install("--cap", "3GiB", "--replace")
+        self.assertIn("3GiB", self.spec()["argv"])
+
+    def test_another_language_and_a_policy(self) -> None:
+        (self.folder / "job.json").write_text('{"version": 1}')
+        command = ["./kernel.sh", "{connection_file}"]
+        self.install("--policy", "job.json", "--language", "R", "--name", "r", "--display-name", 'A "GPU"', "--", *command)
+        spec = self.spec("r")
+        self.assertEqual(spec["argv"][1:], ["run", "--policy", str(self.folder / "job.json"), "--", *command])
+        self.assertEqual((spec["language"], spec["display_name"], spec["metadata"]), ("R", 'A "GPU"', {}))
+
+    def test_what_would_stop_the_kernel_stops_the_installation(self) -> None:
+        (self.folder / "wrong.json").write_text("{")
+        for words, why in (
+            (["--cap", "8"], 'did you mean "8GiB"'),
+            (["--policy", "wrong.json"], "wrong.json:1:"),
+            (["--policy", ""], "--policy: the path is empty"),
+            (["--nap", "soon"], "--nap"),
+            (["--trace", "run.json"], "write %p in the name"),
+            (["--name", "a/b"], "'a/b' is not letters, digits"),
+            (["--", "python3"], "the command has no word {connection_file}"),
+        ):
+            with self.subTest(words):
+                self.install(*words, status=125, says=why)
+        self.install(status=125, says="has no ipykernel; run: ", PYTHONPATH="")
+        self.install(status=125, says="python3 cannot be started: ", PATH="/nowhere")
+        self.assertFalse((self.folder / ".local").exists())
+
+    def test_json(self) -> None:
+        answer = json.loads(self.install("--cap", "2GiB", "--json"))
+        self.assertEqual(faults("kernelspec-install", answer), [])
+        self.assertEqual(answer["argv"], self.spec()["argv"])
+
+
+class Cdi(Command):
+    def generate(self, *words: object, status: int = 0, says: str = "") -> str:
+        return self.curb("cdi", "generate", "--output", "cdi/curb.json", "--folder", "files", *words, status=status, says=says)
+
+    def test_a_device_for_each_cap(self) -> None:
+        self.assertIn("podman run --device curb.dev/cap=4GiB", self.generate("--cap", "4GiB", "--cap", "75%"))
+        spec = json.loads((self.folder / "cdi/curb.json").read_text())
+        self.assertEqual((spec["kind"], [one["name"] for one in spec["devices"]]), ("curb.dev/cap", ["4GiB", "75percent"]))
+        mounts = {mount["containerPath"]: Path(mount["hostPath"]) for mount in spec["containerEdits"]["mounts"]}
+        self.assertEqual(mounts["/etc/ld.so.preload"].read_text(), "/usr/lib/curb/libcurb.so\n")
+        self.assertEqual(mounts["/usr/lib/curb/libcurb.so"], BUILD / "lib/libcurb.so")
+        self.assertEqual(mounts["/usr/bin/curb"], BUILD / "bin/curb")
+        (mount,) = spec["devices"][1]["containerEdits"]["mounts"]
+        self.assertEqual(mount["containerPath"], "/etc/curb")
+        ceiling = Path(mount["hostPath"], "policy.json")
+        self.assertEqual(json.loads(ceiling.read_text())["gpu"]["*"]["cap"], "75%")
+        self.assertIn("valid", self.curb("policy", "check", ceiling))
+
+    def test_edits_of_a_ceiling_stay(self) -> None:
+        self.generate("--cap", "4GiB")
+        ceiling = self.folder / "files/4GiB/policy.json"
+        edited = ceiling.read_text().replace("4GiB", "3GiB")
+        ceiling.write_text(edited)
+        self.generate("--cap", "4GiB", "--cap", "8GiB")
+        self.assertEqual(ceiling.read_text(), edited)
+
+    def test_faults(self) -> None:
+        self.generate(status=125, says="which caps?")
+        self.generate("--cap", "8", status=125, says='did you mean "8GiB"')
+        (self.folder / "files").write_text("")
+        self.generate("--cap", "8GiB", status=125, says="cannot make ")
+
+    def test_json(self) -> None:
+        answer = json.loads(self.generate("--cap", "4GiB", "--json"))
+        self.assertEqual(faults("cdi-generate", answer), [])
+        self.assertEqual(answer["devices"], ["curb.dev/cap=4GiB"])
+
+
+if __name__ == "__main__":
+    BUILD = Path(sys.argv[1]).resolve()
+    run_cases()
