@@ -58,7 +58,7 @@ def own_subjects(library: Path) -> list[Subject]:
         Subject(CURB, f"libcurb.so, cap {CAP}, no cache", library, policy=capped),
         Subject(CACHED, f"libcurb.so, cap {CAP}, a cache of {_CACHE['max']}", library, policy=cached),
         Subject(TRACE, f"libcurb.so, cap {CAP}, and a trace", library, policy=capped),
-        Subject(STACKS, f"libcurb.so, cap {CAP}, and a trace with the stacks of allocations from 64 MiB on", library, policy=capped),
+        Subject(STACKS, f"libcurb.so, cap {CAP}, and a trace with stacks from 64 MiB on", library, policy=capped),
     ]
 
 

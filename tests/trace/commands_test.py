@@ -112,7 +112,8 @@ class Commands(unittest.TestCase):
     def snapshot(self, protocol):
         """As torch.cuda.memory._dump_snapshot writes one: frames are shared by what was allocated at one place."""
         base, second = 0x7F12_3400_0000, 1_795_264_264_000_000
-        frames = [{"filename": "/home/alice/train.py", "line": 12, "name": "forward"}, {"filename": "??", "line": 0, "name": "main"}]
+        frames = [{"filename": "/home/alice/train.py", "line": 12, "name": "forward"}]
+        frames.append({"filename": "??", "line": 0, "name": "main"})
 
         def entry(action, address, size, time_us, stack=frames):
             more = {"stream": 0, "time_us": time_us, "compile_context": "N/A", "user_metadata": ""}
@@ -125,9 +126,10 @@ class Commands(unittest.TestCase):
         segment = {"device": 1, "address": base, "total_size": 4 * GiB, "stream": 0, "segment_type": "large",
                    "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": blocks}  # fmt: skip
         history = [entry("alloc", base, GiB, second), entry("alloc", base + GiB, 2 * GiB, second + 500_000),
-                   entry("free_completed", base + GiB, 2 * GiB, second + 900_000), entry("oom", 0, 90 * GiB, second + 1_000_000)]
+                   entry("free_completed", base + GiB, 2 * GiB, second + 900_000),
+                   entry("oom", 0, 90 * GiB, second + 1_000_000)]
         settings = {"expandable_segments": False, "max_split_size": -1, "garbage_collection_threshold": 0.0, "roundup": {}}
-        whole = {"segments": [segment], "device_traces": [[], history], "allocator_settings": settings, "external_annotations": []}
+        whole = {"segments": [segment], "device_traces": [[], history], "allocator_settings": settings}
         return self.file(f"snapshot-{protocol}.pickle", pickle.dumps(whole, protocol))
 
     def test_a_memory_snapshot_shows_which_lines_of_python_allocated(self):

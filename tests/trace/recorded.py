@@ -14,13 +14,18 @@ MiB = 1 << 20
 GiB = 1 << 30
 
 
-# As curb run --stacks records them.
+# As curb run --stacks records them, innermost first.
 STACKS = [
     " < ".join(calls)
     for calls in (
-        ["cudaMalloc+0x87 (libcudart.so.12)", "_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator6mallocEmP11CUstream_st+0x61f (libc10_cuda.so)",
-         "_ZN2at6detail10empty_cudaEN3c108ArrayRefIlEENS1_10ScalarTypeESt8optionalINS1_6DeviceEES5_INS1_12MemoryFormatEE+0x3c (libtorch_cuda.so)",
-         "libtorch_cuda.so+0x2cc1f47", "_ZN2at4_ops11convolution4callERKNS_6TensorE+0x2e (libtorch_cpu.so)", "_PyEval_EvalFrameDefault+0x5a3f (python3.11)"],
+        [
+            "cudaMalloc+0x87 (libcudart.so.12)",
+            "_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator6mallocEmP11CUstream_st+0x61f (libc10_cuda.so)",
+            "libtorch_cuda.so+0x2cc1f47",
+            "_ZN2at4_ops11convolution4callERKNS_6TensorE+0x2e (libtorch_cpu.so)",
+            "_ZN5torch8autogradL18THPVariable_conv2dEP7_objectS2_S2_+0x1d3 (libtorch_python.so)",
+            "_PyEval_EvalFrameDefault+0x5a3f (python3.11)",
+        ],
         ["cudaMalloc+0x87 (libcudart.so.12)", "train+0x1f20", "__libc_start_main+0x84 (libc.so.6)"],
         ["cuMemAlloc_v2+0x11 (libcuda.so.1)", "0x7f0012345678"],
     )

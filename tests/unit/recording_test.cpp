@@ -182,8 +182,8 @@ TEST_CASE("What is held at the peak is summed up by the call stack of its alloca
     CHECK(rest.stack == nullptr);
     CHECK(rest.bytes == 2 * GiB);
     const std::string text = text_report(run, summarise(run)), page = html_page(run, summarise(run));
-    CHECK_THAT(text,
-               contains("allocated by  4 GiB         2 allocations\n") && contains("at::empty(int)+0x1f (libtorch.so)"));
+    CHECK_THAT(
+        text, contains("allocated by  4 GiB         2 allocations\n") && contains("at::empty(int)+0x1f (libtorch.so)"));
     CHECK_THAT(page, contains("Who allocated the memory at the peak") && contains("at::empty(int)+0x1f (libtorch.so)"));
     CHECK_THAT(report_json(run, summarise(run)), contains(R"({"bytes":2147483648,"count":1,"calls":null}])"));
     CHECK(summarise(recorded({alloc(1, 0x10, GiB)})).gpus.at(0).callers_at_peak.empty());
