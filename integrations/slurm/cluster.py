@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -160,10 +161,23 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        for process in self.left():
+            os.kill(process, signal.SIGKILL)
         if os.environ.get("CURB_SLURM_KEEP"):
             print(f"kept: {self.folder}")
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def left(self) -> list[int]:
+        """The processes of this cluster: its daemons, those that these started for jobs, and the jobs' own."""
+        out = []
+        for file in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if f"SLURM_CONF={self.folder}/".encode() in file.read_bytes():
+                    out.append(int(file.parent.name))
+            except OSError:
+                continue
+        return out
 
     def start(self, command: list[str]) -> None:
         """They end with this process, however it ends."""
