@@ -93,8 +93,9 @@ Outcome outcome(const Reading &reading, const WhoIs &who) {
     out.ceiling_rule = policy::first_match(ceiling, subject);
     policy::Layer layer = policy::with_rule(own, out.rule);
     policy::lay_over(layer, reading.flags);
-    if (reading.signal && !layer.release.signal) layer.release.signal = reading.signal;
-    out.policy = policy::in_force(layer, policy::with_rule(ceiling, out.ceiling_rule), reading.narrowed_to);
+    const policy::Layer bound = policy::with_rule(ceiling, out.ceiling_rule);
+    if (reading.signal && !layer.release.signal && !bound.release.signal) layer.release.signal = reading.signal;
+    out.policy = policy::in_force(layer, bound, reading.narrowed_to);
     return out;
 }
 

@@ -88,6 +88,14 @@ TEST_CASE("CURB_SIGNAL names the release signal where no file does") {
     CHECK(loaded(from).policy.release.signal == SIGURG);
     from.file = dir.write("job.json", R"({"version": 1, "release": {"signal": "SIGUSR2"}})");
     CHECK(loaded(from).policy.release.signal == SIGUSR2);
+    const std::string ceiling = dir.write("ceiling.json", R"({"version": 1, "release": {"signal": "SIGHUP"}})");
+    if (::geteuid() == 0) {
+        fs::permissions(dir.path(), fs::perms(0755));
+        from.file.clear();
+        from.ceiling = ceiling;
+        CHECK(loaded(from).policy.release.signal == SIGHUP);
+        from.ceiling.clear();
+    }
     from.signal = "SIGNONSENSE";
     const Diagnostics found = refused(from);
     REQUIRE(found.size() == 1);
