@@ -90,8 +90,9 @@ class Storm(Judge):
     def command(self, *words: str) -> dict[str, Any]:
         done = self.machine.curb(*words, "--json")
         self.counts[f"curb {words[0]}"] += 1
-        answer: dict[str, Any] = json.loads(done.stdout or "{}")
-        return answer | {"exit status": done.returncode}
+        answer = json.loads(done.stdout or "{}")
+        one: dict[str, Any] = answer[0] if isinstance(answer, list) else answer
+        return one | {"exit status": done.returncode}
 
     def edit(self) -> None:
         """Another policy, good or bad, seen by its watcher."""
