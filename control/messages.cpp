@@ -176,6 +176,7 @@ void describe(Io &io, Is<CapRequest> auto &value) {
 template <class Io>
 void describe(Io &io, Is<GateRequest> auto &value) {
     io("close_for", value.close_for);
+    io.where_set("nap", value.nap);
 }
 template <class Io>
 void describe(Io &io, Is<GateReport> auto &value) {

@@ -63,6 +63,29 @@ void Gate::keep_closed() {
     static_cast<void>(ask(pid_, kLease));
 }
 
+policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration patience) {
+    const auto until = std::chrono::steady_clock::now() + patience;
+    const auto status = [&] {
+        return report_in<control::Status>(pid, control::ask(pid, control::StatusRequest(), kPatience));
+    };
+    const auto before = status();
+    if (!before) return before.error();
+    if (before->nap && before->nap->out) return before->nap->bytes;
+    const auto begun =
+        report_in<control::GateReport>(pid, control::ask(pid, control::GateRequest{{}, true}, kPatience));
+    if (!begun) return begun.error();
+    for (;;) {
+        const auto now = status();
+        if (!now) return now.error();
+        const std::uint64_t count = before->nap ? before->nap->count : 0;
+        if (now->nap && now->nap->count > count) return now->nap->bytes;  // it may be back already
+        if (now->nap && !now->nap->refused.empty()) return now->nap->refused;
+        if (std::chrono::steady_clock::now() >= until)
+            return fmt::format("it has not left within {}; try again, or --timeout 1m", policy::format(patience));
+        std::this_thread::sleep_for(milliseconds(10));
+    }
+}
+
 void open_gate(int pid) { static_cast<void>(ask(pid, std::nullopt)); }
 
 }  // namespace curb::cli

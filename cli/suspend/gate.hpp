@@ -7,6 +7,8 @@
 #include <string>
 
 #include "policy/duration.hpp"
+#include "policy/result.hpp"
+#include "policy/size.hpp"
 
 namespace curb::cli {
 
@@ -37,6 +39,10 @@ class Gate {
     bool closed_ = false;
     std::chrono::steady_clock::time_point asked_;
 };
+
+// Has the process begin a nap, and waits until it is out of its GPUs, at most `patience`. Returns the bytes that it has
+// moved, or why it stays.
+policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration patience);
 
 // Opens the gate of a process that runs again. (If it cannot be asked, its next call opens it, 0.1 s later.)
 void open_gate(int pid);

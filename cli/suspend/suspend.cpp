@@ -26,12 +26,13 @@ using policy::format_human;
 struct SuspendOptions {
     Selection selection;
     std::string timeout = "10s";
-    bool force = false, sim = false, json = false, nap = false;
+    bool force = false, sim = false, json = false, until_used = false, nap = false;
     std::string host_memory = "100%";
 
     void declare(Options &takes) {
         selection.declare(takes);
         takes.option("--timeout", timeout, "DURATION", "How long the process's submitted work may take to end [10s]");
+        takes.flag("--until-used", until_used, "Its next CUDA call brings it back: a nap, begun now");
         takes.flag("--force", force, "Go on where it is only guessed that it might go wrong");
         takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
         takes.json(json);
@@ -54,6 +55,7 @@ class Suspending : Moving {
         if (!patience || patience->count() == 0)
             return ended(kFailure, "unchanged",
                          "--timeout: " + (patience ? "0 would wait for ever; give a time" : patience.error()));
+        if (options_.until_used) return begin_nap_now(*patience);
         SuspendFacts known;
         known.user = ::geteuid();
         known.target = target_;
@@ -81,6 +83,14 @@ class Suspending : Moving {
     }
 
   private:
+    // The process moves itself, as for a nap by its policy.
+    int begin_nap_now(policy::Duration patience) {
+        const auto bytes = begin_nap(pid_, patience);
+        if (!bytes) return ended(kRefused, "unchanged", cannot_ + bytes.error());
+        return naps(*bytes, fmt::format("{} naps: {} in host memory\nits next CUDA call brings it back\n",
+                                        target_.text(), format_human(*bytes)));
+    }
+
     int lock(const Driver &driver, unsigned patience, SuspendFacts &known) {
         hold_interrupts();
         CUcheckpointLockArgs arguments{};
@@ -166,11 +176,13 @@ class Suspending : Moving {
         const auto record = suspended::read(target_.process).value_or(suspended::Record());
         Bytes bytes = 0;
         for (const suspended::Gpu &gpu : record) bytes += gpu.held;
-        if (!answer({{"pid", pid_}, {"suspended", true}, {"bytes", bytes}, {"napped", true}}))
-            print(
-                fmt::format("suspended {}: it was napping, with {} in host memory\n"
-                            "its next CUDA call no longer ends that; curb resume {} brings it back\n",
-                            target_.text(), format_human(bytes), pid_));
+        return naps(bytes, fmt::format("suspended {}: it was napping, with {} in host memory\n"
+                                       "its next CUDA call no longer ends that; curb resume {} brings it back\n",
+                                       target_.text(), format_human(bytes), pid_));
+    }
+
+    int naps(Bytes bytes, const std::string &text) const {
+        if (!answer({{"pid", pid_}, {"suspended", true}, {"bytes", bytes}, {"napped", true}})) print(text);
         return 0;
     }
 
@@ -235,11 +247,15 @@ synchronisation ends such a process while it is suspended; a launcher's variable
 Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
 
+--until-used begins a nap: the process moves itself, and its next CUDA call brings it back, as with suspend.idle in a
+policy. Refused while a call is under way.
+
 Several processes are moved one after the other.
 
 Examples:
   curb suspend 4711
   curb suspend --user bob --gpu nvml:1        bob's processes on that GPU
+  curb suspend --until-used 4711              until its next CUDA call
   curb suspend --json 4711 | jq '.[].bytes')",
     .takes = takes<SuspendOptions, suspend>,
 };

@@ -28,6 +28,7 @@
 #include "thunks.hpp"
 #include "wait_queue.hpp"
 #include "waiting.hpp"
+#include "worker_signal.hpp"
 
 namespace curb::shim::nap {
 namespace {
@@ -49,6 +50,8 @@ bool change_from_out(Phase to) noexcept {
 }
 constinit std::atomic<int> refusals{0};  // in a row
 constinit std::atomic<bool> refused_since_poll{false};
+constinit std::atomic<bool> wanted{false}, was_wanted{false};  // by begin_soon()
+constinit std::atomic<bool> by_request{false};                 // the nap that begins
 
 struct Shared {
     std::mutex mutex;
@@ -157,7 +160,10 @@ void take_nap(const std::string &host_memory) {
     if (!gate::close(kMove))
         return refuse("the kernel has no membarrier, so it is not known which calls are under way");
     if (const std::string why = bypassing(); !why.empty()) return refuse(why);
-    if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100)) return gate::open();  // it is not idle
+    if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100)) {
+        if (by_request.load(std::memory_order_relaxed)) return refuse("a call of CUDA is under way");
+        return gate::open();  // it is not idle
+    }
     Helper helper;
     if (!helper.start({"suspend", "--nap", "--host-memory", host_memory, std::to_string(getpid())}))
         return refuse("the command curb is not beside libcurb.so, or cannot be started");
@@ -214,6 +220,12 @@ void run() {
     napping.store(false, std::memory_order_release);
 }
 
+void begin(bool requested) noexcept {
+    by_request.store(requested, std::memory_order_relaxed);
+    napping.store(true, std::memory_order_release);
+    if (!own_thread::start(run, "curb-nap")) napping.store(false, std::memory_order_release);
+}
+
 struct State {
     policy::IdlePeriod period{now_ms()};
     std::uint64_t sampled_ms = now_ms();
@@ -240,7 +252,21 @@ bool others_wait() noexcept {
 
 }  // namespace
 
+void begin_soon() noexcept {
+    try {
+        note([](control::NapStatus &now) { now.refused.clear(); });
+    } catch (...) {
+    }
+    was_wanted.store(true, std::memory_order_release);
+    wanted.store(true, std::memory_order_release);
+    worker::wake_up();
+}
+
 std::optional<std::uint64_t> poll() noexcept try {
+    if (wanted.load(std::memory_order_acquire) && !gate::is_closed() && !napping.load(std::memory_order_acquire)) {
+        wanted.store(false, std::memory_order_release);
+        begin(true);
+    }
     auto &state = leaked<std::optional<State>>();
     const policy::SuspendPolicy policy = process::snapshot()->policy.suspend;
     if (!has_naps(policy)) {
@@ -266,8 +292,7 @@ std::optional<std::uint64_t> poll() noexcept try {
         state->sampled_ms = now;
     }
     if (!due()) return next;
-    napping.store(true, std::memory_order_release);
-    if (!own_thread::start(run, "curb-nap")) napping.store(false, std::memory_order_release);
+    begin(false);
     return next;
 } catch (...) {
     return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());
@@ -276,7 +301,8 @@ std::optional<std::uint64_t> poll() noexcept try {
 bool stay_out() noexcept { return change_from_out(Phase::staying_out); }
 
 std::optional<control::NapStatus> status() {
-    if (!has_naps(process::snapshot()->policy.suspend)) return std::nullopt;
+    if (!was_wanted.load(std::memory_order_acquire) && !has_naps(process::snapshot()->policy.suspend))
+        return std::nullopt;
     const std::scoped_lock lock(shared().mutex);
     return shared().status;
 }

@@ -13,11 +13,15 @@ namespace curb::shim::nap {
 // the policy has no naps. On the worker, which calls gate::watch() after its own calls of the driver. Calls NVML.
 std::optional<std::uint64_t> poll() noexcept;
 
+// For `curb suspend --until-used`: begins a nap now, whatever the policy says. status() tells what becomes of it.
+// Thread-safe.
+void begin_soon() noexcept;
+
 // For `curb suspend`: a process that naps stays out until `curb resume`, and its calls no longer bring it back. False
 // if it does not nap.
 bool stay_out() noexcept;
 
-// nullopt if the policy has no naps. Thread-safe. May throw std::bad_alloc.
+// nullopt if the policy has no naps and none was asked for. Thread-safe. May throw std::bad_alloc.
 std::optional<control::NapStatus> status();
 
 }  // namespace curb::shim::nap

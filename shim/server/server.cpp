@@ -348,6 +348,10 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
 // The client asks again until no call is under way.
 Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*client*/, Clock::time_point /*now*/) {
     control::GateReport out;
+    if (asked.nap) {
+        nap::begin_soon();
+        return out;
+    }
     if (!asked.close_for) {
         gate::open();
         return out;

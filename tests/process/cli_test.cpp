@@ -174,7 +174,7 @@ TEST_CASE("--cap and --job-cap within another curb run lower the cap and never l
     }
 }
 
-TEST_CASE("curb run --job-cap begins a job, and an inner one stays in it") {
+TEST_CASE("curb run --job-cap begins a job, and an inner one stays in it", "[own-runtime]") {
     const std::string script =
         "echo $CURB_JOB; " CURB_BINARY " run --job-cap 1GiB -- sh -c 'echo $CURB_JOB $CURB_JOB_CAP'";
     const Words said = lines(curb({"run", "--job-cap", "2GiB", "--", "sh", "-c", script}).out);

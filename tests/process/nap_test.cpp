@@ -188,6 +188,30 @@ TEST_CASE("a process may close its descriptors in a nap", "[foreign-close]") {
     comes_back_after(machine, program, "close for sockets");
 }
 
+TEST_CASE("curb suspend --until-used begins a nap, whatever the policy says") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 2048") == "held");
+    for (int i = 0; i < 2; ++i) {
+        const Outcome out = machine.curb({"suspend", "--until-used", program.id()});
+        INFO(out.err);
+        CHECK(out.status == 0);
+        CHECK_THAT(out.out, contains("naps: 2.5") && contains("its next CUDA call brings it back"));
+        CHECK(machine.state(program.pid()) == "checkpointed");
+        CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("in host memory until its next CUDA call"));
+        CHECK(program.answers("check") == "right");
+        CHECK(machine.state(program.pid()) == "running");
+    }
+    // It stays if it may not leave, and says why.
+    const Machine broken(Environment{{"CURB_SIM_FAULT", "cuCheckpointProcessLock:1:999"}});
+    Program stays(broken);
+    REQUIRE(stays.answers("hold 64") == "held");
+    const Outcome refused = broken.curb({"suspend", "--until-used", "--json", stays.id()});
+    CHECK(refused.status == 1);
+    CHECK(Json::parse(refused.out)[0]["suspended"] == false);
+    CHECK(stays.answers("check") == "right");
+}
+
 TEST_CASE("a process that naps keeps its part of the cap of its job") {
     const Machine machine;
     const auto of_job = [&](Environment environment) {

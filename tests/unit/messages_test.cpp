@@ -72,6 +72,7 @@ const std::vector<Request> kRequests = {
     CapRequest{policy::Size{policy::Size::Unit::bytes, policy::GiB}, "*", true},
     GateRequest(),
     GateRequest{3000},
+    GateRequest{std::nullopt, true},
     ReleaseRequest(),
     ReleaseRequest{0, {}},
     ReleaseRequest{kMost, {{Step::frameworks, Step::pools}}},

@@ -38,6 +38,7 @@ struct GateRequest {
     // For so many milliseconds, or until the next request; then the process asks the driver whether it is out of its
     // GPUs. nullopt: the calls go on.
     std::optional<std::uint64_t> close_for;
+    bool nap = false;  // instead: the process begins a nap now; Status::nap says what becomes of it
     friend bool operator==(const GateRequest &, const GateRequest &) = default;
 };
 using Request = std::variant<StatusRequest, policy::ReleaseRequest, CapRequest, GateRequest>;

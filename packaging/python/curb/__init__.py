@@ -17,7 +17,7 @@ import shlex
 import subprocess
 from typing import Any, Iterator
 
-__all__ = ["CurbError", "cap", "capped", "command", "environment", "library", "release", "status"]
+__all__ = ["CurbError", "cap", "capped", "command", "environment", "library", "nap", "release", "status"]
 
 _DISTRIBUTION = "curb-gpu"
 __version__ = importlib.metadata.version(_DISTRIBUTION)
@@ -73,6 +73,15 @@ def cap(size: str | None, pid: int | None = None, gpu: str | None = None) -> dic
     """
     words = ["cap", str(_pid(pid)), *(["--reset"] if size is None else [size]), *([] if gpu is None else ["--gpu", gpu])]
     return _asked(*words)[0]  # type: ignore[no-any-return]
+
+
+def nap(pid: int | None = None) -> dict[str, Any]:
+    """Moves a process out of its GPUs into host memory until its next CUDA call, which brings it back.
+
+    In the process itself: at the end of a notebook's cell, when the GPU is not needed for a while. Returns the bytes that
+    were moved. Raises CurbError if it stays, for example because a call of CUDA is under way.
+    """
+    return _asked("suspend", "--until-used", str(_pid(pid)))[0]  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
