@@ -133,7 +133,8 @@ void judge(const Recording &recording, Outcome &out) {
     }
     if (keeps_free)
         out.notes.push_back(
-            "What other processes held of the GPUs is not in a trace: keep_free is judged as if they had held nothing.");
+            "What other processes held of the GPUs is not in a trace: keep_free is judged as if they had held "
+            "nothing.");
     if (jobs) out.notes.push_back("A trace is of one process: caps of its job are not replayed.");
     if (caches) out.notes.push_back("The cache is not replayed: blocks stay as long as they did in the recorded run.");
     if (policy.release.idle && policy.release.idle->count() != 0)

@@ -18,9 +18,9 @@ namespace curb::cli {
 
 struct ViewProcess {
     int pid = 0;
-    std::string user;     // name, or number where it has none; empty: not known
-    std::string name;     // the kernel's, 15 bytes: "python3"; empty: not known (another pid namespace, ended)
-    std::string command;  // its arguments, joined by blanks, on one line; the name where they cannot be read
+    std::string user;       // name, or number where it has none; empty: not known
+    std::string name;       // the kernel's, 15 bytes: "python3"; empty: not known (another pid namespace, ended)
+    std::string command;    // its arguments, joined by blanks, on one line; the name where they cannot be read
     std::string container;  // the beginning of its container's id, as docker ps prints it; empty: none is known
     bool stopped = false;
     bool suspended = false;                 // by curb suspend, or by a nap
