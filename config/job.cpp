@@ -14,7 +14,7 @@ namespace {
 
 std::string text_of(const char *path) {
     const File file(path);
-    std::string out(64 * 1024, '\0');
+    std::string out(std::size_t{64} << 10, '\0');
     const ssize_t got = ::read(file.fd(), out.data(), out.size());
     out.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
     return out;
@@ -31,7 +31,8 @@ std::string cgroup() {
         at = end + 1;
         const std::size_t first = line.find(':'), second = line.find(':', first + 1);
         if (first == std::string::npos || second == std::string::npos) continue;
-        const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+        const std::string controllers = line.substr(first + 1, second - first - 1);
+        std::string path = line.substr(second + 1);
         if (path == "/") continue;
         if (controllers.empty()) return path;
         if (controllers == "memory") found = path;

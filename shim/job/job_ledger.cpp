@@ -289,7 +289,8 @@ void hold_slot() {
         std::atomic_signal_fence(std::memory_order_seq_cst);
     });
     set_slot_state(taken ? Slot::taken : Slot::none_free);
-    while (taken) {
+    if (!taken) return;
+    for (;;) {
         const std::uint32_t seen = segment->changes.load();
         look_at_rows();
         wait_for_others(segment->changes, seen);
@@ -459,7 +460,7 @@ void Share::ask_others(Bytes bytes) noexcept {
 
 void Share::let_others_pass(int tries) const noexcept {
     for (std::uint32_t i = 0; i <= mine % 16; ++i) sched_yield();
-    if (tries > 8) sleep_us(20 * (mine + 1));
+    if (tries > 8) sleep_us(std::uint64_t{20} * (mine + 1));
 }
 
 Bytes Share::held() const noexcept {
