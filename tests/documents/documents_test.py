@@ -50,6 +50,8 @@ RUN = {  # the line, and what has to be in what it prints
     "curb run --log info -- python train.py": ALL_PIECES,
     "curb run --cap 8GiB --steer -- python train.py": ALL_PIECES,
     "curb run --cap 8GiB -- torchrun --nproc-per-node 4 train.py": ALL_PIECES,
+    "curb run --job-cap 24GiB -- torchrun --nproc-per-node 4 train.py": ALL_PIECES,
+    "curb run --cap 8GiB -- accelerate launch train.py": ALL_PIECES,
     "curb run --cap 8GiB --steer -- jupyter lab": ALL_PIECES,
     "curb release --name '*ipykernel*'": "released 2 GiB",
     "srun curb run --cap 8GiB -- python train.py": ALL_PIECES,
@@ -176,6 +178,7 @@ class Sandbox:
             (folder / name).write_text(Path(__file__).with_name("train.py").read_text())
         self.program("my_cuda_program", "exec python train.py")
         self.program("bin/torchrun", 'while [ "${1#-}" != "$1" ]; do shift 2; done; exec python "$@"')
+        self.program("bin/accelerate", 'shift; exec python "$@"')
         self.program("bin/jupyter", "exec python train.py")
         self.program("bin/srun", 'exec "$@"')
         self.program("bin/editor", f'if [ -e "$1" ]; then sed -i s/8GiB/6GiB/ "$1"; else cp {examples}/ceiling.json "$1"; fi')
