@@ -2,7 +2,8 @@
 c = get_config()  # noqa: F821  pylint: disable=undefined-variable
 
 c.JupyterHub.spawner_class = "curb.jupyterhub.CurbSpawner"
-c.CurbMixin.cap = "6GiB"
+c.CurbMixin.cap = "6GiB"         # each kernel
+c.CurbMixin.user_cap = "10GiB"   # all kernels of a user together
 c.CurbMixin.nap = "10m"
 
 # By user: c.CurbMixin.cap = lambda spawner: "20GiB" if spawner.user.name in {"alice", "bob"} else "6GiB"

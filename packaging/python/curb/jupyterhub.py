@@ -5,7 +5,7 @@
     c.CurbMixin.nap = "10m"
 
 For another spawner than LocalProcessSpawner: `class Spawner(CurbMixin, DockerSpawner): pass`, and
-`c.JupyterHub.spawner_class = Spawner`. Each kernel has the cap for itself: two notebooks of a user may hold twice as much.
+`c.JupyterHub.spawner_class = Spawner`. `cap` is of each kernel, `user_cap` of all kernels of a user together.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ class CurbMixin(Configurable):  # type: ignore[misc]
         default_value=None,
         help="The most GPU memory that a kernel may hold of each GPU: '6GiB', '25%', 'cuda:0=4GiB', or a function: "
         "lambda spawner: '20GiB' if spawner.user.name == 'alice' else '6GiB'",
+    ).tag(config=True)
+    user_cap = Union(
+        [Unicode(), Callable()],
+        allow_none=True,
+        default_value=None,
+        help="The most that all kernels and terminals of a user may hold of each GPU together: '10GiB', or a function. In "
+        "containers they need one IPC namespace, as they have within one server.",
     ).tag(config=True)
     nap = Union(
         [Unicode(), Callable()],
@@ -58,7 +65,7 @@ class CurbMixin(Configurable):  # type: ignore[misc]
     def get_env(self) -> dict[str, str]:
         """The server's environment. An option that curb cannot use fails the start of the server, in curb's words."""
         env: dict[str, str] = super().get_env()
-        wanted = {"cap": self.cap, "nap": self.nap, "policy": self.policy}
+        wanted = {"cap": self.cap, "job_cap": self.user_cap, "nap": self.nap, "policy": self.policy}
         options = {name: value(self) if callable(value) else value for name, value in wanted.items()}
         elsewhere = options.pop("policy") if self.library else None  # this machine need not have that file
         try:
@@ -67,6 +74,8 @@ class CurbMixin(Configurable):  # type: ignore[misc]
             raise Refused(str(error)) from error
         if elsewhere:
             own["CURB_POLICY"] = elsewhere
+        if "CURB_JOB_CAP" in own:
+            own["CURB_JOB"] = f"jupyterhub-{self.user.name}"
         if env.get("CURB_CAP") and "CURB_CAP" in own:
             own["CURB_CAP"] += "," + env["CURB_CAP"]  # of several caps the lowest holds
         ours = self.library or curb.library()
