@@ -14,8 +14,8 @@ find_package(Python3 COMPONENTS Interpreter REQUIRED)
 set(CURB_SANITIZED_LABELS unit fuzz contract process fault load)
 
 # They begin first, so that none is left to run alone at the end.
-set(CURB_LONGEST allocation_faults control_test crowd_test exit_test policy_shim_test programs_test reload_test soak_test
-  suspend_test threads_test trace_shim_test)
+set(CURB_LONGEST allocation_faults control_test crowd_test doctor_test exit_test gate_test policy_shim_test programs_test
+  reload_test shim_test soak_test suspend_test threads_test trace_shim_test)
 
 # curb_left_out("what" "why"): said at the end of scripts/test, all with one reason together.
 function(curb_left_out what why)
