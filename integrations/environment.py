@@ -1,7 +1,7 @@
 """Python environments for the tests of integrations: packages of PyPI by name, and curb as its wheel installs it.
 
 enter("ray", "ray[default]") runs the calling script on in such an environment, in build/integrations/. Where the packages
-cannot be had, the test is skipped.
+cannot be installed, the test is skipped.
 """
 
 from __future__ import annotations

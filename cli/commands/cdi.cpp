@@ -76,7 +76,7 @@ int generate(const CdiOptions &options) {
     std::vector<std::string> devices, names;
     for (const std::string &cap : options.caps) {
         const fs::path file = folder / device_of(cap) / "policy.json";
-        // It may have been edited: whoever makes the specification again after an upgrade keeps that.
+        // An administrator may have edited it, and runs this command again after an upgrade: keep the edit.
         if (!fs::exists(file, error))
             if (const auto why =
                     written(file, fmt::format("{{\n  \"version\": 1,\n  \"gpu\": {{ \"*\": {{ \"cap\": {} }} "

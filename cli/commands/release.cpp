@@ -72,8 +72,8 @@ policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOpti
     return out;
 }
 
-// Returns one line of the table of several answers. The columns have fixed widths, since each line is printed when it
-// comes.
+// Returns one line of the table of several answers. The columns have fixed widths: curb prints each line as its answer
+// arrives.
 std::string row_of(const Asked &process) {
     const control::ReleaseReport &report = **process.answer;
     std::vector<std::string> from;

@@ -56,4 +56,4 @@ else:
     while driver.curb_sim_held(0) > before - 1000 * MIB:
         time.sleep(0.02)
     print("gave back", flush=True)
-    time.sleep(0.5)  # whoever has asked wants an answer
+    time.sleep(0.5)  # the client of a release waits for its answer

@@ -359,7 +359,8 @@ TEST_CASE("A forked child holds nothing for its parent, and exec ends what a pro
     CHECK(whole_cap_again(survivor, 1000) < 1000);
 }
 
-TEST_CASE("A process without the thread is told by its pid, and a later process with that pid is not taken for it") {
+TEST_CASE(
+    "A process without the thread is recognised by its pid, and a later process with that pid is not taken for it") {
     const Job job;
     const Process survivor = job.process();
     Process by_pid(job.name, Order::join_by_pid);

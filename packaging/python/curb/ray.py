@@ -4,7 +4,7 @@
     Actor.options(**on_gpu(0.25)).remote()
     @ray.remote(**on_gpu(0.5))
 
-Ray schedules by `num_gpus` and holds nobody to it. curb's wheel must be installed at the same path on every node.
+Ray schedules by `num_gpus` and does not enforce it. curb's wheel must be installed at the same path on every node.
 """
 
 from __future__ import annotations
