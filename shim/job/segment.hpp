@@ -1,4 +1,4 @@
-// The layout of a job's ledger in shared memory, and who lives in it.
+// The segment of a job's ledger in shared memory: its layout, and which processes it counts.
 //
 // Another program of the same user may write anything here at any time. So nothing in it is a pointer or an index, no
 // value decides more than whether a request is granted, and the kernel's robust futexes find nothing of ours in it
@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "policy/size.hpp"
@@ -82,5 +83,9 @@ struct Segment {
     alignas(64) Row row[kGpus];
 };
 static_assert(std::atomic<Bytes>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+// Attaches the segment of this key, for the job of this hash, and sets `attached`. Returns why it cannot be used;
+// empty: attached. `again`: it was just removed, and another try may succeed. May throw std::bad_alloc.
+std::string attach(std::int32_t key, std::uint64_t job, Segment *&attached, bool &again);
 
 }  // namespace curb::shim::job
