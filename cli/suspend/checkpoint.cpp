@@ -64,14 +64,6 @@ Books books_of(const Target &target) {
     return {managed, ""};
 }
 
-int companion_of(const Target &target, const std::vector<GpuState> &gpus) {
-    if (target.executable.empty() || inspect(target.parent).executable != target.executable) return 0;
-    for (const GpuState &gpu : gpus)
-        for (const GpuUser &user : gpu.users)
-            if (user.pid != target.process.pid && inspect(user.pid).parent == target.parent) return user.pid;
-    return 0;
-}
-
 void hold_interrupts() {
     struct sigaction note {};
     note.sa_handler = [](int) { pressed = 1; };

@@ -17,10 +17,6 @@ DriverFacts facts_of(const policy::Result<Driver, std::string> &driver, int pid)
 // Asks the process for its status. A suspended process answers too. The error says why there is no answer.
 policy::Result<control::Status, std::string> ask_books(const Target &target);
 Books books_of(const Target &target);
-// Returns the pid of another process that holds GPU memory, if both have the same parent and the parent runs the same
-// program. That is torch.multiprocessing, whose ranks show in no environment. 0 if there is none.
-int companion_of(const Target &target, const std::vector<GpuState> &gpus);
-
 // Notes Ctrl-C, SIGTERM and SIGHUP from now on instead of ending. Ignores Ctrl-Z and a terminal or pipe that is gone,
 // so that nothing stops curb between two steps.
 void hold_interrupts();

@@ -88,8 +88,7 @@ bool not_alone(Guard &guard, const SuspendFacts &facts) {
                    (has_nccl ? " (NCCL is loaded, so --force does not help)"
                              : "; --force if they do not depend on each other")) ||
            guard.refuse(facts.companion != 0 && !facts.force,
-                        fmt::format("the program that started it also started {}, which uses a GPU: they may work "
-                                    "together, and one would wait for the other in vain",
+                        fmt::format("it works together with {}, which uses a GPU and would wait for it in vain",
                                     facts.companion),
                         "--force if they do not depend on each other");
 }

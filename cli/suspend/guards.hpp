@@ -44,8 +44,8 @@ struct Facts {
 struct SuspendFacts : Facts {
     std::optional<Books> books;
     std::optional<HostRoom> host;
-    int companion = 0;   // another process that holds GPU memory, started by the same program; 0: none
-    bool force = false;  // goes on where it is only guessed that it might go wrong
+    int companion = 0;                      // another process that holds GPU memory and works together with it; 0: none
+    bool force = false;                     // goes on where it is only guessed that it might go wrong
     std::optional<policy::Size> most_host;  // of a nap: it may take no more host memory, and leaves a tenth free
 };
 std::optional<Refusal> why_not_suspend(const SuspendFacts &facts);

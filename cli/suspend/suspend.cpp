@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "command.hpp"
+#include "companion.hpp"
 #include "control/suspended.hpp"
 #include "gate.hpp"
 #include "json.hpp"

@@ -93,14 +93,18 @@ std::optional<policy::Limit> behind_others(Device &device, const policy::Growth 
     return std::nullopt;
 }
 
-// Has the other processes of the job release memory, if the job's cap is what the request exceeds: now and then. If so,
-// drops the snapshot and returns true, and the request can be tried again.
+// How often one request asks the other processes of the job: what one of them releases, a third may take.
+constexpr int kMostAsks = 8;
+
+// Has the other processes of the job release memory, if the job's cap is what the request exceeds. If so, counts in
+// `asks`, drops the snapshot and returns true, and the request can be tried again.
 template <class Part>
 bool others_of_job_release(Device &device, InUse<Part> &in_use, const policy::Terms &asked, policy::Limit why,
-                           Bytes bytes) noexcept {
+                           Bytes bytes, int &asks) noexcept {
     if (why != policy::Limit::job || asked.refuse_everything || bytes > asked.alone) return false;
     job::Share &share = device.ledger.share;
-    if (!share.may_ask_others()) return false;
+    if (asks >= kMostAsks || !share.may_ask_others()) return false;
+    ++asks;
     const Bytes missing = shortfall(asked, device.ledger.taken(), bytes);
     in_use.let_go();
     share.ask_others(missing);
@@ -134,6 +138,7 @@ bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {
     bool released = false;
     int from_cache = 0;  // how often this request has freed kept blocks
+    int asks = 0;
     for (;;) {
         wait.attempt();
         auto in_use = process::snapshot();
@@ -182,14 +187,14 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
                 }
                 break;
             case Verdict::wait:
-                if (!behind && others_of_job_release(device, in_use, asked, hit().why, bytes)) continue;
+                if (!behind && others_of_job_release(device, in_use, asked, hit().why, bytes, asks)) continue;
                 wait_for_change(wait, device, in_use, gpu, bytes, hit(),
                                 until_step == 0 ? kPollMs : std::min(until_step, kPollMs));
                 released = false;
-                from_cache = 0;
+                from_cache = asks = 0;
                 break;
             case Verdict::refuse:
-                if (others_of_job_release(device, in_use, asked, hit().why, bytes)) continue;
+                if (others_of_job_release(device, in_use, asked, hit().why, bytes, asks)) continue;
                 reports::refusal(device, gpu, bytes, hit());
                 return false;
         }
@@ -253,7 +258,7 @@ bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
 bool hold_in_job(Device &device, Bytes bytes) noexcept {
     const auto &share = device.ledger.share;
     wait_queue::Wait wait;
-    for (int tries = 0;;) {
+    for (int tries = 0, asks = 0;;) {
         wait.attempt();
         auto gpu = limits::in_force(device);
         const Bytes cap = gpu->terms.job_cap.value_or(policy::kUnbounded);
@@ -269,7 +274,8 @@ bool hold_in_job(Device &device, Bytes bytes) noexcept {
                 continue;
             }
             if (cache::free_kept(device) != 0) continue;
-            if (bytes <= cap && device.ledger.share.may_ask_others()) {
+            if (bytes <= cap && asks < kMostAsks && device.ledger.share.may_ask_others()) {
+                ++asks;
                 gpu.let_go();
                 device.ledger.share.ask_others(bytes);
                 continue;
@@ -280,7 +286,7 @@ bool hold_in_job(Device &device, Bytes bytes) noexcept {
             reports::refusal(device, *gpu, bytes, hit);
             return false;
         }
-        tries = 0;
+        tries = asks = 0;
         wait_for_change(wait, device, gpu, *gpu, bytes, hit);
     }
 }

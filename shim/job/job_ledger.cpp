@@ -348,32 +348,35 @@ void Share::set_live_cap(std::optional<Bytes> cap) const noexcept {
     tell_others();
 }
 
-bool Share::may_ask_others() noexcept {
-    constexpr std::uint64_t kAgainMs = 1000;
-    std::uint64_t at = may_ask_at_ms_.load(std::memory_order_relaxed);
-    const std::uint64_t now = now_ms();
-    return joined() && at <= now && may_ask_at_ms_.compare_exchange_strong(at, now + kAgainMs);
+bool Share::may_ask_others() const noexcept {
+    return joined() && may_ask_at_ms_.load(std::memory_order_relaxed) <= now_ms();
 }
 
 void Share::ask_others(Bytes bytes) noexcept {
+    constexpr std::uint64_t kMostMs = 500, kAgainMs = 100, kUnansweredAgainMs = 10'000;
+    if (asking_.exchange(true, std::memory_order_acq_rel)) {
+        poll_until([&] { return !asking_.load(std::memory_order_acquire); }, kMostMs);
+        return;
+    }
     Row &row = *row_.load(std::memory_order_acquire);
     const Bytes before = others();
+    const auto given = [&] { return before - std::min(before, others()); };
     row.wanted_bytes.store(bytes);
     row.wanted_by.store(mine);
     const std::uint32_t number = row.wanted.fetch_add(1) + 1;
     tell_others();
-    constexpr std::uint64_t kMostMs = 500, kNothingAgainMs = 10'000;
     const auto is_answered = [&] {
         bool all = true;
         for_each_living([&](std::uint32_t slot) {
             const auto ahead = static_cast<std::int32_t>(row.answered[slot].load() - number);
             all &= slot == mine || row.held[slot].load() == 0 || ahead >= 0;
         });
-        const Bytes now = others();
-        return all || before - std::min(before, now) >= bytes;
+        return all || given() >= bytes;
     };
-    poll_until(is_answered, kMostMs);
-    if (others() >= before) may_ask_at_ms_.store(now_ms() + kNothingAgainMs, std::memory_order_relaxed);
+    const bool all_answered = poll_until(is_answered, kMostMs);
+    if (given() == 0)
+        may_ask_at_ms_.store(now_ms() + (all_answered ? kAgainMs : kUnansweredAgainMs), std::memory_order_relaxed);
+    asking_.store(false, std::memory_order_release);
 }
 
 void Share::let_others_pass(int tries) const noexcept {

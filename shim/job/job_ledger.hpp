@@ -52,10 +52,11 @@ class Share : NoCopy {
     [[nodiscard]] std::optional<Bytes> live_cap() const noexcept;
     // Sets it in all processes of the job. nullopt: back to that of each one's policy.
     void set_live_cap(std::optional<Bytes> cap) const noexcept;
-    // True if this process has not asked the others within the last second (ten, if they had nothing to give).
-    [[nodiscard]] bool may_ask_others() noexcept;
+    // False for a while after the others had nothing to give: a tenth of a second, or ten seconds if one of them did
+    // not answer.
+    [[nodiscard]] bool may_ask_others() const noexcept;
     // Asks the other processes of the job to release `bytes` of this device, and waits until all that hold some have
-    // done so, or until that is free; half a second at most.
+    // done so, or until that is free; half a second at most. Waits for another thread that asks already.
     void ask_others(Bytes bytes) noexcept;
     // Waits a moment before another try. Processes with a lower slot wait less, so that one of two goes first.
     void let_others_pass(int tries) const noexcept;
@@ -85,6 +86,7 @@ class Share : NoCopy {
     void add_joined(Bytes bytes) noexcept;
     std::atomic<Row *> row_{nullptr};
     std::atomic<std::uint64_t> may_ask_at_ms_{0};
+    std::atomic<bool> asking_{false};
 };
 
 // What the thread curb-job calls.

@@ -124,6 +124,19 @@ std::optional<policy::Bytes> moved(const std::string &line) {
     return bytes;
 }
 
+// The helper of a process that is out.
+constinit std::atomic<const Helper *> mover{nullptr};
+constinit std::atomic<int> callers{0};  // of noted_call(), which may use it
+
+// A call of the program begins to wait. It tells the helper itself, so that the move begins at once.
+void noted_call() noexcept {
+    std::uint64_t none = 0;
+    called_ms.compare_exchange_strong(none, now_ms(), std::memory_order_acq_rel);
+    callers.fetch_add(1, std::memory_order_seq_cst);
+    if (change_from_out(Phase::coming_back)) mover.load(std::memory_order_acquire)->tell("back");
+    callers.fetch_sub(1, std::memory_order_release);
+}
+
 bool wants_back() noexcept { return called_ms.load(std::memory_order_acquire) != 0 || !gate::is_closed(); }
 
 // The process is out. Returns false if it shall stay out.
@@ -132,16 +145,17 @@ bool wait_and_come_back(Helper &helper) {
     const auto read = [&](auto stop) {
         while (const auto line = helper.line(stop)) last = *line;
     };
-    read([] { return wants_back() || phase.load(std::memory_order_acquire) == Phase::staying_out; });
-    if (!change_from_out(Phase::coming_back)) {
+    read([] { return wants_back() || phase.load(std::memory_order_acquire) != Phase::out; });
+    if (!change_from_out(Phase::coming_back) && phase.load(std::memory_order_acquire) == Phase::staying_out) {
         helper.tell("leave");
         helper.end();
         log::write(LogLevel::info, "the nap is a suspend now: calls of CUDA wait until curb resume");
         return false;
     }
-    helper.tell("back");
+    helper.tell("back");  // a second time, if the call has told it
     read([] { return false; });
     if (helper.end() != 0) bring_back();
+    while (callers.load(std::memory_order_acquire) != 0) sleep_ms(1);
     const std::uint64_t since = called_ms.load(std::memory_order_acquire);
     const std::uint64_t waited_ms = since == 0 ? 0 : now_ms() - since;
     note([&](control::NapStatus &now) { now.waited_ms = waited_ms; });
@@ -153,10 +167,7 @@ bool wait_and_come_back(Helper &helper) {
 // One nap, on a thread of its own. The gate is open again when it returns, unless the process is suspended by then.
 void take_nap(const std::string &host_memory) {
     called_ms.store(0, std::memory_order_seq_cst);
-    gate::on_wait([]() noexcept {
-        std::uint64_t none = 0;
-        called_ms.compare_exchange_strong(none, now_ms(), std::memory_order_acq_rel);
-    });
+    gate::on_wait(noted_call);
     if (!gate::close(kMove))
         return refuse("the kernel has no membarrier, so it is not known which calls are under way");
     if (const std::string why = bypassing(); !why.empty()) return refuse(why);
@@ -180,6 +191,7 @@ void take_nap(const std::string &host_memory) {
     });
     log::write(LogLevel::info, "a nap begins: " + policy::format_human(*bytes) +
                                    " moved to host memory; the next call of CUDA ends it");
+    mover.store(&helper, std::memory_order_release);
     phase.store(Phase::out, std::memory_order_release);
     // From here on another tool may bring the process back: a waiting call then opens the gate.
     gate::close(std::chrono::milliseconds(0));

@@ -82,6 +82,15 @@ class JobTest(unittest.TestCase):
         self.assertGreater(self.filled(other), 4 * GIB - 2 * CONTEXT - SLACK)
         self.assertLessEqual(self.used(), 4 * GIB)
 
+    def test_the_others_release_as_often_as_requests_lack_something(self) -> None:
+        policy = self.machine.policy({"gpu": {"*": {"cache": {"max": "4GiB", "idle": "10m"}}}})
+        pair = [self.told(CURB_JOB_CAP="4GiB", CURB_POLICY=str(policy)) for _ in range(2)]
+        for _ in range(4):
+            for process in pair:
+                process.asked("take 2048")
+                process.asked("drop")
+        self.assertLessEqual(self.used(), 4 * GIB)
+
     def test_curb_cap_sets_the_cap_of_a_job(self) -> None:
         one, other = self.told(CURB_JOB_CAP="8GiB"), self.told(CURB_JOB_CAP="8GiB")
         one.asked("take 64")

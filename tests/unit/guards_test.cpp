@@ -98,7 +98,7 @@ const std::vector<Row> kRows{
          f.target.has_nccl = true;
      },
      "--force does not help"},
-    {[](auto &f) { f.companion = 4712; }, "also started 4712", true},
+    {[](auto &f) { f.companion = 4712; }, "works together with 4712", true},
     {[](auto &f) { f.books->managed = 64 * MiB; }, "64 MiB of managed memory"},
     {[](auto &f) {
          f.books = Books{std::nullopt, "it is not under curb"};

@@ -236,10 +236,19 @@ TEST_CASE("The others of a job release what a request lacks") {
     CHECK(c.reserve(200, 1000));
     CHECK(c.ask(Order::others) == 800);  // not more than it lacked
 
-    // Soon after, a process asks no second time; another one may.
+    // Where something was given, more can be asked for at once.
+    CHECK(c.ask(Order::want, 100) == 1);
+    CHECK(c.ask(Order::others) == 700);
+    CHECK(b.ask(Order::want, 300) == 1);
+    CHECK(b.ask(Order::others) == 300);
+
+    // Where nothing was, a moment later.
+    CHECK(c.ask(Order::want, 100) == 1);
     CHECK(c.ask(Order::want, 100) == 0);
-    CHECK(b.ask(Order::want, 100) == 1);
-    CHECK(b.ask(Order::others) == 600);
+    a.ask(Order::cache, 100);
+    std::this_thread::sleep_for(200ms);
+    CHECK(c.ask(Order::want, 100) == 1);
+    CHECK(c.ask(Order::others) == 300);
 }
 
 TEST_CASE("A process that does not answer holds a request up for half a second") {
@@ -252,7 +261,7 @@ TEST_CASE("A process that does not answer holds a request up for half a second")
     CHECK(std::chrono::steady_clock::now() - began >= 450ms);
     CHECK(b.ask(Order::others) == 600);
     stopped.signal(SIGCONT);
-    CHECK(b.ask(Order::want, 500) == 0);  // not for ten seconds, since it gave nothing
+    CHECK(b.ask(Order::want, 500) == 0);  // not for ten seconds
 }
 
 TEST_CASE("A live cap is that of all processes of the job, also of later ones") {

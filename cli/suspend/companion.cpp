@@ -1,0 +1,92 @@
+#include "companion.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "control/proc.hpp"
+
+namespace curb::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "08:01 1234", device and inode, of each file of /dev/shm, or without a name, that the process maps to write in it
+// together with others.
+std::set<std::string> shared_files(const std::string &maps) {
+    std::set<std::string> out;
+    std::istringstream lines(maps);
+    for (std::string line; std::getline(lines, line);) {
+        std::istringstream words(line);
+        std::string range, permissions, offset, device, inode, path;
+        if (!(words >> range >> permissions >> offset >> device >> inode >> path)) continue;
+        const bool is_memory = path.starts_with("/dev/shm/") || path.starts_with("/memfd:");
+        if (is_memory && permissions.starts_with("rw") && permissions.ends_with('s')) out.insert(device + ' ' + inode);
+    }
+    return out;
+}
+
+// The inodes of the sockets that the process has open. nullopt: /proc does not show them.
+std::optional<std::set<std::string>> sockets_of(int pid) {
+    constexpr std::string_view kSocket = "socket:[";
+    std::error_code error;
+    std::set<std::string> out;
+    for (fs::directory_iterator entry(control::proc_path(pid, "fd"), error), end; !error && entry != end;
+         entry.increment(error)) {
+        std::error_code closed;
+        const std::string to = fs::read_symlink(entry->path(), closed).native();
+        if (to.starts_with(kSocket)) out.insert(to.substr(kSocket.size(), to.size() - kSocket.size() - 1));
+    }
+    return error ? std::nullopt : std::optional(std::move(out));
+}
+
+using Connection = std::pair<std::string, std::string>;  // its address and the other end's, as the kernel writes them
+
+// The process's TCP connections, of /proc/PID/net/tcp and tcp6.
+std::set<Connection> connections(int pid, const std::set<std::string> &sockets) {
+    std::set<Connection> out;
+    for (const char *table : {"net/tcp", "net/tcp6"}) {
+        std::istringstream lines(control::proc_text(pid, table));
+        for (std::string line; std::getline(lines, line);) {
+            constexpr std::size_t kLocal = 1, kRemote = 2, kInode = 9;
+            std::istringstream words(line);
+            std::vector<std::string> fields;
+            for (std::string word; words >> word;) fields.push_back(word);
+            if (fields.size() > kInode && sockets.contains(fields[kInode]))
+                out.emplace(fields[kLocal], fields[kRemote]);
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
+bool in_touch(int one, int other) {
+    const std::string maps = control::proc_text(one, "maps"), other_maps = control::proc_text(other, "maps");
+    const auto sockets = sockets_of(one), other_sockets = sockets_of(other);
+    if (maps.empty() || other_maps.empty() || !sockets || !other_sockets) return true;
+    const auto files = shared_files(maps), other_files = shared_files(other_maps);
+    if (std::any_of(files.begin(), files.end(), [&](const auto &file) { return other_files.contains(file); }))
+        return true;
+    const auto ours = connections(one, *sockets), theirs = connections(other, *other_sockets);
+    return std::any_of(ours.begin(), ours.end(), [&](const Connection &to) {
+        return theirs.contains({to.second, to.first});
+    });
+}
+
+int companion_of(const Target &target, const std::vector<GpuState> &gpus) {
+    if (target.executable.empty() || inspect(target.parent).executable != target.executable) return 0;
+    for (const GpuState &gpu : gpus)
+        for (const GpuUser &user : gpu.users)
+            if (user.pid != target.process.pid && inspect(user.pid).parent == target.parent &&
+                in_touch(target.process.pid, user.pid))
+                return user.pid;
+    return 0;
+}
+
+}  // namespace curb::cli
