@@ -103,6 +103,10 @@ class Resuming : Moving {
                                policy::format(patience_));
         });
         for (;;) {
+            if (suspended::start_of(pid_) != target_.process.start) {
+                suspended::remove_stale(target_.process);
+                return ended(kRefused, "ended", cannot_ + "it has ended while it waited for room");
+            }
             facts.gpus = nvml_gpus();
             if (*facts.gpus) facts.needs = needs(**facts.gpus);
             const auto refusal = why_not_resume(facts);

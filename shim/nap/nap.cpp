@@ -1,11 +1,13 @@
 #include "nap.hpp"
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <mutex>
 #include <new>
 #include <string>
@@ -25,6 +27,7 @@
 #include "policy/duration.hpp"
 #include "policy/idle.hpp"
 #include "policy/size.hpp"
+#include "real_libc.hpp"
 #include "thunks.hpp"
 #include "wait_queue.hpp"
 #include "waiting.hpp"
@@ -232,9 +235,44 @@ void run() {
     napping.store(false, std::memory_order_release);
 }
 
+constinit std::atomic<bool> ending{false};
+constinit std::atomic<pid_t> naps_in{0};  // a fork child inherits the handler, not the nap
+
+// Looked up here, since each name that the library refers to costs every start of a program.
+template <class Function>
+Function *of_libc(const char *name) noexcept {
+    return reinterpret_cast<Function *>(real::glibcs(name));
+}
+
+// Before the driver's own exit handler, which must not run while the process is out of its GPUs or on its way, the
+// process comes back. If that takes long, there is no room: then it ends here, holding nothing of a GPU.
+void at_exit(int status, void *) noexcept {
+    if (naps_in.load(std::memory_order_relaxed) != getpid()) return;
+    ending.store(true, std::memory_order_seq_cst);
+    if (!napping.load(std::memory_order_seq_cst)) return;
+    noted_call();
+    const auto is_over = [] { return !napping.load(std::memory_order_acquire); };
+    const auto is_out = [] { return phase.load(std::memory_order_acquire) != Phase::in; };
+    constexpr auto kMoveMs = static_cast<std::uint64_t>(std::chrono::milliseconds(kMove).count());
+    poll_until([&] { return is_over() || is_out(); }, kMoveMs);
+    std::uint64_t back_ms = 10'000;  // and a second for each GiB: a third of the rate of an H200
+    note([&](const control::NapStatus &now) { back_ms += now.bytes * 1000 / policy::GiB; });
+    if (poll_until(is_over, back_ms)) return;
+    of_libc<int(FILE *)>("fflush")(nullptr);
+    syscall(SYS_exit_group, status);
+}
+
 void begin(bool requested) noexcept {
+    // After the handlers of curb's threads, and so before them at the end.
+    static const int registered = of_libc<int(void (*)(int, void *), void *)>("on_exit")(at_exit, nullptr);
+    if (registered != 0) return;
     by_request.store(requested, std::memory_order_relaxed);
-    napping.store(true, std::memory_order_release);
+    naps_in.store(getpid(), std::memory_order_relaxed);
+    napping.store(true, std::memory_order_seq_cst);
+    if (ending.load(std::memory_order_seq_cst)) {
+        napping.store(false, std::memory_order_release);
+        return;
+    }
     if (!own_thread::start(run, "curb-nap")) napping.store(false, std::memory_order_release);
 }
 

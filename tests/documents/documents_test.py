@@ -53,6 +53,7 @@ RUN = {  # the line, and what has to be in what it prints
     "curb run --job-cap 24GiB -- torchrun --nproc-per-node 4 train.py": ALL_PIECES,
     "curb run --cap 8GiB -- accelerate launch train.py": ALL_PIECES,
     "curb run --cap 8GiB --steer -- jupyter lab": ALL_PIECES,
+    "curb run --nap 10m -- jupyter lab": ALL_PIECES,
     "curb release --name '*ipykernel*'": "released 2 GiB",
     "srun curb run --cap 8GiB -- python train.py": ALL_PIECES,
     "curb metrics": "curb_nvml_up",

@@ -196,8 +196,10 @@ CUresult take_from_managed_pool(const Use &use, Block &block) {
 CUresult give_own_pool(const Use &use, const Block &block) {
     const CUresult early = use.random % 2 ? CU(cuMemPoolDestroy, block.pool) : CUDA_SUCCESS;
     const Use then{use.calls, use.place, use.random / 2};
-    return first_error(
-        {early, free_in_stream(then, block), use.random % 2 ? CUDA_SUCCESS : CU(cuMemPoolDestroy, block.pool)});
+    const CUresult freed = free_in_stream(then, block);
+    // Otherwise driver 580 may crash when a later pool is destroyed, without curb too (docs/results/driver-2026-11-23).
+    if (use.random % 2) CU(cuStreamSynchronize, then.stream());
+    return first_error({early, freed, use.random % 2 ? CUDA_SUCCESS : CU(cuMemPoolDestroy, block.pool)});
 }
 
 // The pool keeps what is freed, until it is trimmed.

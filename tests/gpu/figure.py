@@ -37,27 +37,44 @@ def held_and_allowed(
 ) -> str:
     """Held memory as a filled step line from 0 to `end_s`, the allowance as a dashed one, the cap, and moments that are
     marked with a word."""
-    held, allowance = ([one for one in series if one[0] < end_s] for series in (held, allowance))
+    held, allowance = _before(end_s, held), _before(end_s, allowance)
     most = max([cap_gib, *(amount for _, amount in [*held, *allowance])])
     frame = _Frame(end_s, math.ceil(most + 0.01))
-    steps = frame.steps(held, end_s)
-    drawn = [
-        *frame.axes(),
-        f'<path class="held" d="{steps} L{frame.x(end_s):.1f} {frame.y(0):.1f} L{frame.x(0):.1f} {frame.y(0):.1f} Z"/>',
+    lines = [
         f'<path class="cap" d="M{frame.x(0):.1f} {frame.y(cap_gib):.1f} H{frame.x(end_s):.1f}"/>',
         f'<path class="allowance" d="{frame.steps(allowance, end_s)}"/>',
-        *(line for at, word in marks for line in frame.mark(at, word)),
-        *frame.names([("cap", cap_gib), ("allowance", _last(allowance)), ("held", _last(held))]),
     ]
-    lines = [
+    return _picture(title, frame, held, lines, marks, [("cap", cap_gib), ("allowance", _last(allowance)), ("held", _last(held))])
+
+
+def held_alone(title: str, held: Series, marks: Sequence[tuple[float, str]], end_s: float) -> str:
+    """Held memory as a filled step line from 0 to `end_s`, and moments that are marked with a word."""
+    held = _before(end_s, held)
+    frame = _Frame(end_s, math.ceil(max(amount for _, amount in held) + 0.01))
+    return _picture(title, frame, held, [], marks, [])
+
+
+def _before(end_s: float, series: Series) -> Series:
+    return [one for one in series if one[0] < end_s]
+
+
+def _picture(
+    title: str, frame: _Frame, held: Series, lines: list[str], marks: Sequence[tuple[float, str]], names: list[tuple[str, float]]
+) -> str:
+    area = f'{frame.steps(held, frame.seconds)} V{frame.y(0):.1f} H{frame.x(0):.1f} Z'
+    drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<title>{escape(title)}</title>",
         f"<style>{_STYLE}</style>",
         f'<text class="title" x="{_LEFT}" y="20">{escape(title)}</text>',
-        *drawn,
+        *frame.axes(),
+        f'<path class="held" d="{area}"/>',
+        *lines,
+        *(line for at, word in marks for line in frame.mark(at, word)),
+        *frame.names(names),
         "</svg>",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(drawn) + "\n"
 
 
 def _last(series: Series) -> float:
@@ -68,12 +85,12 @@ class _Frame:
     """Where seconds and GiB lie in the picture."""
 
     def __init__(self, seconds: float, gib: int) -> None:
-        self._seconds = max(seconds, 1e-3)
+        self.seconds = max(seconds, 1e-3)
         self._gib = gib
 
     def x(self, seconds: float) -> float:
-        within = min(max(seconds, 0.0), self._seconds)
-        return _LEFT + within / self._seconds * (_WIDTH - _LEFT - _RIGHT)
+        within = min(max(seconds, 0.0), self.seconds)
+        return _LEFT + within / self.seconds * (_WIDTH - _LEFT - _RIGHT)
 
     def y(self, gib: float) -> float:
         return _HEIGHT - _BOTTOM - gib / self._gib * (_HEIGHT - _TOP - _BOTTOM)
@@ -88,13 +105,13 @@ class _Frame:
         return path + f" H{self.x(end_s):.1f}"
 
     def axes(self) -> list[str]:
-        left, right, bottom = self.x(0), self.x(self._seconds), self.y(0)
+        left, right, bottom = self.x(0), self.x(self.seconds), self.y(0)
         lines = []
         for gib in range(0, self._gib + 1, _round_step(self._gib)):
             y = self.y(gib)
             lines.append(f'<path class="grid" d="M{left:.1f} {y:.1f} H{right:.1f}"/>')
             lines.append(f'<text x="{left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end">{gib}</text>')
-        for seconds in range(0, int(self._seconds) + 1, _round_step(self._seconds)):
+        for seconds in range(0, int(self.seconds) + 1, _round_step(self.seconds)):
             x = self.x(seconds)
             lines.append(f'<path class="grid" d="M{x:.1f} {bottom:.1f} v5"/>')
             lines.append(f'<text x="{x:.1f}" y="{bottom + 20:.1f}" text-anchor="middle">{seconds}</text>')

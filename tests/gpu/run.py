@@ -20,7 +20,9 @@ from cases.cudart import CUDART
 from cases.driver import DRIVER
 from cases.fill import FILL_CASES
 from cases.growth import GROWTH
+from cases.job import JOB
 from cases.matrix import MATRIX
+from cases.nap import NAP
 from cases.paths import PATH_CASE
 from cases.release import RELEASE
 from cases.see import SEE
@@ -44,6 +46,8 @@ CASES: dict[str, Case] = {
     **STEER,
     **RELEASE,
     **SUSPEND,
+    **NAP,
+    **JOB,
     **SEE,
     **CACHE,
     **DRIVER,

@@ -241,6 +241,26 @@ TEST_CASE("a nap that the driver ends leaves the process as it was") {
     CHECK(program.finish() == 0);
 }
 
+TEST_CASE("a napping program that ends comes back first, and without room it ends all the same") {
+    const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
+    const bool has_room = GENERATE(true, false);
+    CAPTURE(has_room);
+    const fs::path log = machine.folder() / "end.log";
+    const std::string policy = machine.write("policy.json", R"({ "version": 1, "suspend": { "idle": "200ms" },
+                                                                 "log": { "level": "info", "file": ")" +
+                                                                log.native() + R"(" } })");
+    Program program(machine, {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}});
+    REQUIRE(program.answers("hold 1024") == "held");
+    REQUIRE(is_out(machine, program));
+    Program other(machine, {});
+    if (!has_room) REQUIRE(other.answers("hold 4096") == "held");
+    CHECK(program.finish() == 0);
+    std::ifstream file(log);
+    const std::string said{std::istreambuf_iterator<char>(file), {}};
+    CHECK((said.find("the nap has ended") != std::string::npos) == has_room);
+    CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
+}
+
 TEST_CASE("eight threads with memory of every family go through naps unharmed") {
     const char *seconds = std::getenv("CURB_NAP_SECONDS");
     const Machine machine;

@@ -44,14 +44,14 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
             time.sleep(1)  # so that it is in the middle of a step
             before = session.watch.held / MIB
             row.expect(before >= _LEAST_MIB, f"the program held {before:,.0f} MiB, not {_LEAST_MIB:,} or more")
-            out = _curb(lab, "suspend", session, *([] if capped else ["--force"]))
+            out = curb_json(lab, "suspend", session, *([] if capped else ["--force"]))
             left = session.held_mib()
             time.sleep(_STILL_S)
             row.expect(left <= _MOST_LEFT_MIB, f"{left:.0f} MiB are left on the device")
             row.expect(session.running(), "the process ended while it was suspended")
             row.expect(session.quiet(), "the process went on while it was suspended")
             refused = _resume_into_a_full_device(lab, row, session, before)
-            back = _curb(lab, "resume", session, "--wait", "30s")
+            back = curb_json(lab, "resume", session, "--wait", "30s")
             held_again = session.held_mib()
             disturbed = session.expect("done", 300)
             session.end()
@@ -88,11 +88,11 @@ def often_case(framework: str) -> Case:
             session.expect("training", 180)
             for _ in range(times):
                 time.sleep(moments.uniform(0, _LONGEST_S))
-                outs.append(_curb(lab, "suspend", session))
+                outs.append(curb_json(lab, "suspend", session))
                 time.sleep(moments.uniform(0, _LONGEST_S))
                 if not outs[-1]["suspended"] or not session.running():
                     break
-                backs.append(_curb(lab, "resume", session))
+                backs.append(curb_json(lab, "resume", session))
             gone = not session.running()
             row.expect(not gone, f"the process ended in suspend {len(outs)}")
             if not gone:
@@ -126,7 +126,7 @@ def _spread(answers: list[dict[str, Any]]) -> str:
     return f"{seconds[len(seconds) // 2]:.2f}, at most {seconds[-1]:.2f}"
 
 
-def _curb(lab: Lab, command: str, session: Session, *options: str) -> dict[str, Any]:
+def curb_json(lab: Lab, command: str, session: Session, *options: str) -> dict[str, Any]:
     """curb's answer, with its exit status as `status` and its running time as `whole_s`."""
     start = time.monotonic()
     done = lab.curb(command, "--json", *options, str(session.pid), timeout_s=300)
@@ -145,7 +145,7 @@ def _resume_into_a_full_device(lab: Lab, row: Row, session: Session, need_mib: f
         pieces = int((lab.device.free() / MIB - need_mib + missing) // _PIECE_MIB) + 1
         filler.tell(f"take {pieces} {_PIECE_MIB}")
         row.expect(not filler.expect("taken", 60)["refused"], "the device could not be filled")
-        refused = _curb(lab, "resume", session)
+        refused = curb_json(lab, "resume", session)
         row.expect(refused["status"] == 1 and not refused["resumed"], "a resume into a full device was not refused")
         row.expect("missing" in refused.get("message", ""), f"the refusal does not say what is missing: {refused}")
         filler.end()

@@ -1,16 +1,19 @@
-"""Training that is deterministic to the last bit: `suspend_train.py torch|jax|tensorflow large|small STEPS`.
+"""Training that is deterministic to the last bit: `suspend_train.py torch|jax|tensorflow|cupy|numba large|small STEPS|turns`.
 
 `large` holds more than 8 GiB. With 0 STEPS it trains until it is told to end. Says `training` once it is in full swing, and at
-the end its losses and a digest of its weights. Does not use curb. How much JAX and TensorFlow take at their start depends on
-the environment.
+the end its losses and a digest of its weights. With `turns` it trains when it is told `train STEPS`, sleeps otherwise, and says
+how long the driver took for its first call of the turn. Does not use curb. How much JAX and TensorFlow take at their start
+depends on the environment.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
@@ -88,6 +91,57 @@ def tensorflow_trainer() -> Trainer:
     return lambda: float(step()), lambda: (weights.numpy() for weights in layers)
 
 
+def cupy_trainer() -> Trainer:
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    import cupy
+
+    random = cupy.random.RandomState(1)
+    layers = [random.standard_normal((_WIDTH, _WIDTH), dtype=cupy.float32) * 0.01 for _ in range(_LAYERS)]
+    momenta = [cupy.zeros_like(weights) for weights in layers]
+    x, y = (random.standard_normal((_BATCH, _WIDTH), dtype=cupy.float32) for _ in range(2))
+
+    def step() -> float:
+        outs = [x]
+        for weights in layers:
+            outs.append(cupy.tanh(outs[-1] @ weights))
+        wrong = outs[-1] - y
+        slope = 2 * wrong / wrong.size
+        for number in reversed(range(_LAYERS)):
+            slope = slope * (1 - outs[number + 1] ** 2)
+            momenta[number][...] = _KEPT * momenta[number] + outs[number].T @ slope
+            slope = slope @ layers[number].T
+            layers[number] -= _RATE * momenta[number]
+        return float((wrong**2).mean())
+
+    return step, lambda: map(cupy.asnumpy, layers)
+
+
+def numba_trainer() -> Trainer:
+    """A vector that is pulled to its target, by a kernel that Numba compiles: Numba has no products."""
+    import numpy as np
+    from numba import cuda
+
+    np.row_stack = np.vstack  # a name that NumPy 2.5 dropped and numba-cuda 0.30 reads
+
+    @cuda.jit
+    def pull(weights: Any, momenta: Any, target: Any, wrong: Any) -> None:
+        index = cuda.grid(1)
+        if index < weights.size:
+            wrong[index] = weights[index] - target[index]
+            momenta[index] = np.float32(0.9) * momenta[index] + wrong[index]
+            weights[index] -= np.float32(0.05) * momenta[index]
+
+    size = _WIDTH * _WIDTH * _LAYERS
+    target = cuda.to_device(np.sin(np.arange(size, dtype=np.float32)))
+    weights, momenta, wrong = (cuda.to_device(np.zeros(size, dtype=np.float32)) for _ in range(3))
+
+    def step() -> float:
+        pull[(size + 255) // 256, 256](weights, momenta, target, wrong)
+        return float(np.square(wrong.copy_to_host().astype(np.float64)).mean())
+
+    return step, lambda: [weights.copy_to_host(), momenta.copy_to_host()]
+
+
 def until_told() -> threading.Event:
     told = threading.Event()
 
@@ -99,9 +153,25 @@ def until_told() -> threading.Event:
     return told
 
 
-def main(framework: str, steps: int) -> None:
+TRAINERS = {
+    "torch": torch_trainer,
+    "jax": jax_trainer,
+    "tensorflow": tensorflow_trainer,
+    "cupy": cupy_trainer,
+    "numba": numba_trainer,
+}
+
+
+def ended(losses: list[float], weights: Callable[[], Iterable[Any]]) -> None:
+    digest = hashlib.sha256()
+    for array in weights():
+        digest.update(array.tobytes())
+    say("done", losses=losses, digest=digest.hexdigest())
+
+
+def train(framework: str, steps: int) -> None:
     told = until_told() if steps == 0 else None
-    step, weights = {"torch": torch_trainer, "jax": jax_trainer, "tensorflow": tensorflow_trainer}[framework]()
+    step, weights = TRAINERS[framework]()
     losses = []
     for number in range(steps) if steps else count():
         if told and told.is_set():
@@ -109,11 +179,26 @@ def main(framework: str, steps: int) -> None:
         if number == _UNTIMED_STEPS:
             say("training")
         losses.append(step())  # the loss is read in each step, so the host stays at most one step ahead
-    digest = hashlib.sha256()
-    for array in weights():
-        digest.update(array.tobytes())
-    say("done", losses=losses, digest=digest.hexdigest())
+    ended(losses, weights)
     wait()
 
 
-main(sys.argv[1], int(sys.argv[3]))
+def take_turns(framework: str) -> None:
+    step, weights = TRAINERS[framework]()
+    losses = [step() for _ in range(_UNTIMED_STEPS)]
+    driver, devices = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    say("training")
+    while (command := wait()) != "end":
+        asked = time.monotonic()
+        driver.cuDeviceGetCount(ctypes.byref(devices))
+        first = time.monotonic() - asked
+        losses += [step() for _ in range(int(command.split()[1]))]
+        say("trained", first_s=first, took_s=time.monotonic() - asked)
+    ended(losses, weights)
+    wait()
+
+
+if sys.argv[3] == "turns":
+    take_turns(sys.argv[1])
+else:
+    train(sys.argv[1], int(sys.argv[3]))

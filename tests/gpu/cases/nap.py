@@ -1,0 +1,367 @@
+"""Programs that leave the GPU by themselves while they do nothing, and come back with their next call."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import figure
+from cases.suspend import curb_json
+from lab import Case, Lab, Unavailable
+from row import Row
+from session import ProgramFailed, Session
+from watch import MIB, Watch
+
+_CAP = "24GiB"
+_SMALL_CAP = "2GiB"
+_IDLE_MS = 500
+_IDLE = f"{_IDLE_MS}ms"
+_TURN_STEPS = 10
+_LEFT_MIB = 16.0
+_LONGEST_NAP_S = 60.0
+_WAKES = 5
+# A wake-up takes the driver's own restore, times the one and plus the other, at most.
+_RATIO, _MORE_S = 1.05, 0.005
+_TURNS = 20
+_PIECE_MIB = 256
+
+
+def nap_case(framework: str, naps: int) -> Case:
+    """Training with pauses in which the process leaves the GPU: the same losses and weights as without curb."""
+
+    def case(lab: Lab, row: Row) -> None:
+        packages = lab.need(framework)
+        lab.built("bin/curb")
+        count = max(3, naps // 10) if lab.quick else naps
+        argv = lab.python("suspend_train.py", framework, "small", "turns")
+        with lab.bare(argv, f"{row.name} undisturbed", packages) as session:
+            session.expect("training", 180)
+            for _ in range(count):
+                _turn(session)
+            undisturbed = _end(session)
+        job = lab.job(row.name, _SMALL_CAP, suspend={"idle": _IDLE})
+        firsts = []
+        with lab.capped(argv, job, packages) as session:
+            session.expect("training", 180)
+            before = session.held_mib()
+            for _ in range(count):
+                _until_out(session)
+                firsts.append(_turn(session)["first_s"])
+            disturbed = _end(session)
+        row.goes_on = True
+        taken = sum("a nap begins" in message for message in job.log.messages())
+        row.expect(taken >= count, f"{taken} naps in {count} pauses")
+        for what in ("losses", "digest"):
+            row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+        row.details = {"naps": taken, "held_mib": before, "first_call_s": firsts}
+        row.add_note(
+            f"{taken} naps of {before:,.0f} MiB, the GPU empty in each; the first call after one took "
+            f"{statistics.median(firsts):.2f} s, at most {max(firsts):.2f}; {len(disturbed['losses'])} losses and the weights "
+            f"{'compared' if row.wrong else 'identical'}"
+        )
+
+    return case
+
+
+def _wake(lab: Lab, row: Row) -> None:
+    """The first call after a nap beside the driver's own restore of the same program without curb, in turns."""
+    packages = lab.need("torch")
+    lab.built("bin/curb")
+    argv = lab.python("suspend_train.py", "torch", "large", "turns")
+    job = lab.job(row.name, _CAP, suspend={"idle": _IDLE})
+    driver = _Checkpoints()
+    wakes, restores, outs = [], [], []
+    with lab.bare(argv, f"{row.name} bare", packages) as bare, lab.capped(argv, job, packages) as session:
+        for one in (bare, session):
+            one.expect("training", 180)
+        held = session.held_mib()
+        for _ in range(2 if lab.quick else _WAKES):
+            _until_out(session)
+            wakes.append(_turn(session, steps=1)["first_s"])
+            _until_out(session)  # so that the two do not share the bus
+            outs.append(driver.out(bare.pid))
+            restores.append(driver.back(bare.pid))
+        for one in (bare, session):
+            _turn(one, steps=1)
+            _end(one)
+    row.goes_on = True
+    ended = [message for message in job.log.messages() if "the nap has ended" in message]
+    own = [_restore_of(message) for message in ended[: len(wakes)]]
+    over = [wake - restore for wake, restore in zip(wakes, own, strict=True)]
+    wake, restore = statistics.median(wakes), statistics.median(own)
+    row.expect(
+        statistics.median(over) <= restore * (_RATIO - 1) + _MORE_S,
+        f"a wake-up took {statistics.median(over):.3f} s more than the driver's restore in it, {restore:.3f} s",
+    )
+    row.details = {"held_mib": held, "wakes_s": wakes, "of_them_restore_s": own, "bare_restores_s": restores, "out_bare": outs}
+    row.add_note(
+        f"{held:,.0f} MiB: the first call after a nap took {wake:.3f} s ({_spread(wakes)}), of them the driver's restore {restore:.3f} "
+        f"({_spread(own)}): {wake / restore:.3f}, {statistics.median(over) * 1e3:.0f} ms more; restore and unlock of the same program "
+        f"without curb {statistics.median(restores):.3f} s ({_spread(restores)})"
+    )
+
+
+def _restore_of(message: str) -> float:
+    """The seconds that the driver's restore took, by "… 8.85 GiB back on the device in 2.1 s (4.2 GiB/s)"."""
+    found = re.search(r"([\d.]+) ([MG])iB back on the device in [\d.]+ m?s \(([\d.]+) ([MG])iB/s\)", message)
+    if not found:
+        raise RuntimeError(f"the log does not say how long the restore took: {message}")
+    moved, unit, rate, rate_unit = found.groups()
+    return float(moved) / float(rate) * {("M", "G"): 1 / 1024, ("G", "M"): 1024}.get((unit, rate_unit), 1)
+
+
+def _pages(lab: Lab, row: Row) -> None:
+    """What of the way out is page faults of host memory: with the kernel's huge pages always, on request, and never."""
+    packages = lab.need("torch")
+    mode = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not os.access(mode, os.W_OK):
+        raise Unavailable(f"{mode} cannot be written")
+    driver = _Checkpoints()
+    found = re.search(r"\[(\w+)\]", mode.read_text())
+    assert found
+    try:
+        for name in ("always", "madvise", "never"):
+            mode.write_text(name)
+            with lab.bare(lab.python("suspend_train.py", "torch", "large", "turns"), f"{row.name} {name}", packages) as session:
+                session.expect("training", 180)
+                held = session.held_mib()
+                moves = []
+                for _ in range(3):
+                    before = _faults_of(session.pid)
+                    out_s = driver.out(session.pid)
+                    after = _faults_of(session.pid)
+                    huge = _smaps(session.pid).get("AnonHugePages", 0)
+                    moves.append(
+                        {"out_s": out_s, "huge_mib": huge / 1024, "back_s": driver.back(session.pid)}
+                        | {key: after[key] - before[key] for key in after}
+                    )
+                _turn(session, steps=1)
+                _end(session)
+            row.details[name] = moves
+            best = min(moves, key=lambda move: move["out_s"])
+            row.add_note(
+                f"{name}: {held / 1024 / best['out_s']:.2f} GiB/s out, {held / 1024 / best['back_s']:.2f} back; "
+                f"{best['faults']:,} faults, {best['system_s']:.2f} s of {best['out_s']:.2f} in the kernel"
+            )
+    finally:
+        mode.write_text(found[1])
+    row.goes_on = True
+
+
+def _notebooks(lab: Lab, row: Row) -> None:
+    """Two programs of 60 % of the room each take turns; a third program, without curb, holds the rest of the GPU."""
+    packages = lab.need("torch")
+    lab.built("bin/curb")
+    turns = 4 if lab.quick else _TURNS
+    argv = lab.python("suspend_train.py", "torch", "large", "turns")
+    held: dict[str, float] = {}
+    times = []
+    leaves = {"suspend": {"when_others_wait": _IDLE}}
+    jobs = {name: lab.job(f"{row.name} {name}", "100%", {"wait": "120s"}, **leaves) for name in ("one", "other")}
+    with lab.capped(argv, jobs["one"], packages) as one:
+        one.expect("training", 180)
+        held["one"] = one.held_mib()
+        with _filled(lab, row, leave_mib=held["one"] * 2 / 3) as room:
+            with lab.capped(argv, jobs["other"], packages) as other:
+                other.expect("training", 180)
+                held["other"] = other.held_mib()
+                for turn in range(turns):
+                    session = (one, other)[turn % 2]
+                    times.append(_turn(session, steps=_TURN_STEPS)["first_s"])
+                ends = [_end(session) for session in (one, other)]
+    row.goes_on = True
+    share = held["one"] / (held["one"] + room)
+    row.expect(ends[0]["losses"][: len(ends[1]["losses"])] == ends[1]["losses"][: len(ends[0]["losses"])], "the losses differ")
+    row.expect(share > 0.5, f"a program holds {share:.0%} of the room: both fit")
+    row.details = {"held_mib": held, "room_mib": held["one"] + room, "first_call_s": times}
+    row.add_note(
+        f"{turns} turns of two programs of {held['one']:,.0f} MiB, {share:.0%} of {held['one'] + room:,.0f} MiB each: no error; the "
+        f"first call of a turn took {statistics.median(times):.1f} s, at most {max(times):.1f} s (the other leaves, this one comes "
+        f"back); the same losses"
+    )
+
+
+def _kernel(lab: Lab, row: Row) -> None:
+    """A Jupyter kernel under --nap: cells with pauses. The GPU is empty between them."""
+    lab.need("torch")
+    lab.need("ipykernel")
+    lab.need("jupyter_client")
+    from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_client.manager import KernelManager
+
+    job = lab.job(row.name, _CAP)
+    command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    options = ["--nap", "5s", "--policy", str(job.policy), "--prefix", str(job.folder), "--replace"]
+    installed = lab.curb("kernelspec", "install", *options, "--", *command)
+    row.expect(installed.returncode == 0, f"curb kernelspec install: {installed.stderr}")
+    specs = KernelSpecManager(kernel_dirs=[str(job.folder / "share/jupyter/kernels")])
+    manager = KernelManager(kernel_name="curb", kernel_spec_manager=specs)
+    used_before = lab.device.used()
+    manager.start_kernel(env=lab.environment({"CURB_LIBRARY": str(lab.library)}), cwd=str(job.folder))
+    assert manager.provisioner and manager.provisioner.pid
+    client = manager.blocking_client()
+    cells = [
+        "import torch; w = torch.randn(3, 8192, 8192, 10, device='cuda'); torch.cuda.synchronize(); print(w.sum().item())",
+        "print(w.sum().item())",
+        "x = w[0, :, :, 0]; y = (x @ x).sum().item(); print(y)",
+        "print(w.sum().item(), (x @ x).sum().item() == y)",
+    ]
+    said, took, marks, left = [], [], [], []
+    try:
+        with Watch([lab.device], manager.provisioner.pid, used_before) as watch:
+            start = time.monotonic()
+            client.start_channels()
+            client.wait_for_ready(timeout=60)
+            for number, cell in enumerate(cells, 1):
+                begun = time.monotonic()
+                marks.append((begun - start, f"cell {number}"))
+                said.append(_run(client, cell))
+                took.append(time.monotonic() - begun)
+                deadline = time.monotonic() + 30
+                while watch.held > _LEFT_MIB * MIB and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                left.append(watch.held / MIB)
+                time.sleep(3)
+            end = time.monotonic()
+            changes = watch.changes()
+            peak = watch.peak / MIB
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    row.goes_on = True
+    row.peak_mib = round(peak, 1)
+    row.expect(said[0] == said[1], f"the sum changed in a nap: {said[0]!r}, {said[1]!r}")
+    row.expect(said[3].endswith("True") and said[3].split()[0] == said[0], f"the results changed in a nap: {said}")
+    row.expect(max(left) <= _LEFT_MIB, f"{max(left):.0f} MiB were held 30 s after a cell")
+    row.details = {"cells_s": took, "said": said, "left_mib": left}
+    held = [(at - start, bytes_ / 2**30) for at, bytes_ in changes]
+    title = "A notebook under curb run --nap 5s: what it holds of the GPU"
+    row.figures["nap"] = figure.held_alone(title, held, marks, end - start)
+    row.add_note(
+        f"{len(cells)} cells of a Jupyter kernel: {row.peak_mib:,.0f} MiB at most, 0 between cells; the cells took "
+        + ", ".join(f"{seconds:.1f}" for seconds in took)
+        + " s, of which the wake-ups are the most"
+    )
+
+
+def _run(client: Any, cell: str) -> str:
+    """Runs it, and returns what it printed. Raises ProgramFailed with its traceback."""
+    printed: list[str] = []
+
+    def heard(message: dict[str, Any]) -> None:
+        if message["header"]["msg_type"] == "stream":
+            printed.append(message["content"]["text"])
+
+    reply = client.execute_interactive(cell, output_hook=heard, timeout=120)
+    if reply["content"]["status"] != "ok":
+        raise ProgramFailed("\n".join(reply["content"]["traceback"]))
+    return "".join(printed).strip()
+
+
+def _turn(session: Session, steps: int = _TURN_STEPS) -> dict[str, Any]:
+    session.tell(f"train {steps}")
+    return session.expect("trained", 180)
+
+
+def _end(session: Session) -> dict[str, Any]:
+    session.tell("end")
+    done = session.expect("done", 120)
+    time.sleep(2 * _IDLE_MS / 1e3)  # so that a program ends in a nap too
+    session.end()
+    return done
+
+
+def _until_out(session: Session) -> None:
+    """Waits until the process holds nothing of the GPU. Raises ProgramFailed."""
+    deadline = time.monotonic() + _LONGEST_NAP_S
+    while session.watch.held > _LEFT_MIB * MIB:
+        if time.monotonic() > deadline or not session.running():
+            raise ProgramFailed(f"{session.watch.held / MIB:,.0f} MiB are held after a pause of {_LONGEST_NAP_S:.0f} s{session.tail()}")
+        time.sleep(0.01)
+
+
+@contextmanager
+def _filled(lab: Lab, row: Row, leave_mib: float) -> Iterator[float]:
+    """Another program holds the device but for so much, which it returns as it came out."""
+    with lab.bare(lab.python("grab.py"), f"{row.name} filler") as filler:
+        filler.expect("ready", 60)
+        filler.tell(f"take {int((lab.device.free() / MIB - leave_mib) // _PIECE_MIB)} {_PIECE_MIB}")
+        row.expect(not filler.expect("taken", 60)["refused"], "the device could not be filled")
+        yield lab.device.free() / MIB
+        filler.end()
+
+
+def _spread(seconds: list[float]) -> str:
+    return f"{min(seconds):.3f} to {max(seconds):.3f}"
+
+
+class _Checkpoints:
+    """The driver's own way out and back of another process."""
+
+    def __init__(self) -> None:
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._driver.cuInit(0)
+
+    def out(self, pid: int) -> float:
+        """Returns how long the move took, in seconds, without the wait for what is under way."""
+        self._call("Lock", pid)
+        return self._call("Checkpoint", pid)
+
+    def back(self, pid: int) -> float:
+        return self._call("Restore", pid) + self._call("Unlock", pid)
+
+    def _call(self, what: str, pid: int) -> float:
+        begin = time.monotonic()
+        status = getattr(self._driver, f"cuCheckpointProcess{what}")(pid, None)
+        if status != 0:
+            raise RuntimeError(f"cuCheckpointProcess{what} returned {status}")
+        return time.monotonic() - begin
+
+
+def _faults_of(pid: int) -> dict[str, float]:
+    """The process's page faults, and its seconds in the kernel and outside."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    tick = os.sysconf("SC_CLK_TCK")
+    return {"faults": int(fields[7]), "user_s": int(fields[11]) / tick, "system_s": int(fields[12]) / tick}
+
+
+def _smaps(pid: int) -> dict[str, int]:
+    lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return {words[0].rstrip(":"): int(words[1]) for words in lines}
+
+
+def _by_command(lab: Lab, row: Row) -> None:
+    """`curb suspend --until-used`: a nap by command, ended by the next call."""
+    packages = lab.need("torch")
+    with lab.capped(lab.python("suspend_train.py", "torch", "small", "turns"), lab.job(row.name, _SMALL_CAP), packages) as session:
+        session.expect("training", 180)
+        answer = curb_json(lab, "suspend", session, "--until-used")
+        _until_out(session)
+        first = _turn(session)["first_s"]
+        _end(session)
+    row.goes_on = True
+    row.expect(answer["status"] == 0, f"curb suspend --until-used: {answer}")
+    row.details = {"answer": answer, "first_call_s": first}
+    row.add_note(f"out by command, back with the next call in {first:.2f} s")
+
+
+NAP: dict[str, Case] = {
+    "nap, torch": nap_case("torch", 10),
+    "nap, jax": nap_case("jax", 30),
+    "nap, tensorflow": nap_case("tensorflow", 30),
+    "nap, cupy": nap_case("cupy", 10),
+    "nap, numba": nap_case("numba", 10),
+    "nap, by command": _by_command,
+    "nap, two notebooks": _notebooks,
+    "nap, a Jupyter kernel": _kernel,
+    "nap, wake-up": _wake,
+    "nap, host pages": _pages,
+}

@@ -1,0 +1,54 @@
+"""A DataLoader whose workers compute on the GPU, as the process that trains does: `job_loader.py WORKERS BATCHES MIB`.
+
+Each worker takes MIB for each batch and leaves it in its cache. Says the sums of the batches and the losses.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+
+import torch  # noqa: E402
+from talk import say, wait  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+_WIDTH = 512
+
+
+class Augmented(Dataset[torch.Tensor]):
+    def __init__(self, batches: int, mib: int) -> None:
+        self._batches, self._mib = batches, mib
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        torch.use_deterministic_algorithms(True)
+        work = torch.full((self._mib << 18,), float(index), device="cuda")
+        x = torch.randn(64, _WIDTH, generator=torch.Generator().manual_seed(index)).cuda()
+        return (x.tanh() + work[:1] / (index + 1)).cpu()
+
+
+def main(workers: int, batches: int, mib: int) -> None:
+    torch.manual_seed(1)
+    torch.use_deterministic_algorithms(True)
+    model = nn.Linear(_WIDTH, _WIDTH).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    loader = DataLoader(Augmented(batches, mib), num_workers=workers, multiprocessing_context="spawn", batch_size=None)
+    sums, losses = [], []
+    for x in loader:
+        sums.append(x.double().sum().item())
+        loss = (model(x.cuda()) - x.cuda()).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    say("trained", losses=[losses, sums])
+    wait()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,56 @@
+"""One of the ranks that torchrun starts, all of them on one GPU: `job_ranks.py STEPS MIB`.
+
+DistributedDataParallel over gloo (NCCL does not put two ranks on the same device). Between two steps the ranks take MIB each,
+one after the other, and leave it in PyTorch's cache, so that the caches of all do not fit under the job's cap. Rank 0 says
+the losses of all.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from talk import say  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+_BATCH, _WIDTH = 128, 512
+_EVERY = 5
+
+
+def main(steps: int, mib: int) -> None:
+    torch.manual_seed(1)
+    torch.use_deterministic_algorithms(True)
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.GELU(), nn.Linear(_WIDTH, 16)).cuda())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(7 + rank)
+    x = torch.randn(_BATCH, _WIDTH, generator=generator).cuda()
+    y = torch.randn(_BATCH, 16, generator=generator).cuda()
+    losses = []
+    for number in range(steps):
+        loss = (model(x) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if number % _EVERY == 0:
+            for turn in range(ranks):
+                if turn == rank:
+                    torch.ones(mib << 18, device="cuda").sum().item()
+                dist.barrier()
+    all_losses: list[list[float]] = [[] for _ in range(ranks)]
+    dist.all_gather_object(all_losses, losses)
+    if rank == 0:
+        say("trained", losses=all_losses)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+main(int(sys.argv[1]), int(sys.argv[2]))
