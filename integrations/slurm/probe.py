@@ -11,11 +11,10 @@ import sys
 import time
 
 MIB = 1 << 20
-RELEASE_THRESHOLD = 4
+RELEASE_THRESHOLD, RESERVED_MEM_CURRENT = 4, 5
 for setting in ("CURB_SIM_MEMORY=16GiB", "CURB_SIM_GPUS=2"):  # where Slurm hands no environment on
     os.environ.setdefault(*setting.split("="))
 driver = ctypes.CDLL(sys.argv[1] + "/libcuda.so.1")
-driver.curb_sim_held.restype = ctypes.c_uint64
 context, block, free, total = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_size_t()
 
 
@@ -51,9 +50,10 @@ else:
     call("cuMemPoolSetAttribute", pool, RELEASE_THRESHOLD, ctypes.byref(ctypes.c_uint64(2**64 - 1)))
     call("cuMemAllocAsync", ctypes.byref(block), ctypes.c_size_t(1024 * MIB), None)
     call("cuMemFreeAsync", block, None)
-    before = driver.curb_sim_held(0)
+    reserved = ctypes.c_uint64(1)
     print("ready", flush=True)
-    while driver.curb_sim_held(0) > before - 1000 * MIB:
+    while reserved.value:
         time.sleep(0.02)
+        call("cuMemPoolGetAttribute", pool, RESERVED_MEM_CURRENT, ctypes.byref(reserved))
     print("gave back", flush=True)
     time.sleep(0.5)  # the client of a release waits for its answer
