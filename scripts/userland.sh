@@ -1,9 +1,10 @@
 # shellcheck shell=bash
 # Sourced by scripts that try something in a userland that has nothing yet: made by debootstrap, as root.
 
-# userland SUITE FOLDER: bookworm, trixie, noble, … as debootstrap has it, from debian_mirror, in a folder that is not there.
+# userland SUITE FOLDER [ARCHITECTURE]: bookworm, trixie, noble, … as debootstrap has it, from debian_mirror, in a folder that
+# is not there. The kernel must be able to start the programs of another architecture (binfmt_misc).
 userland() {
-    local suite=$1 folder=$2 recipe components=main mirror
+    local suite=$1 folder=$2 architecture=${3:-$(dpkg --print-architecture)} recipe components=main mirror
     ((EUID == 0)) || fail "a userland can be set up by root alone"
     command -v debootstrap >/dev/null || fail "there is no debootstrap" "install it: apt-get install debootstrap"
     mirror=$(debian_mirror)
@@ -12,7 +13,11 @@ userland() {
     [[ $recipe != */gutsy ]] || components=main,universe # Ubuntu's all follow that one
     mkdir -p "$folder"
     chmod 755 "$folder" # for apt's own user
-    debootstrap --variant=minbase --components="$components" "$suite" "$folder" "$mirror" >"$folder.log" 2>&1 || {
+    # In two stages, because debootstrap does not ask the kernel about another architecture.
+    {
+        debootstrap --foreign --arch="$architecture" --variant=minbase --components="$components" "$suite" "$folder" "$mirror" &&
+            chroot "$folder" /debootstrap/debootstrap --second-stage
+    } >"$folder.log" 2>&1 || {
         tail -n 20 "$folder.log" >&2
         fail "debootstrap failed; all that it said is in $folder.log"
     }
