@@ -235,9 +235,10 @@ TEST_CASE("curb doctor tells two installed versions apart") {
     bytes[note + 8] = '9';  // another version
     const Outcome outcome = doctor_beside(bytes);
     finds_nothing(outcome);
-    std::string out = outcome.out;  // filled to the width
-    CHECK_THAT(out, contains("note") && contains(command.string() + " (9" + (CURB_VERSION + 1) + ") is installed too"));
-    CHECK_THAT(out, contains("a shell here starts " + command.string()) && contains("remove curb from " + folder.string()));
+    CHECK_THAT(outcome.out,
+               contains("note") && contains(command.string() + " (9" + (CURB_VERSION + 1) + ") is installed too"));
+    CHECK_THAT(outcome.out,
+               contains("a shell here starts " + command.string()) && contains("remove curb from " + folder.string()));
 }
 
 TEST_CASE("curb doctor finds a folder for control sockets that cannot be written to") {
