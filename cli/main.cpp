@@ -7,7 +7,10 @@
 #include <exception>
 
 #include "command.hpp"
+#include "control/version_note.hpp"
 #include "terminal.hpp"
+
+CURB_VERSION_NOTE(CURB_VERSION);
 
 // In the order of the help; a command that has commands stands before them.
 #define CURB_COMMANDS(X)  \

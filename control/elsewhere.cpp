@@ -49,7 +49,8 @@ int open_in_root(int root, const std::string &path) {
     open_how how{};
     how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
     how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-    return static_cast<int>(::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how));
+    // glibc has SYS_openat2 since 2.32.
+    return static_cast<int>(::syscall(__NR_openat2, root, path.c_str(), &how, sizeof how));
 }
 
 }  // namespace

@@ -4,11 +4,12 @@
 # in full here. Not CMAKE_SYSROOT: CMake would then take /usr/include for a folder like any other, and name it.
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES CURB_SYSROOT)
 if(NOT IS_DIRECTORY "${CURB_SYSROOT}/usr/include")
-  message(FATAL_ERROR "packaging/old-glibc.cmake needs -DCURB_SYSROOT=FOLDER, which packaging/sysroot makes")
+  message(FATAL_ERROR "packaging/old-glibc.cmake needs -DCURB_SYSROOT=FOLDER, which packaging/sysroot amd64 makes")
 endif()
 set(triplet x86_64-linux-gnu)
 set(CMAKE_C_COMPILER ${triplet}-gcc)
 set(CMAKE_CXX_COMPILER ${triplet}-g++)
+set(CMAKE_LIBRARY_PATH ${CURB_SYSROOT}/usr/lib/${triplet}) # its ncurses
 
 execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-libgcc-file-name OUTPUT_VARIABLE libgcc COMMAND_ERROR_IS_FATAL ANY)
 get_filename_component(libgcc ${libgcc} DIRECTORY)

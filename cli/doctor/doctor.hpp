@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -78,6 +79,23 @@ struct LibraryCondition {
     std::string python_clash;            // folder of Python packages that holds ours and PyPI's other `curb`; or empty
 };
 
+// A command `curb` of this machine, and the library that it uses.
+struct Installation {
+    std::string command, library;
+    std::string version;  // of the command; empty: the file names none
+    std::string removal;  // how to remove it: "pip uninstall curb-gpu in /venv"
+};
+struct Installations {
+    Installation own;                  // this command
+    std::string first;                 // the command that a shell here starts; empty: none is in PATH
+    std::vector<Installation> others;  // in PATH, /usr/local/bin and /usr/bin
+};
+Installations installations();
+// The wheel is called curb-gpu because PyPI has another project of the name curb. Both install a Python module `curb`,
+// and pip lets the later one overwrite the other's files. Returns the folder under `prefix` in which both are
+// installed, or "".
+std::string python_clash(const std::filesystem::path &prefix);
+
 // /etc/ld.so.preload, which the loader reads for every process of the machine.
 struct PreloadFile {
     bool names_curb = false;
@@ -101,6 +119,7 @@ struct MachineCondition {
     DriverCondition driver;
     NvmlGpus nvml = std::vector<GpuState>();
     LibraryCondition library;
+    Installations installations;
     PreloadFile preload_file;
     RuntimeCondition runtime;
     PolicyCondition policy;

@@ -83,28 +83,6 @@ DriverCondition driver_condition() {
     return out;
 }
 
-// The wheel is called curb-gpu because PyPI has another project of the name curb. Both install a Python module `curb`,
-// and pip lets the later one overwrite the other's files. Returns the folder under `prefix` in which both are
-// installed, or "".
-std::string python_clash(const fs::path &prefix) {
-    std::error_code error;
-    for (fs::directory_iterator lib(prefix / "lib", error), end; !error && lib != end; lib.increment(error)) {
-        if (!lib->path().filename().string().starts_with("python3")) continue;
-        for (const char *name : {"site-packages", "dist-packages"}) {
-            bool ours = false, other = false;
-            std::error_code missing;
-            fs::directory_iterator package(lib->path() / name, missing);
-            for (; !missing && package != end; package.increment(missing)) {
-                const std::string entry = package->path().filename().string();
-                ours = ours || (entry.starts_with("curb_gpu-") && entry.ends_with(".dist-info"));
-                other = other || (entry.starts_with("curb-") && entry.ends_with("-info"));
-            }
-            if (ours && other) return lib->path() / name;
-        }
-    }
-    return "";
-}
-
 LibraryCondition library_condition() {
     LibraryCondition out;
     const auto found = find_library();
@@ -311,6 +289,7 @@ MachineCondition inspect_machine() {
     else
         out.nvml = "NVML has not answered for " + std::to_string(kNvmlPatience.count()) + " s";
     out.library = library_condition();
+    out.installations = installations();
     out.preload_file = preload_file();
     out.runtime = runtime_condition();
     out.policy = policy_condition();

@@ -144,6 +144,29 @@ void judge(const LibraryCondition &library, Findings &out) {
               "pip uninstall curb, then pip install --force-reinstall curb-gpu");
 }
 
+std::string named(const std::string &path, const std::string &version) {
+    return path + (version.empty() ? " (of unknown version)" : " (" + version + ")");
+}
+
+void judge(const Installations &all, const LibraryCondition &library, Findings &out) {
+    const Check check("installations", out);
+    const Installation &own = all.own;
+    const std::string used = library.elf ? library.elf->version : "";
+    check.note(library.elf && !own.version.empty() && used != own.version,
+               "this command is " + named(own.command, own.version) + ", and its library " + named(library.path, used),
+               "install both from one package, or correct CURB_LIBRARY");
+    for (const Installation &other : all.others) {
+        const bool is_the_same = !other.version.empty() && other.version == own.version;
+        const std::string both = fmt::format(
+            "{} is installed too{}; this is {}, which uses {}", named(other.command, other.version),
+            other.library.empty() ? "" : ", with " + other.library, named(own.command, own.version), library.path);
+        check.ok(is_the_same, both) ||
+            check.note(
+                true, both + (all.first.empty() ? "" : "; a shell here starts " + all.first),
+                "remove one (" + own.removal + "; or " + other.removal + "), or start the one you mean by its path");
+    }
+}
+
 void judge(const PreloadFile &file, const Check &check) {
     check.problem(!file.missing.empty(), "/etc/ld.so.preload names " + file.missing + ", which is not there",
                   "correct /etc/ld.so.preload, or install curb again") ||
@@ -265,6 +288,7 @@ Findings examine(const MachineCondition &facts) {
     judge(facts.driver, out);
     judge(facts.nvml, facts.driver, facts.view, out);
     judge(facts.library, out);
+    judge(facts.installations, facts.library, out);
     judge(facts.preload_file, Check("ld.so.preload", out));
     judge(facts.runtime, Check("runtime-folder", out));
     judge(facts.policy, out);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "control/descriptor.hpp"
+#include "control/version_note.hpp"
 #include "policy/words.hpp"
 
 namespace curb::cli {
@@ -21,7 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 using Found = policy::Result<fs::path, std::string>;
 
-constexpr int kMostHeaders = 512;  // a program has a dozen
+constexpr const char *kName = "libcurb.so";
+constexpr int kMostHeaders = 512;      // a program has a dozen
+constexpr unsigned kMostNotes = 4096;  // bytes; it has a hundred
 
 class File {
   public:
@@ -41,15 +44,38 @@ class File {
     control::Descriptor file_;
 };
 
+// Returns the version in a segment of notes: each has sizes of owner and text, a type, the owner, the text. Empty if
+// none is curb's.
+std::string version_in(std::string_view notes) {
+    constexpr std::size_t kHeader = 12;
+    const auto aligned = [](std::size_t size) { return (size + 3) / 4 * 4; };
+    for (std::size_t at = 0; at + kHeader <= notes.size();) {
+        std::uint32_t header[3];  // sizes of owner and text, type
+        std::memcpy(header, notes.data() + at, kHeader);
+        const std::size_t text = at + kHeader + aligned(header[0]), end = text + aligned(header[1]);
+        if (end > notes.size()) break;
+        const std::string_view owner = notes.substr(at + kHeader, header[0]);
+        if (owner == std::string_view(control::kNoteOwner, sizeof control::kNoteOwner) &&
+            header[2] == control::kVersionNote)
+            return std::string(notes.substr(text, header[1])).c_str();
+        at = end;
+    }
+    return {};
+}
+
 template <class Header, class Segment>
 std::optional<Elf> read_as(const File &file, int bits) {
     Header header{};
     if (!file.read(&header, sizeof header, 0)) return std::nullopt;
-    Elf out{bits, header.e_machine, {}};
+    Elf out{bits, header.e_machine, {}, {}};
     for (int i = 0; i < header.e_phnum && i < kMostHeaders; ++i) {
         Segment segment{};
         if (!file.read(&segment, sizeof segment, header.e_phoff + std::uint64_t{header.e_phentsize} * unsigned(i)))
             break;
+        if (segment.p_type == PT_NOTE && segment.p_align <= 4 && segment.p_filesz <= kMostNotes) {
+            std::string notes(segment.p_filesz, '\0');
+            if (file.read(notes.data(), notes.size(), segment.p_offset)) out.version += version_in(notes);
+        }
         if (segment.p_type != PT_INTERP || segment.p_filesz == 0 || segment.p_filesz > PATH_MAX) continue;
         std::string name(segment.p_filesz, '\0');
         if (file.read(name.data(), name.size(), segment.p_offset)) out.interpreter = name.c_str();
@@ -101,12 +127,15 @@ std::string architecture_of(const Elf &elf) {
 }
 
 Found find_library() {
-    constexpr const char *kName = "libcurb.so";
     if (const char *named = std::getenv("CURB_LIBRARY"); named != nullptr && *named != '\0') {
         return first_of({fs::absolute(named)}, "shared library that CURB_LIBRARY names",
                         "correct or unset CURB_LIBRARY");
     }
-    const fs::path lib = prefix() / "lib";
+    return find_library_under(prefix());
+}
+
+Found find_library_under(const fs::path &prefix) {
+    const fs::path lib = prefix / "lib";
     std::vector<fs::path> candidates{lib / kName, lib / "curb" / kName};
     std::error_code error;
     for (fs::directory_iterator entry(lib, error), end; !error && entry != end; entry.increment(error)) {

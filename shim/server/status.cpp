@@ -7,6 +7,7 @@
 #include "allocators.hpp"
 #include "bypass.hpp"
 #include "clock.hpp"
+#include "control/version_note.hpp"
 #include "devices.hpp"
 #include "nap.hpp"
 #include "policy/flags.hpp"
@@ -18,6 +19,8 @@
 #include "reports.hpp"
 #include "trace.hpp"
 #include "wait_queue.hpp"
+
+CURB_VERSION_NOTE(CURB_VERSION);
 
 namespace curb::shim::status {
 namespace {

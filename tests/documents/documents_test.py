@@ -72,9 +72,10 @@ AFTER = {
 """A line that needs another first."""
 NOT_RUN = {
     "scripts/build": "it makes what is tested here; scripts/try-clean begins with it",
-    "pip install ./curb_gpu-*.whl": "packaging/try runs it with each Python",
-    "apt install ./curb_*.deb ./curb-sim_*.deb": "packaging/try runs it in new userlands",
-    "scripts/package --test": "minutes; it is run for a release",
+    "pip install --no-index --find-links . curb-gpu": "packaging/try runs it with each Python",
+    "apt install ./curb_*_amd64.deb ./curb-sim_*_amd64.deb": "packaging/try runs it in new userlands",
+    "scripts/package --test": "minutes; scripts/test --nightly runs it",
+    "scripts/test-aarch64": "an hour, and it needs root",
     "scripts/demo": "scripts/test and scripts/try-clean run it",
     "scripts/test": "it runs this test",
     "scripts/test --quick": "it runs this test",
@@ -93,7 +94,7 @@ NOT_RUN = {
     "sbatch --gpu-mem=6GiB train.sh": "needs Slurm; integrations/slurm/test submits such jobs",
     "srun --gres=shard:1 python train.py": "as sbatch",
     "scancel --signal=URG JOBID": "as sbatch",
-    "apt install ./curb_*.deb ./slurm-wlm-curb_*.deb": "packaging/try runs it in new userlands",
+    "apt install ./curb_*_amd64.deb ./slurm-wlm-curb_*_amd64.deb": "packaging/try runs it in new userlands",
     "$EDITOR /etc/slurm/plugstack.conf.d/curb.conf": "packaging/check edits it in a new userland",
     "kubectl apply -f pod.yaml": "needs a cluster; integrations/kubernetes/test checks the manifest and has podman run the pod",
     "kubectl apply -f nodes.yaml": "as kubectl apply -f pod.yaml",

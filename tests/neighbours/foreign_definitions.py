@@ -13,15 +13,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+AARCH64 = 183
+"""e_machine of an ELF header, its bytes 18 and 19."""
 LIBRARIES = re.compile(r"3fmt\d+v\d+|6spdlog|8nlohmann|4curb")
 
 
-def definitions(names: dict[str, str]) -> str:
+def definitions(names: dict[str, str], trap: str) -> str:
     lines = []
     names = {"neighbour_foreign_definitions": "T"} | names
     for name, kind in sorted(names.items()):
         section, type_ = (".text", "@function") if kind in "tTwWi" else (".data", "@object")
-        body = "ud2" if section == ".text" else ".skip 64"
+        body = trap if section == ".text" else ".skip 64"
         lines.append(f"{section}\n.globl {name}\n.type {name}, {type_}\n.p2align 4\n{name}:\n{body}\n")
     return "".join(lines) + '.section .note.GNU-stack,"",@progbits\n'
 
@@ -33,8 +35,9 @@ def main() -> int:
     rows = (line.split() for line in told.splitlines())
     names = {name: kind for _, kind, name in (row for row in rows if len(row) == 3)
              if re.fullmatch(r"(_Z|__cxa_|__gxx_)\w+", name) and kind.lower() in "twvbdri"}
-    curbs.write_text(definitions({name: kind for name, kind in names.items() if LIBRARIES.search(name)}))
-    all_of_them.write_text(definitions(names))
+    trap = "udf #0" if int.from_bytes(library.read_bytes()[18:20], "little") == AARCH64 else "ud2"
+    curbs.write_text(definitions({name: kind for name, kind in names.items() if LIBRARIES.search(name)}, trap))
+    all_of_them.write_text(definitions(names, trap))
     return 0
 
 

@@ -219,6 +219,28 @@ TEST_CASE("curb doctor says that a PID is of no process, of a thread, or of a zo
         CHECK_THAT(problems(doctor(machine, 2)), contains("is a thread of the kernel"));
 }
 
+TEST_CASE("curb doctor tells two installed versions apart") {
+    const Machine machine;
+    const fs::path folder = fs::path(machine.runtime()) / "other", command = folder / "bin/curb";
+    fs::create_directories(folder / "bin");
+    std::string bytes = contents(CURB_BINARY);
+    const std::size_t note = bytes.find(std::string("curb\0\0\0", 8) + CURB_VERSION);
+    REQUIRE(note != std::string::npos);
+    const auto doctor_beside = [&](const std::string &text) {
+        std::ofstream(command, std::ios::binary) << text;
+        fs::permissions(command, fs::perms::owner_all);
+        return doctor(machine, Words{}, {{"PATH", command.parent_path().string() + ":/bin"}});
+    };
+    CHECK_THAT(doctor_beside(bytes).out, contains(command.string() + " (" CURB_VERSION ") is installed too"));
+    bytes[note + 8] = '9';  // another version
+    const Outcome outcome = doctor_beside(bytes);
+    finds_nothing(outcome);
+    CHECK_THAT(outcome.out,
+               contains("note") && contains(command.string() + " (9" + (CURB_VERSION + 1) + ") is installed too"));
+    CHECK_THAT(outcome.out,
+               contains("a shell here starts " + command.string()) && contains("remove curb from " + folder.string()));
+}
+
 TEST_CASE("curb doctor finds a folder for control sockets that cannot be written to") {
     const Machine machine;
     const auto read_only = [&] {

@@ -18,7 +18,7 @@ using curb::policy::GiB;
 
 namespace {
 
-const Elf kOurs{64, EM_X86_64, "/lib64/ld-linux-x86-64.so.2"};
+const Elf kOurs{64, EM_X86_64, "/lib64/ld-linux-x86-64.so.2", {}};
 constexpr int kPid = 4711;
 
 // A capped process on a GPU.
@@ -40,7 +40,7 @@ MachineCondition machine() {
     out.driver.has_device_files = true;
     out.nvml = std::vector<GpuState>(1);
     out.library.path = "/usr/lib/curb/libcurb.so";
-    out.library.elf = Elf{64, EM_X86_64, {}};
+    out.library.elf = Elf{64, EM_X86_64, {}, {}};
     out.library.command = kOurs;
     out.library.mode = 0644;
     out.library.folder_mode = 0755;
@@ -219,6 +219,25 @@ TEST_CASE("libcurb.so must exist, fit this machine, and be writable by its owner
          [](M &m) { m.library.not_carried = "LD_PRELOAD cannot carry the path '/a b'; install curb under another"; });
     with(note, "site-packages also has PyPI's curb, another project", "pip uninstall curb",
          [](M &m) { m.library.python_clash = "/venv/lib/python3.11/site-packages"; });
+    with(note, "this command is /usr/bin/curb (0.2.0), and its library /usr/lib/curb/libcurb.so (0.1.0)",
+         "CURB_LIBRARY", [](M &m) {
+             m.installations.own = {"/usr/bin/curb", "/usr/lib/curb/libcurb.so", "0.2.0", ""};
+             m.library.elf->version = "0.1.0";
+         });
+    const auto two = with.after([](M &m) {
+        m.installations = {{"/venv/bin/curb", "/venv/lib/curb/libcurb.so", "0.2.0", "pip uninstall curb-gpu"},
+                           "/usr/bin/curb",
+                           {{"/usr/bin/curb", "/usr/lib/curb/libcurb.so", "0.1.0", "apt remove curb"}}};
+        m.library.path = "/venv/lib/curb/libcurb.so";
+        m.library.elf->version = "0.2.0";
+    });
+    two(note,
+        "/usr/bin/curb (0.1.0) is installed too, with /usr/lib/curb/libcurb.so; this is /venv/bin/curb (0.2.0), which "
+        "uses /venv/lib/curb/libcurb.so; a shell here starts /usr/bin/curb",
+        "remove one (pip uninstall curb-gpu; or apt remove curb)");
+    two(note, "/usr/bin/curb (of unknown version)", "by its path",
+        [](M &m) { m.installations.others[0].version.clear(); });
+    two(ok, "/usr/bin/curb (0.2.0) is installed too", "", [](M &m) { m.installations.others[0].version = "0.2.0"; });
     with(note, "every program of this machine is under curb", "", [](M &m) { m.preload_file = {true, ""}; });
     with(problem, "names /gone/libcurb.so", "/etc/ld.so.preload", [](M &m) {
         m.preload_file = {true, "/gone/libcurb.so"};
@@ -320,14 +339,14 @@ TEST_CASE("why libcurb.so is not in a process, the first cause that is enough") 
     const Examined<P> with(process());
     const auto preloads = with.after([](P &p) {
         p.preload = "/opt/curb/libcurb.so";
-        p.preloaded = {{"/opt/curb/libcurb.so", true, Elf{64, EM_X86_64, {}}}};
+        p.preloaded = {{"/opt/curb/libcurb.so", true, Elf{64, EM_X86_64, {}, {}}}};
     });
     const auto missing = preloads.after([](P &p) { p.preloaded[0].there = false; });
     with(problem, "its program is for 32-bit x86, and libcurb.so for x86-64", "no 32-bit programs", [](P &p) {
-        p.program = Elf{32, EM_386, "/lib/ld-linux.so.2"};
+        p.program = Elf{32, EM_386, "/lib/ld-linux.so.2", {}};
     });
     with(problem, "its program is for aarch64", "install curb for aarch64", [](P &p) {
-        p.program = Elf{64, EM_AARCH64, "/lib/ld-linux-aarch64.so.1"};
+        p.program = Elf{64, EM_AARCH64, "/lib/ld-linux-aarch64.so.1", {}};
     });
     with(problem, "statically linked", "dynamically", [](P &p) {
         p.program->interpreter.clear();
@@ -499,8 +518,8 @@ TEST_CASE("read_elf reads the class, machine and interpreter of ELF files, and o
         return out;
     };
     const auto read = [&](const std::string &text) { return read_elf(folder.write("file", text)); };
-    CHECK(read(header(32, EM_386)) == Elf{32, EM_386, ""});
-    CHECK(read(header(64, EM_AARCH64)) == Elf{64, EM_AARCH64, ""});
+    CHECK(read(header(32, EM_386)) == Elf{32, EM_386, "", {}});
+    CHECK(read(header(64, EM_AARCH64)) == Elf{64, EM_AARCH64, "", {}});
     CHECK_FALSE(read(header(64, EM_X86_64).substr(0, 40)));
     CHECK_FALSE(read("#!/bin/sh\n"));
     CHECK_FALSE(read(""));
@@ -508,12 +527,12 @@ TEST_CASE("read_elf reads the class, machine and interpreter of ELF files, and o
     std::string lies = header(64, EM_X86_64);  // headers that are not there
     lies[offsetof(Elf64_Ehdr, e_phnum)] = 100;
     lies[offsetof(Elf64_Ehdr, e_phentsize)] = 56;
-    CHECK(read(lies) == Elf{64, EM_X86_64, ""});
+    CHECK(read(lies) == Elf{64, EM_X86_64, "", {}});
     const auto self = read_elf("/proc/self/exe");
     REQUIRE(self);
     CHECK_FALSE(self->interpreter.empty());
-    CHECK(architecture_of(Elf{32, EM_386, ""}) == "32-bit x86");
-    CHECK(architecture_of(Elf{64, 243, ""}) == "machine 243 (64 bits)");
+    CHECK(architecture_of(Elf{32, EM_386, "", {}}) == "32-bit x86");
+    CHECK(architecture_of(Elf{64, 243, "", {}}) == "machine 243 (64 bits)");
 }
 
 TEST_CASE("read_elf opens regular files only") {

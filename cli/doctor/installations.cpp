@@ -1,0 +1,94 @@
+// Finds the commands `curb` of this machine, who installed them, and PyPI's other project of that name.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <sstream>
+
+#include "doctor.hpp"
+#include "libraries.hpp"
+
+namespace curb::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns the first folder of Python packages under `prefix` of which `holds` is true; "" if there is none.
+std::string python_folder(const fs::path &prefix, const std::function<bool(const fs::path &)> &holds) {
+    std::error_code error;
+    for (fs::directory_iterator lib(prefix / "lib", error), end; !error && lib != end; lib.increment(error)) {
+        if (!lib->path().filename().string().starts_with("python3")) continue;
+        for (const char *name : {"site-packages", "dist-packages"})
+            if (holds(lib->path() / name)) return lib->path() / name;
+    }
+    return "";
+}
+
+// True if pip has installed the project there.
+bool has_project(const fs::path &folder, const std::string &name) {
+    std::error_code error;
+    for (fs::directory_iterator package(folder, error), end; !error && package != end; package.increment(error)) {
+        const std::string entry = package->path().filename().string();
+        if (entry.starts_with(name + "-") && entry.ends_with("-info")) return true;
+    }
+    return false;
+}
+
+std::string removal_from(const fs::path &prefix) {
+    const bool is_wheel =
+        !python_folder(prefix, [](const fs::path &folder) { return has_project(folder, "curb_gpu"); }).empty();
+    if (is_wheel) return "pip uninstall curb-gpu, with the pip of " + prefix.string();
+    if (prefix == "/usr") return "apt remove curb (or dnf)";
+    return "remove curb from " + prefix.string();
+}
+
+// Returns the absolute folders in PATH, in their order.
+std::vector<fs::path> path_folders() {
+    const char *path = std::getenv("PATH");
+    std::istringstream words(path != nullptr ? path : "");
+    std::vector<fs::path> out;
+    for (std::string folder; std::getline(words, folder, ':');)
+        if (folder.starts_with('/')) out.emplace_back(folder);
+    return out;
+}
+
+Installation installation(const fs::path &command) {
+    Installation out;
+    out.command = command;
+    if (const auto elf = read_elf(command)) out.version = elf->version;
+    const fs::path prefix = command.parent_path().parent_path();
+    if (const auto library = find_library_under(prefix)) out.library = *library;
+    out.removal = removal_from(prefix);
+    return out;
+}
+
+}  // namespace
+
+std::string python_clash(const fs::path &prefix) {
+    return python_folder(
+        prefix, [](const fs::path &folder) { return has_project(folder, "curb_gpu") && has_project(folder, "curb"); });
+}
+
+Installations installations() {
+    Installations out;
+    std::error_code error;
+    const fs::path own = fs::read_symlink("/proc/self/exe", error);
+    out.own = installation(own);
+    std::vector<fs::path> folders = path_folders(), known{own};
+    const std::size_t in_path = folders.size();
+    folders.insert(folders.end(), {"/usr/local/bin", "/usr/bin"});
+    for (std::size_t i = 0; i < folders.size(); ++i) {
+        const fs::path named = folders[i] / "curb";
+        if (::access(named.c_str(), X_OK) != 0 || !fs::is_regular_file(named, error)) continue;
+        if (out.first.empty() && i < in_path) out.first = named;
+        const fs::path file = fs::canonical(named, error);
+        if (error || std::find(known.begin(), known.end(), file) != known.end()) continue;
+        known.push_back(file);
+        out.others.push_back(installation(file));
+    }
+    return out;
+}
+
+}  // namespace curb::cli
