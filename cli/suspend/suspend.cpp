@@ -188,7 +188,7 @@ class Suspending : Moving {
 
     int done(const suspended::Record &record, Seconds lock_time, Seconds time) {
         const bool waits = gate_.is_closed();
-        gate_.leave_closed();
+        if (waits) gate_.leave_closed();
         const auto now = nvml_gpus();
         const auto left_on = [&](const std::string &uuid) { return now ? held_on(*now, uuid, pid_) : 0; };
         Bytes held = 0, left = 0;
@@ -197,6 +197,7 @@ class Suspending : Moving {
             left += left_on(gpu.uuid);
         }
         const Bytes out = held - std::min(held, left);
+        gate_.report(out);
         if (options_.nap) {
             print(fmt::format("out {}\n", out));
             return 0;

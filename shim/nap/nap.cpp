@@ -26,6 +26,7 @@
 #include "policy/idle.hpp"
 #include "policy/size.hpp"
 #include "thunks.hpp"
+#include "trace.hpp"
 #include "wait_queue.hpp"
 #include "waiting.hpp"
 #include "worker_signal.hpp"
@@ -52,6 +53,31 @@ constinit std::atomic<int> refusals{0};  // in a row
 constinit std::atomic<bool> refused_since_poll{false};
 constinit std::atomic<bool> wanted{false}, was_wanted{false};  // by begin_soon()
 constinit std::atomic<bool> by_request{false};                 // the nap that begins
+
+// How the process has left its GPUs, with how many bytes; when the gate opened at its last return, and how long the
+// resume took.
+enum class Left : std::uint8_t { no, by_nap, by_command };
+constinit std::atomic<Left> left{Left::no};
+constinit std::atomic<policy::Bytes> left_bytes{0};
+constinit std::atomic<std::uint64_t> opened_ms{0}, resume_took_ms{0};
+
+// The gate opens.
+void opened() noexcept {
+    const Left how = left.exchange(Left::no, std::memory_order_acq_rel);
+    if (how == Left::no) return;
+    const std::uint64_t now = now_ms(), called = called_ms.load(std::memory_order_acquire),
+                        resume = resume_took_ms.exchange(0, std::memory_order_acq_rel);
+    opened_ms.store(now, std::memory_order_release);
+    trace::back(left_bytes.load(std::memory_order_relaxed), how == Left::by_nap && called != 0 ? now - called : resume);
+}
+
+void note_out(Left how, policy::Bytes bytes) noexcept {
+    left_bytes.store(bytes, std::memory_order_relaxed);
+    resume_took_ms.store(0, std::memory_order_relaxed);
+    gate::on_open(opened);
+    left.store(how, std::memory_order_release);
+    trace::out(bytes, how == Left::by_nap ? "nap" : "suspend");
+}
 
 struct Shared {
     std::mutex mutex;
@@ -143,8 +169,12 @@ bool wait_and_come_back(Helper &helper) {
     read([] { return false; });
     if (helper.end() != 0) bring_back();
     const std::uint64_t since = called_ms.load(std::memory_order_acquire);
-    const std::uint64_t waited_ms = since == 0 ? 0 : now_ms() - since;
-    note([&](control::NapStatus &now) { now.waited_ms = waited_ms; });
+    const std::uint64_t end_ms = gate::is_closed() ? now_ms() : opened_ms.load(std::memory_order_acquire);
+    const std::uint64_t waited_ms = since == 0 ? 0 : end_ms - std::min(end_ms, since);
+    note([&](control::NapStatus &now) {
+        now.waited_ms = waited_ms;
+        now.waited_total_ms += waited_ms;
+    });
     const std::string waited = since == 0 ? "" : ", and a call waited " + std::to_string(waited_ms) + " ms for its end";
     log::write(LogLevel::info, "the nap has ended" + waited + (last.empty() ? "" : ": " + last));
     return true;
@@ -175,8 +205,14 @@ void take_nap(const std::string &host_memory) {
         return refuse(first.value_or("the command curb ended without a word"));
     }
     refusals.store(0, std::memory_order_relaxed);
+    note_out(Left::by_nap, *bytes);
     note([&](control::NapStatus &now) {
-        now = {.out = true, .since = control::unix_now(), .count = now.count + 1, .bytes = *bytes, .refused = {}};
+        now.out = true;
+        now.since = control::unix_now();
+        ++now.count;
+        now.bytes = *bytes;
+        now.bytes_total += *bytes;
+        now.refused.clear();
     });
     log::write(LogLevel::info, "a nap begins: " + policy::format_human(*bytes) +
                                    " moved to host memory; the next call of CUDA ends it");
@@ -186,7 +222,9 @@ void take_nap(const std::string &host_memory) {
     const bool is_back = wait_and_come_back(helper);
     phase.store(Phase::in, std::memory_order_release);
     note_in();
-    if (is_back) gate::open();
+    if (!is_back) return;
+    gate::open();
+    opened();  // it may have been open before the nap was noted
 }
 
 // Out of host memory: whatever has been done, the process comes back.
@@ -298,7 +336,15 @@ std::optional<std::uint64_t> poll() noexcept try {
     return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());
 }
 
-bool stay_out() noexcept { return change_from_out(Phase::staying_out); }
+bool stay_out() noexcept {
+    if (!change_from_out(Phase::staying_out)) return false;
+    Left by_nap = Left::by_nap;
+    left.compare_exchange_strong(by_nap, Left::by_command, std::memory_order_acq_rel);
+    return true;
+}
+
+void left_by_command(policy::Bytes bytes) noexcept { note_out(Left::by_command, bytes); }
+void brought_back(std::uint64_t took_ms) noexcept { resume_took_ms.store(took_ms, std::memory_order_release); }
 
 std::optional<control::NapStatus> status() {
     if (!was_wanted.load(std::memory_order_acquire) && !has_naps(process::snapshot()->policy.suspend))

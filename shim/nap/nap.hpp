@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "control/status.hpp"
+#include "policy/size.hpp"
 
 namespace curb::shim::nap {
 
@@ -20,6 +21,11 @@ void begin_soon() noexcept;
 // For `curb suspend`: a process that naps stays out until `curb resume`, and its calls no longer bring it back. False
 // if it does not nap.
 bool stay_out() noexcept;
+
+// For `curb suspend` and `curb resume`: the process is out, with so many bytes in host memory, or comes back, which
+// took so long: the gate opens next. For the trace.
+void left_by_command(policy::Bytes bytes) noexcept;
+void brought_back(std::uint64_t took_ms) noexcept;
 
 // nullopt if the policy has no naps and none was asked for. Thread-safe. May throw std::bad_alloc.
 std::optional<control::NapStatus> status();

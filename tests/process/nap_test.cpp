@@ -3,6 +3,7 @@
 
 #include "capped.hpp"
 #include "simulated.hpp"
+#include "traces.hpp"
 
 namespace {
 
@@ -110,13 +111,46 @@ TEST_CASE("a nap is seen, and so is its end") {
     CHECK_THAT(machine.curb({"ps"}).out, contains("naps since") && contains("until its next CUDA call"));
     CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("in host memory until its next CUDA call"));
     CHECK_THAT(machine.curb({"ps", "--json"}).out, contains(R"("state":"napping")"));
-    CHECK_THAT(machine.curb({"metrics"}).out, contains("curb_napping{") && contains("curb_naps_total{"));
+    CHECK_THAT(machine.curb({"metrics"}).out,
+               contains("curb_napping{") && contains("curb_naps_total{") && contains("curb_nap_bytes_total{"));
     CHECK_THAT(machine.curb({"doctor"}).out, contains("1 napping: " + program.id()));
     CHECK_THAT(machine.curb({"doctor", program.id()}).out, contains("naps: its memory is in host memory"));
     CHECK(within(30s, [&] {  // by the time it is asked it may nap again
         REQUIRE(program.answers("check") == "right");
         return machine.curb({"ps", program.id()}).out.find("so far; a call waited") != std::string::npos;
     }));
+}
+
+TEST_CASE("naps and suspends are in the trace and in its report, and a replay passes over them") {
+    const Machine machine;
+    const std::string file = machine.folder() / "trace.json";
+    Program program(machine, with(napping(machine, R"("idle": "500ms")"), {{"CURB_TRACE", file}}));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, program));
+    CHECK(program.answers("check") == "right");
+    const Outcome out = machine.curb({"suspend", program.id()});  // in its GPUs, or in the next nap
+    INFO(out.err);
+    REQUIRE(out.status == 0);
+    REQUIRE(machine.curb({"resume", program.id()}).status == 0);
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+    const ReadTrace read = read_trace(file);
+    const std::vector<Event> left = read.of(What::out), back = read.of(What::back);
+    REQUIRE(left.size() >= 2);
+    REQUIRE(back.size() == left.size());
+    CHECK(left[0].text == "nap");
+    for (std::size_t i = 0; i < left.size(); ++i) {
+        CHECK(left[i].bytes >= 2048 * kMiB);
+        CHECK(back[i].bytes == left[i].bytes);
+        CHECK(back[i].ns > left[i].ns);
+        CHECK((i + 1 == left.size() || left[i + 1].ns >= back[i].ns));
+    }
+    CHECK(back[0].duration_ns > 0);
+    CHECK(back[0].duration_ns < back[0].ns - left[0].ns);
+    CHECK_THAT(machine.curb({"report", file}).out, contains("Out of its GPUs ") && contains("by a nap, for "));
+    const Outcome replayed = machine.curb({"replay", file, "--cap", "8GiB"});
+    INFO(replayed.err);
+    CHECK(replayed.status == 0);
 }
 
 TEST_CASE("curb suspend makes a nap a suspend, which a call does not end; curb resume ends a nap until the next") {

@@ -39,6 +39,10 @@ struct GateRequest {
     // GPUs. nullopt: the calls go on.
     std::optional<std::uint64_t> close_for;
     bool nap = false;  // instead: the process begins a nap now; Status::nap says what becomes of it
+    // For the trace: the process is out, and so many bytes are in host memory; the calls go on because it is back,
+    // which took so many milliseconds.
+    policy::Bytes moved = 0;
+    std::uint64_t took_ms = 0;
     friend bool operator==(const GateRequest &, const GateRequest &) = default;
 };
 using Request = std::variant<StatusRequest, policy::ReleaseRequest, CapRequest, GateRequest>;
