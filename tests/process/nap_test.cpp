@@ -100,6 +100,36 @@ TEST_CASE("questions to a process do not keep it from its nap") {
     CHECK(program.answers("check") == "right");
 }
 
+TEST_CASE("a process that polls NVML has its last figures in a nap, which goes on") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "500ms")"));
+    REQUIRE(program.answers("hold 2048") == "held");
+    const std::string figures = program.answers("figures");
+    CHECK_THAT(figures, contains(" 34 76000"));
+    REQUIRE(within(30s, [&] {  // it polls all the time, and naps all the same
+        CHECK(program.answers("figures") == figures);
+        return machine.state(program.pid()) == "checkpointed";
+    }));
+    for (int i = 0; i < 20; ++i) {
+        CHECK(program.answers("figures") == figures);
+        std::this_thread::sleep_for(20ms);
+    }
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    CHECK(nap_of(machine, program)["count"] == 1);
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a call of NVML whose answer is not known ends a nap") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    const std::string name = program.answers("name");
+    REQUIRE(is_out(machine, program));
+    CHECK(program.answers("name") == name);
+    REQUIRE(is_out(machine, program));
+    CHECK_THAT(program.answers("figures"), contains(" 34 76000"));
+    CHECK(program.finish() == 0);
+}
+
 TEST_CASE("a nap is seen, and so is its end") {
     const Machine machine;
     Program program(machine, napping(machine));

@@ -23,6 +23,7 @@
 
 #include "families.hpp"
 #include "memory.hpp"
+#include "nvml_abi.h"
 
 using namespace scenario;
 
@@ -338,6 +339,42 @@ std::string fork_child_that_stays() {
     return std::to_string(child);
 }
 
+// Calls NVML as Python programs do: each function is looked up in the library.
+template <class Function>
+Function *of_nvml(const char *name) {
+    static void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    return reinterpret_cast<Function *>(dlsym(library, name));
+}
+#define NVML(function) of_nvml<decltype(function)>(#function)
+nvmlDevice_t first_gpu() {
+    static nvmlDevice_t gpu = nullptr;
+    if (gpu) return gpu;
+    EXPECT_EQ(NVML(nvmlInit_v2)(), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetHandleByIndex_v2)(0, &gpu), NVML_SUCCESS);
+    return gpu;
+}
+// What loggers of metrics poll.
+std::string figures_of_nvml() {
+    nvmlMemory_t memory{};
+    nvmlMemory_v2_t second{.version = nvmlMemory_v2, .total = 0, .reserved = 0, .free = 0, .used = 0};
+    nvmlUtilization_t rates{};
+    unsigned degrees = 0, milliwatts = 0;
+    EXPECT_EQ(NVML(nvmlDeviceGetMemoryInfo)(first_gpu(), &memory), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetMemoryInfo_v2)(first_gpu(), &second), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetUtilizationRates)(first_gpu(), &rates), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetTemperature)(first_gpu(), NVML_TEMPERATURE_GPU, &degrees), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetPowerUsage)(first_gpu(), &milliwatts), NVML_SUCCESS);
+    std::ostringstream out;
+    for (const auto figure : {memory.total, memory.used, second.used}) out << figure / MiB << ' ';
+    out << rates.gpu << ' ' << degrees << ' ' << milliwatts;
+    return out.str();
+}
+std::string name_by_nvml() {
+    char name[96] = "";
+    EXPECT_EQ(NVML(nvmlDeviceGetName)(first_gpu(), name, sizeof name), NVML_SUCCESS);
+    return name;
+}
+
 // For so many seconds, takes a block of 30 GiB, works with it, and gives it back. Returns how many it was given.
 std::string take_turns(std::uint64_t seconds) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
@@ -443,6 +480,8 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"exec", [](const auto &) { return become_another(); }},
     {"turns", [](const Numbers &of) { return take_turns(of.mib); }},
     {"utilise", [](const Numbers &of) { return curb_sim_set_utilization(static_cast<unsigned>(of.mib)), "ok"; }},
+    {"figures", [](const auto &) { return figures_of_nvml(); }},
+    {"name", [](const auto &) { return name_by_nvml(); }},
     {"work and rest", [](const Numbers &of) { return work_and_rest(of.mib); }},
 };
 
