@@ -186,6 +186,7 @@ template <class Io>
 void describe(Io &io, Is<GateReport> auto &value) {
     io("closed", value.closed);
     io.where_set("why", value.why);
+    io.where_set("stays", value.stays);
     io.where_set("napped", value.napped);
     io.where_set("waits_for", value.waits_for);
     io.where_set("bypasses", value.bypasses);

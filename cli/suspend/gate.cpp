@@ -32,6 +32,7 @@ std::optional<std::string> Gate::close(policy::Duration patience, bool force) {
         const auto report = ask(pid_, closing());
         asked_ = std::chrono::steady_clock::now();
         closed_ = report && report->closed;
+        if (report && !report->stays.empty()) return report->stays + "; curb release gives back what it caches";
         if (!closed_) {
             if (force) return std::nullopt;
             return fmt::format(

@@ -25,6 +25,7 @@
 #include "policy/duration.hpp"
 #include "policy/idle.hpp"
 #include "policy/size.hpp"
+#include "shared.hpp"
 #include "thunks.hpp"
 #include "trace.hpp"
 #include "wait_queue.hpp"
@@ -111,11 +112,13 @@ void refuse(const std::string &why) {
     log::write(is_new ? LogLevel::info : LogLevel::debug, "no nap now: " + why);
 }
 
-bool is_in_its_gpus() noexcept {
+std::optional<CUprocessState> state_by_driver() noexcept {
     CUprocessState state{};
-    return driver_behind_gate().cuCheckpointProcessGetState(getpid(), &state) == CUDA_SUCCESS &&
-           state == CU_PROCESS_STATE_RUNNING;
+    if (driver_behind_gate().cuCheckpointProcessGetState(getpid(), &state) != CUDA_SUCCESS) return std::nullopt;
+    return state;
 }
+
+bool is_in_its_gpus() noexcept { return state_by_driver() == CU_PROCESS_STATE_RUNNING; }
 
 // Brings the process back, whatever happens to helpers: it waits for room as long as it takes.
 void bring_back() {
@@ -187,8 +190,12 @@ void take_nap(const std::string &host_memory) {
         std::uint64_t none = 0;
         called_ms.compare_exchange_strong(none, now_ms(), std::memory_order_acq_rel);
     });
+    // Before the gate closes: without an answer it could not be seen later whether the process is back.
+    if (!state_by_driver())
+        return refuse("the driver cannot move processes out of their GPUs; that takes 570 or newer");
     if (!gate::close(kMove))
         return refuse("the kernel has no membarrier, so it is not known which calls are under way");
+    if (const std::string why = stays(); !why.empty()) return refuse(why);
     if (const std::string why = bypassing(); !why.empty()) return refuse(why);
     if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100)) {
         if (by_request.load(std::memory_order_relaxed)) return refuse("a call of CUDA is under way");
@@ -320,7 +327,7 @@ std::optional<std::uint64_t> poll() noexcept try {
         state.emplace();
         return next;
     }
-    if (gate::was_called() || gate::call_under_way() || captures::any()) state->period.used(now);
+    if (gate::was_called() || gate::call_under_way()) state->period.used(now);
     const auto due = [&] {
         return state->period.due(now, backed_off(idle)) ||
                (state->period.due(now, backed_off(beside)) && others_wait());
@@ -334,6 +341,17 @@ std::optional<std::uint64_t> poll() noexcept try {
     return next;
 } catch (...) {
     return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());
+}
+
+std::string stays() noexcept try {
+    if (captures::any()) return "a graph capture is under way";
+    if (shared::any())
+        return "it shares GPU memory with other processes (CUDA IPC or exported handles), and the driver cannot move "
+               "such "
+               "memory";
+    return {};
+} catch (...) {
+    return "no host memory";
 }
 
 bool stay_out() noexcept {

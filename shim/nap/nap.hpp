@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "control/status.hpp"
 #include "policy/size.hpp"
@@ -17,6 +18,9 @@ std::optional<std::uint64_t> poll() noexcept;
 // For `curb suspend --until-used`: begins a nap now, whatever the policy says. status() tells what becomes of it.
 // Thread-safe.
 void begin_soon() noexcept;
+
+// Returns why the process cannot leave its GPUs now, as far as it can tell itself; empty: it can. Thread-safe.
+std::string stays() noexcept;
 
 // For `curb suspend`: a process that naps stays out until `curb resume`, and its calls no longer bring it back. False
 // if it does not nap.

@@ -89,7 +89,7 @@ const std::vector<Reply> kReplies = {
     CapReport{
         {{0, "GPU-1", 1, 2, policy::Size{policy::Size::Unit::bytes, 2}, true, 3}, {1, "GPU-2", {}, {}, {}, false, 4}}},
     GateReport(),
-    GateReport{false, true, "w", "f", {{"l", "h"}}},
+    GateReport{false, true, "w", "s", "f", {{"l", "h"}}},
     ReleaseReport{},
     ReleaseReport{"SIGUSR1", {{Step::pools, kLeast, 0.25, "graph capture"}, {Step::frameworks, 1, 1234.5, ""}}, 44.25},
     ReleaseReport{"", {}, 0, {"TensorFlow"}},

@@ -69,6 +69,7 @@ struct GateReport {
     bool closed = false;           // new calls wait
     bool napped = false;           // the process was out by a nap; now it stays out
     std::string why;               // not closed
+    std::string stays;             // why the process cannot leave its GPUs now; it is not closed either
     std::string waits_for;         // a function that a thread is in and that must return before the process is moved
     std::vector<Bypass> bypasses;  // libraries whose calls do not wait; only when the gate was open before
     friend bool operator==(const GateReport &, const GateReport &) = default;
