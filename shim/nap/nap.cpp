@@ -197,7 +197,7 @@ void take_nap(const std::string &host_memory) {
         return refuse("the kernel has no membarrier, so it is not known which calls are under way");
     if (const std::string why = stays(); !why.empty()) return refuse(why);
     if (const std::string why = bypassing(); !why.empty()) return refuse(why);
-    if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100)) {
+    if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100) || wait_queue::any()) {
         if (by_request.load(std::memory_order_relaxed)) return refuse("a call of CUDA is under way");
         return gate::open();  // it is not idle
     }
@@ -327,7 +327,8 @@ std::optional<std::uint64_t> poll() noexcept try {
         state.emplace();
         return next;
     }
-    if (gate::was_called() || gate::call_under_way()) state->period.used(now);
+    // A process out of its GPUs whose request waits would wait for itself to come back, and so hold up others.
+    if (gate::was_called() || gate::call_under_way() || wait_queue::any()) state->period.used(now);
     const auto due = [&] {
         return state->period.due(now, backed_off(idle)) ||
                (state->period.due(now, backed_off(beside)) && others_wait());

@@ -58,7 +58,7 @@ class Crowd {
         bool is_quiet = true;
         for (int i = 0; i < kPrograms; ++i) {
             if (!works_[i]) continue;
-            const std::string answer = programs_[i]->says(1ms);
+            const std::string answer = programs_[i]->says(5ms);
             if (answer.empty()) {
                 is_quiet = false;
                 continue;
