@@ -136,7 +136,7 @@ class Crowd {
 TEST_CASE("programs with eight threads and memory of every family go through naps unharmed", "[fork-child]") {
     const std::uint64_t wanted = matrix::figure(matrix::Name::naps);
     Crowd crowd;
-    const auto until = std::chrono::steady_clock::now() + (matrix::is_nightly() ? 100min : 4min);
+    const auto until = std::chrono::steady_clock::now() + (matrix::is_nightly() ? 220min : 4min);
     while (crowd.naps() < wanted && std::chrono::steady_clock::now() < until) {
         crowd.disturb();
         crowd.poll(true);
