@@ -90,6 +90,8 @@ void describe(Io &io, Is<NapStatus> auto &value) {
     io("bytes", value.bytes);
     io("waited_ms", value.waited_ms);
     io("refused", value.refused);
+    io.where_set("bytes_total", value.bytes_total);
+    io.where_set("waited_total_ms", value.waited_total_ms);
 }
 template <class Io>
 void describe(Io &io, Is<Refusal> auto &value) {
@@ -177,11 +179,14 @@ template <class Io>
 void describe(Io &io, Is<GateRequest> auto &value) {
     io("close_for", value.close_for);
     io.where_set("nap", value.nap);
+    io.where_set("moved", value.moved);
+    io.where_set("took_ms", value.took_ms);
 }
 template <class Io>
 void describe(Io &io, Is<GateReport> auto &value) {
     io("closed", value.closed);
     io.where_set("why", value.why);
+    io.where_set("stays", value.stays);
     io.where_set("napped", value.napped);
     io.where_set("waits_for", value.waits_for);
     io.where_set("bypasses", value.bypasses);

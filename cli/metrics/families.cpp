@@ -149,7 +149,9 @@ void add_process(Families &out, const ViewProcess &process) {
         out.add(Id::napping, labels, nap->out ? 1 : 0);
         out.add(Id::naps, labels, nap->count);
         out.add(Id::nap_bytes, labels, nap->bytes);
+        out.add(Id::nap_bytes_total, labels, nap->bytes_total);
         out.add(Id::nap_waited, labels, nap->waited_ms);
+        out.add(Id::nap_waited_total, labels, nap->waited_total_ms);
     }
     out.add(Id::policy_unusable, labels, status.policy.unusable ? 1 : 0);
     out.add(Id::policy_rejected, labels, status.policy.error.empty() ? 0 : 1);

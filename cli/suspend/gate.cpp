@@ -14,24 +14,25 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLease{3000}, kAskAgain{500}, kPatience{2000};
 
-policy::Result<control::GateReport, std::string> ask(int pid, std::optional<milliseconds> close_for) {
-    control::GateRequest request;
-    if (close_for) request.close_for = static_cast<std::uint64_t>(close_for->count());
+policy::Result<control::GateReport, std::string> ask(int pid, const control::GateRequest &request) {
     return report_in<control::GateReport>(pid, control::ask(pid, request, kPatience));
 }
+
+control::GateRequest closing() { return {.close_for = static_cast<std::uint64_t>(kLease.count())}; }
 
 }  // namespace
 
 Gate::~Gate() {
-    if (closed_) open_gate(pid_);
+    if (closed_) open_gate(pid_, milliseconds(0));
 }
 
 std::optional<std::string> Gate::close(policy::Duration patience, bool force) {
     const auto until = std::chrono::steady_clock::now() + patience;
     for (;;) {
-        const auto report = ask(pid_, kLease);
+        const auto report = ask(pid_, closing());
         asked_ = std::chrono::steady_clock::now();
         closed_ = report && report->closed;
+        if (report && !report->stays.empty()) return report->stays + "; curb release gives back what it caches";
         if (!closed_) {
             if (force) return std::nullopt;
             return fmt::format(
@@ -53,14 +54,26 @@ std::optional<std::string> Gate::close(policy::Duration patience, bool force) {
 }
 
 bool Gate::turn_nap_into_suspend() {
-    const auto report = ask(pid_, kLease);
+    const auto report = ask(pid_, closing());
     return report && report->napped;
 }
 
 void Gate::keep_closed() {
     if (!closed_ || std::chrono::steady_clock::now() < asked_ + kAskAgain) return;
     asked_ = std::chrono::steady_clock::now();
-    static_cast<void>(ask(pid_, kLease));
+    static_cast<void>(ask(pid_, closing()));
+}
+
+void Gate::leave_closed() {
+    closed_ = false;
+    is_left_ = true;
+}
+
+void Gate::report(policy::Bytes moved) const {
+    if (!is_left_) return;
+    control::GateRequest request = closing();
+    request.moved = moved;
+    static_cast<void>(ask(pid_, request));  // a library of an older curb does not know that
 }
 
 policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration patience) {
@@ -86,6 +99,11 @@ policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration p
     }
 }
 
-void open_gate(int pid) { static_cast<void>(ask(pid, std::nullopt)); }
+void open_gate(int pid, policy::Duration took) {
+    control::GateRequest request;
+    request.took_ms = static_cast<std::uint64_t>(took.count());
+    // A library of an older curb does not know how to be told the time.
+    if (!ask(pid, request) && request.took_ms != 0) static_cast<void>(ask(pid, control::GateRequest()));
+}
 
 }  // namespace curb::cli

@@ -30,13 +30,15 @@ class Gate {
     // it opens the gate by itself, since curb may have been killed.
     void keep_closed();
     // The process is out: the gate stays closed when this object goes.
-    void leave_closed() { closed_ = false; }
+    void leave_closed();
+    // Reports to a process that was left so how many bytes are in host memory, for its trace.
+    void report(policy::Bytes moved) const;
     // True if the process's calls wait now.
     [[nodiscard]] bool is_closed() const { return closed_; }
 
   private:
     int pid_;
-    bool closed_ = false;
+    bool closed_ = false, is_left_ = false;
     std::chrono::steady_clock::time_point asked_;
 };
 
@@ -44,7 +46,8 @@ class Gate {
 // moved, or why it stays.
 policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration patience);
 
-// Opens the gate of a process that runs again. (If it cannot be asked, its next call opens it, 0.1 s later.)
-void open_gate(int pid);
+// Opens the gate of a process that runs again; `took`: the way back. (If it cannot be asked, its next call opens it,
+// 0.1 s later.)
+void open_gate(int pid, policy::Duration took);
 
 }  // namespace curb::cli

@@ -170,7 +170,8 @@ class Resuming : Moving {
                              cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(left.error),
                              "; its state is " + left.name(), "again");
         suspended::remove(target_.process);
-        if (target_.under_curb) open_gate(pid_);
+        if (target_.under_curb)
+            open_gate(pid_, std::chrono::duration_cast<policy::Duration>(time.value_or(Seconds(0))));
         if (answer({{"pid", pid_},
                     {"resumed", true},
                     {"bytes", bytes},

@@ -70,7 +70,7 @@ const control::trace::Gpu *Recording::gpu(int ordinal) const noexcept {
 std::vector<int> gpus_of(const Recording &recording) {
     std::array<bool, kMostGpus> seen{};
     for (const Moment &moment : recording.events)
-        if (moment.what != What::step && moment.what != What::dropped) seen[moment.gpu] = true;
+        if (!moment.is_of_process()) seen[moment.gpu] = true;
     for (const control::trace::Gpu &gpu : recording.header.gpus)
         if (gpu.gpu >= 0 && gpu.gpu < kMostGpus) seen[static_cast<std::size_t>(gpu.gpu)] = true;
     std::vector<int> out;

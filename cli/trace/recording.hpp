@@ -32,6 +32,10 @@ struct Moment {
     std::uint8_t gpu = 0;     // ordinal
 
     [[nodiscard]] bool moves_memory() const noexcept { return what == What::alloc || what == What::free; }
+    // True if it concerns the process: then `gpu` says nothing.
+    [[nodiscard]] bool is_of_process() const noexcept {
+        return what == What::step || what == What::out || what == What::back || what == What::dropped;
+    }
     [[nodiscard]] std::uint64_t duration_ns() const noexcept {
         return moves_memory() || what == What::stack ? 0 : pointer;
     }

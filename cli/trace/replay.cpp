@@ -37,7 +37,7 @@ class Run {
 
     Replayed of(int gpu, bool to_first_refusal) {
         for (const Moment &event : recording_.events) {
-            if (event.gpu != gpu && event.what != What::step) continue;
+            if (event.gpu != gpu && !event.is_of_process()) continue;
             if (event.ns > now_) {
                 if (!pending_.empty()) advance(event.ns);
                 now_ = event.ns;
@@ -75,7 +75,7 @@ class Run {
             fall_back();
             return;
         }
-        if (event.what == What::dropped) return;
+        if (event.is_of_process()) return;
         const Bytes before = held();
         recorded_.take(event);
         if (event.moves_memory()) undo(event);

@@ -92,6 +92,8 @@ struct Walk {
             }
             case What::books:
             case What::step:
+            case What::out:
+            case What::back:
             case What::dropped: break;
         }
         out.at_end = held.sum;
@@ -174,12 +176,50 @@ void add_step(std::vector<Release> &releases, const Recording &recording, const 
     release.bytes = policy::plus(release.bytes, moment.bytes);
 }
 
+void add_absence(std::vector<Absence> &absences, const Recording &recording, const Moment &moment) {
+    const auto bytes = static_cast<policy::Bytes>(moment.bytes);
+    const bool is_out = !absences.empty() && !absences.back().wake_ns;
+    if (moment.what == What::out) {
+        if (!is_out) absences.push_back({moment.ns, recording.last_ns, recording.text(moment), bytes, std::nullopt});
+        return;
+    }
+    if (!is_out) absences.push_back({recording.first_ns, moment.ns, "", bytes, std::nullopt});
+    absences.back().ended_ns = std::max(moment.ns, absences.back().began_ns);
+    absences.back().wake_ns = moment.duration_ns();
+}
+
 // ---- words ----
 
 std::string times(std::size_t n) { return n == 1 ? "once" : std::to_string(n) + " times"; }
 
 std::string stamp(std::int64_t unix_ns, const char *format) {
     return local_time(unix_ns / static_cast<std::int64_t>(kSecond), format);
+}
+
+// "Out of its GPUs 3 times (naps), 2 min 5 s together, with at most 2.5 GiB in host memory; its way back took at most
+// 410 ms."
+std::string absences_text(const std::vector<Absence> &absences) {
+    std::uint64_t together = 0, longest = 0;
+    policy::Bytes most = 0;
+    std::size_t naps = 0, suspends = 0;
+    for (const Absence &one : absences) {
+        together += one.ended_ns - one.began_ns;
+        longest = std::max(longest, one.wake_ns.value_or(0));
+        most = std::max(most, one.bytes);
+        naps += one.how == "nap";
+        suspends += one.how == "suspend";
+    }
+    const bool is_one = absences.size() == 1;
+    std::string by;
+    if (naps == absences.size())
+        by = is_one ? "by a nap, " : "by naps, ";
+    else if (suspends == absences.size())
+        by = is_one ? "by a suspend, " : "by suspends, ";
+    else if (naps != 0)
+        by = "by naps and suspends, ";
+    return fmt::format("Out of its GPUs {}, {}{} together, with at most {} in host memory{}.", times(absences.size()),
+                       by, span_text(together), policy::format_human(most),
+                       longest == 0 ? "" : "; the way back took at most " + span_text(longest));
 }
 
 // "refused 2 times (the cap)"
@@ -213,7 +253,9 @@ Summary summarise(const Recording &recording) {
         const Moment &moment = recording.events[i];
         if (moment.what == What::step)
             add_step(out.releases, recording, moment);
-        else if (moment.what != What::dropped)
+        else if (moment.what == What::out || moment.what == What::back)
+            add_absence(out.absences, recording, moment);
+        else if (!moment.is_of_process())
             walks[static_cast<std::size_t>(walk_of[moment.gpu])].take(moment, i);
     }
     find_live(recording, walks);
@@ -292,6 +334,7 @@ std::vector<std::string> sentences(const Recording &recording, const Summary &su
         out.push_back(control::size_text(sum.second) + " came back " + how +
                       (sum.first == 1 ? "." : " (" + times(sum.first) + ")."));
     }
+    if (!summary.absences.empty()) out.push_back(absences_text(summary.absences));
     out.insert(out.end(), recording.notes.begin(), recording.notes.end());
     return out;
 }

@@ -18,6 +18,14 @@ struct Release {
     std::int64_t bytes = 0;
 };
 
+// A time that the process spent out of its GPUs.
+struct Absence {
+    std::uint64_t began_ns = 0, ended_ns = 0;
+    std::string how;                       // "nap", "suspend"; empty: it began before the trace
+    policy::Bytes bytes = 0;               // in host memory
+    std::optional<std::uint64_t> wake_ns;  // how long its way back took; nullopt: the trace ends before
+};
+
 // A request that waited.
 struct Waited {
     std::uint64_t began_ns = 0, ended_ns = 0;
@@ -54,6 +62,7 @@ struct GpuSummary : control::trace::Gpu {  // name, uuid and total are empty if 
 struct Summary {
     std::vector<GpuSummary> gpus;
     std::vector<Release> releases;
+    std::vector<Absence> absences;
 };
 
 inline constexpr std::size_t kMostListed = 1000;  // of anything, in answers for programs

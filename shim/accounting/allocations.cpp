@@ -161,11 +161,22 @@ std::optional<Allocation> forget(CUdeviceptr pointer) noexcept {
     return allocation;
 }
 
-void share(CUdeviceptr pointer) noexcept {
+void share(CUdeviceptr pointer, bool exports) noexcept {
     auto &shard = registry().allocations.of(pointer);
     const std::scoped_lock lock(shard.mutex);
     const auto found = shard.entries.find(pointer);
-    if (found != shard.entries.end()) found->second.shared = true;
+    if (found == shard.entries.end()) return;
+    found->second.shared = true;
+    found->second.exported |= exports;
+}
+
+bool any_exported() noexcept {
+    for (auto &shard : registry().allocations.shards) {
+        const std::scoped_lock lock(shard.mutex);
+        for (const auto &[pointer, allocation] : shard.entries)
+            if (allocation.exported) return true;
+    }
+    return false;
 }
 
 void keep(CUdeviceptr pointer, const Allocation &allocation) noexcept {

@@ -16,6 +16,7 @@ struct Allocation {
     Kind kind = Kind::plain;
     bool reusable = false;  // from cuMemAlloc: may serve a later request of exactly the same size
     bool shared = false;    // another process or another device may access it
+    bool exported = false;  // another process may access it
     friend bool operator==(const Allocation &, const Allocation &) = default;
 };
 
@@ -29,8 +30,10 @@ std::optional<Allocation> find(CUdeviceptr pointer) noexcept;
 // Removes and returns the record. Call it before the driver frees the pointer: afterwards another thread may get the
 // same one. nullopt if it is unknown.
 std::optional<Allocation> forget(CUdeviceptr pointer) noexcept;
-// Sets `shared`. Ignores unknown pointers.
-void share(CUdeviceptr pointer) noexcept;
+// Sets `shared`, and `exported` if `exports`. Ignores unknown pointers.
+void share(CUdeviceptr pointer, bool exports) noexcept;
+// True if other processes may access a block.
+bool any_exported() noexcept;
 
 // Mark a block as kept, or as no longer kept (reused, or about to be freed). Both update Device::cached but not the
 // charge.

@@ -78,6 +78,7 @@ Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Devi
     pool->device = device;
     pool->charged.store(0, std::memory_order_relaxed);
     pool->threshold.start_anew();
+    pool->shared.store(false, std::memory_order_relaxed);
     pool->live.store(true, std::memory_order_seq_cst);
     entry->second = pool;
     return *pool;
@@ -300,6 +301,16 @@ void made(CUmemoryPool handle, Device *device, Kind kind) noexcept {
         ended(*before.pool);
     }
     add(handle, device, kind);
+}
+
+void share(CUmemoryPool handle) noexcept {
+    if (Pool *pool = known(handle)) pool->shared.store(true, std::memory_order_relaxed);
+}
+
+bool any_shared() noexcept {
+    const std::shared_lock lock(registry().mutex);
+    return std::any_of(registry().by_handle.begin(), registry().by_handle.end(),
+                       [](const auto &entry) { return entry.second->shared.load(std::memory_order_relaxed); });
 }
 
 Forgotten forget(CUmemoryPool handle) noexcept {

@@ -68,9 +68,10 @@ struct Pool {
     BusyCount visitors;                // threads that query the driver about it
     BusyCount settling;                // threads that have changed `charged` but not yet the ledger
     Threshold threshold;
-    std::size_t blocks = 0;  // managed blocks in use; under the lock, as the next two
-    bool destroyed = false;  // but managed blocks are still in use
-    Bytes kept_charged = 0;  // the charge for them
+    std::atomic<bool> shared{false};  // with another process
+    std::size_t blocks = 0;           // managed blocks in use; under the lock, as the next two
+    bool destroyed = false;           // but managed blocks are still in use
+    Bytes kept_charged = 0;           // the charge for them
 };
 
 // Returns the pool with this handle; null if unknown.
@@ -87,6 +88,9 @@ void graphs_trimmed() noexcept;
 void note(CUmemoryPool handle, Device *device, Kind kind) noexcept;
 // Records a new pool. If the handle is known, that pool ended without curb's knowledge and is credited.
 void made(CUmemoryPool handle, Device *device, Kind kind) noexcept;
+// The pool is shared with another process, which made it or imports it.
+void share(CUmemoryPool handle) noexcept;
+bool any_shared() noexcept;
 // Removes a pool that is about to be destroyed. The caller then owns its charge, and calls ended() after the driver has
 // destroyed the pool, or put_back() if the driver fails.
 struct Forgotten {

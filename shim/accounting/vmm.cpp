@@ -1,5 +1,6 @@
 #include "vmm.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -18,6 +19,7 @@ struct Memory : NoCopy {
     Device *device = nullptr;
     CUmemGenericAllocationHandle handle;  // from its creation
     Bytes bytes;
+    bool shared = false;  // with another process; under the lock
 };
 
 namespace {
@@ -47,11 +49,30 @@ bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) n
     return false;
 }
 
-void imported(CUmemGenericAllocationHandle handle) noexcept {
+void imported(CUmemGenericAllocationHandle handle) noexcept try {
     const std::scoped_lock lock(registry().mutex);
-    // Unknown memory needs no record: releasing its handle credits nothing.
-    if (const auto found = registry().handles.find(handle); found != registry().handles.end())
-        ++found->second.references;
+    Handle &record = registry().handles[handle];
+    ++record.references;
+    if (record.memory) return;
+    record.memory = std::make_shared<Memory>(handle, 0);  // charged to nobody here
+    record.memory->shared = true;
+} catch (...) {
+    // Releasing a handle without a record credits nothing.
+}
+
+void exported(CUmemGenericAllocationHandle handle) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    const auto found = registry().handles.find(handle);
+    if (found != registry().handles.end() && found->second.memory) found->second.memory->shared = true;
+}
+
+bool any_shared() noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    const auto is_shared = [](const std::shared_ptr<Memory> &memory) { return memory && memory->shared; };
+    return std::any_of(registry().handles.begin(), registry().handles.end(),
+                       [&](const auto &one) { return is_shared(one.second.memory); }) ||
+           std::any_of(registry().mappings.begin(), registry().mappings.end(),
+                       [&](const auto &one) { return is_shared(one.second.memory); });
 }
 
 void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept try {

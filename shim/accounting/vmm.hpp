@@ -16,8 +16,12 @@ struct Memory;  // physical memory; its last holder credits the device
 // Records a new handle of `bytes`, charged to `device`. False if host memory is exhausted.
 bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) noexcept;
 // Adds a reference if the imported handle is of this process's own memory. Other memory is charged where it was
-// created.
+// created; it is recorded without a charge.
 void imported(CUmemGenericAllocationHandle handle) noexcept;
+// The program has made the memory of this handle available to other processes.
+void exported(CUmemGenericAllocationHandle handle) noexcept;
+// True if other processes may access memory of this one, or it has memory of others.
+bool any_shared() noexcept;
 // Adds a reference under a handle that the driver returned for the memory mapped at `address`.
 void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept;
 // Records a mapping. False if host memory is exhausted.

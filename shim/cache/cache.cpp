@@ -228,7 +228,7 @@ void drop_context(CUcontext context) noexcept {
     }
 }
 
-void share(CUdeviceptr address) noexcept {
+void share(CUdeviceptr address, bool exports) noexcept {
     if (!process::active()) return;
     const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
@@ -236,7 +236,7 @@ void share(CUdeviceptr address) noexcept {
     std::size_t bytes = 0;
     if (driver().cuMemGetAddressRange_v2(&start, &bytes, address) != CUDA_SUCCESS) start = address;
     free_kept(start);
-    allocations::share(start);
+    allocations::share(start, exports);
 }
 
 void enforce() noexcept {

@@ -60,8 +60,9 @@ inline void note_work() noexcept {
 // Forgets and credits the kept blocks of a context that was destroyed. Call before other records of it are dropped.
 void drop_context(CUcontext context) noexcept;
 
-// Marks the block at this address as shared with another process or device: it is never kept. Frees it if it is kept.
-void share(CUdeviceptr address) noexcept;
+// Marks the block at this address as shared with another process (`exports`) or device: it is never kept. Frees it if
+// it is kept.
+void share(CUdeviceptr address, bool exports) noexcept;
 
 // Frees the blocks that a new policy no longer allows. Calls the driver.
 void enforce() noexcept;

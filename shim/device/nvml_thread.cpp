@@ -8,6 +8,7 @@
 
 #include "clock.hpp"
 #include "devices.hpp"
+#include "gate.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
 #include "nvml.hpp"
@@ -192,6 +193,8 @@ bool wait_for_answer(Question &question, std::uint32_t before) noexcept {
 
 std::optional<std::uint64_t> ask(Meter &meter, Figure figure, std::uint64_t argument) noexcept {
     const KeepErrno keep_errno;
+    // NVML waits while the process is out of its GPUs.
+    if (gate::is_closed() && (own_thread::is_own() || !gate::wait())) return std::nullopt;
     // Load NVML on the calling thread: it may hold the loader's lock, and curb-nvml would wait for that.
     if (ending.load(std::memory_order_seq_cst) || hangs.load(std::memory_order_seq_cst) || !nvml::ensure_loaded())
         return std::nullopt;

@@ -55,6 +55,8 @@ void changed() noexcept {
     futex_wake(changes);
 }
 
+bool any() noexcept { return listening.load(std::memory_order_seq_cst) != 0; }
+
 void Wait::end() noexcept {
     const KeepErrno keep_errno;
     for (const control::Turn *turn : turns_) delete turn;

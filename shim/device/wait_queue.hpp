@@ -87,6 +87,9 @@ class Wait : NoCopy {
     control::Turn *turns_[std::size(kOrders)]{};
 };
 
+// True if a request of this process waits. Costs one load. Thread-safe.
+bool any() noexcept;
+
 // True if another process waits in the order. Asks at most every 20 ms. Thread-safe.
 bool others_wait(Order order, const Device &device) noexcept;
 

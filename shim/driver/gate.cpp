@@ -15,7 +15,7 @@ namespace {
 
 constinit std::atomic<std::uint64_t> lease_until_ms{0};
 constinit std::atomic<bool> ending{false};
-constinit std::atomic<void (*)() noexcept> waits{nullptr};
+constinit std::atomic<void (*)() noexcept> waits{nullptr}, opens{nullptr};
 
 // How often a waiting call asks the driver whether the process is running again: another tool, or a `curb resume` that
 // was killed before it opened the gate, may have brought it back.
@@ -54,6 +54,7 @@ bool close(std::chrono::milliseconds lease) noexcept {
 }
 
 void open() noexcept {
+    if (auto *call = opens.load(std::memory_order_acquire); call && is_closed()) call();
     curb_gate.fetch_and(~kClosed, std::memory_order_seq_cst);
     futex_wake(curb_gate);
 }
@@ -64,6 +65,7 @@ const char *call_under_way() noexcept {
 }
 
 void on_wait(void (*call)() noexcept) noexcept { waits.store(call, std::memory_order_release); }
+void on_open(void (*call)() noexcept) noexcept { opens.store(call, std::memory_order_release); }
 
 void watch() noexcept { curb_gate.fetch_or(kWatched, std::memory_order_acq_rel); }
 void note_call() noexcept { curb_gate.fetch_and(~kWatched, std::memory_order_acq_rel); }

@@ -43,6 +43,8 @@ const char *call_under_way() noexcept;
 
 // Sets the function that each call of the program which begins to wait calls first. It must not block.
 void on_wait(void (*call)() noexcept) noexcept;
+// Sets the function that is called each time the gate opens, before any call passes it. It must not block.
+void on_open(void (*call)() noexcept) noexcept;
 
 // Notices whether the program calls the driver, at no cost to calls but the first one. was_called() is true if a call
 // has begun since watch().

@@ -26,8 +26,6 @@ bool may_be_ours(const char *name) noexcept {
     return *rest >= 'A' && *rest <= 'Z';
 }
 
-bool may_be_drivers(const char *name) noexcept { return may_be_ours(name) && name[0] == 'c'; }
-
 // Returns curb's export for a name of the table; null for other names.
 void *export_named(const char *name) noexcept {
     if (!may_be_ours(name)) return nullptr;
@@ -48,7 +46,10 @@ void *answer(const char *name, LookUp look_up, void *handle, const void *caller)
         return depends || look_up(RTLD_NEXT) ? wrapper : nullptr;
     }
     if (found == nullptr) return nullptr;
-    if (name[0] == 'n') return found == nvml::loaded(name) ? wrapper : found;
+    if (name[0] == 'n') {
+        if (found != nvml::loaded(name)) return found;
+        return wrapper ? wrapper : thunks::for_nvml(found, name);
+    }
     driver_behind_gate();  // fills the slots, which wrapper_of() compares with
     void *ours = wrapper_of(found);
     return ours ? ours : thunks::for_function(found, name);
@@ -67,17 +68,17 @@ void *answer_dlvsym(void *handle, const char *name, const char *version) {
 
 // Returns the address that the exports jump to. Preloads use RTLD_NEXT to reach the library behind them. glibc answers
 // that, also with our exports for a preload before curb. We answer only if no library behind curb has the name: then
-// that preload must not find our export. Other names of the driver's kind may be functions of libcuda that curb does
-// not know; if they are looked up in one library, its answer gets a thunk.
+// that preload must not find our export. Other names of the driver's kind may be functions of libcuda or NVML that curb
+// does not know; if they are looked up in one library, its answer gets a thunk.
 extern "C" __attribute__((used)) void *curb_choose_dlsym(void *handle, const char *name) noexcept {
     const bool ours = export_named(name) ? handle != RTLD_NEXT || !real::dlsym()(RTLD_NEXT, name)
-                                         : may_be_drivers(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
+                                         : may_be_ours(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
     return ours ? reinterpret_cast<void *>(&answer_dlsym) : reinterpret_cast<void *>(real::next_dlsym());
 }
 extern "C" __attribute__((used)) void *curb_choose_dlvsym(void *handle, const char *name,
                                                           const char *version) noexcept {
     const bool ours = export_named(name) ? handle != RTLD_NEXT || !real::dlvsym()(RTLD_NEXT, name, version)
-                                         : may_be_drivers(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
+                                         : may_be_ours(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
     return ours ? reinterpret_cast<void *>(&answer_dlvsym) : reinterpret_cast<void *>(real::next_dlvsym());
 }
 

@@ -14,7 +14,7 @@
 #include "real_libc.hpp"
 #include "stubs.hpp"
 
-// The functions of libcuda 13.0 are some 670, of which cudart asks for 440.
+// The functions of libcuda 13.0 are some 670, of which cudart asks for 440; monitors ask for 20 or so of NVML's.
 #define CURB_SUPPLY 768
 
 // A thunk whose slot is at `slot`: with the gate open it jumps to the address in the slot. The slot of a named thunk is
@@ -153,6 +153,7 @@ bool answers_while_closed(std::string_view name) noexcept {
 }
 
 CUresult is_ending() noexcept { return CUDA_ERROR_DEINITIALIZED; }
+nvmlReturn_t nvml_is_ending() noexcept { return NVML_ERROR_UNINITIALIZED; }
 CUresult has_no_device() noexcept { return CUDA_ERROR_NO_DEVICE; }
 CUresult lacks_function() noexcept { return CUDA_ERROR_NOT_INITIALIZED; }
 template <CUresult (*Function)() noexcept>
@@ -222,9 +223,11 @@ extern "C" __attribute__((used)) CURB_INTERNAL void *curb_thunk_target(std::atom
     const bool is_named = slot >= curb_named_slots && slot < curb_named_slots + kNamed;
     const auto number = static_cast<std::size_t>(slot - curb_named_slots);
     gate::note_call();
-    if (gate::is_closed() && !(is_named && answers_while_closed(name_of(number))) && !gate::wait())
-        return address_of<is_ending>();
     void *target = slot->load(std::memory_order_acquire);
+    if (gate::is_closed() && !(is_named && answers_while_closed(name_of(number))) && !gate::wait())
+        return is_named || detail::is_of_libcuda(target) ? address_of<is_ending>()
+                                                         : reinterpret_cast<void *>(&nvml_is_ending);
+    target = slot->load(std::memory_order_acquire);
     return target ? target : without_slot(number);
 }
 
@@ -234,8 +237,9 @@ void *named(const char *symbol) noexcept {
     return nullptr;
 }
 
-void *for_function(void *driver_address, const char *name) noexcept {
-    if (answers_while_closed(name) || !detail::is_of_libcuda(driver_address)) return driver_address;
+namespace {
+
+void *supplied_for(void *driver_address) noexcept {
     // The slots are a hash table of their own: without a lock, which a fork child could find taken.
     const std::size_t first = reinterpret_cast<std::uintptr_t>(driver_address) >> 4;
     for (std::size_t i = 0; i < CURB_SUPPLY; ++i) {
@@ -246,6 +250,18 @@ void *for_function(void *driver_address, const char *name) noexcept {
     }
     used_up.store(true, std::memory_order_relaxed);
     return driver_address;
+}
+
+}  // namespace
+
+void *for_function(void *driver_address, const char *name) noexcept {
+    if (answers_while_closed(name) || !detail::is_of_libcuda(driver_address)) return driver_address;
+    return supplied_for(driver_address);
+}
+
+void *for_nvml(void *address, const char *name) noexcept {
+    const bool is_answered = std::strcmp(name, "nvmlErrorString") == 0;  // by NVML alone
+    return is_answered ? address : supplied_for(address);
 }
 
 bool all_gated() noexcept { return !used_up.load(std::memory_order_relaxed); }

@@ -18,6 +18,9 @@ void *named(const char *symbol) noexcept;
 // driver answers it also while the process is out of its GPUs, or if the supply of thunks is used up.
 void *for_function(void *driver_address, const char *name) noexcept;
 
+// The same for a function of NVML, whose calls wait in the driver while the process is out of its GPUs.
+void *for_nvml(void *address, const char *name) noexcept;
+
 // False once the supply was used up: then some calls pass a closed gate.
 bool all_gated() noexcept;
 

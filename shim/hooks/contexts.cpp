@@ -17,6 +17,7 @@
 #include "process_state.hpp"
 #include "reconcile.hpp"
 #include "reports.hpp"
+#include "shared.hpp"
 #include "trace.hpp"
 #include "waiting.hpp"
 
@@ -124,6 +125,7 @@ Device *credit_context(Device *device, CUcontext context) noexcept {
     cache::drop_context(context);
     allocations::drop_context(context);
     arrays::drop_context(context);
+    shared::drop_context(context);
     if (!contexts::remove(context) || !device) return nullptr;
     if (devices::context_gone(*device)) {
         // The driver's own memory was freed with the last context. If some remains, NVML will show it.

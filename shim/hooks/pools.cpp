@@ -104,6 +104,16 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAlloc
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
                                             unsigned long long flags) {
     const CUresult result = driver().cuMemPoolImportFromShareableHandle(pool, handle, type, flags);
-    if (result == CUDA_SUCCESS && process::active() && pool) pools::made(*pool, nullptr, Kind::pools);
+    if (result == CUDA_SUCCESS && process::active() && pool) {
+        pools::made(*pool, nullptr, Kind::pools);
+        pools::share(*pool);
+    }
+    return result;
+}
+
+CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool, CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
+    const CUresult result = driver().cuMemPoolExportToShareableHandle(handle, pool, type, flags);
+    if (result == CUDA_SUCCESS && process::active()) pools::share(pool);
     return result;
 }

@@ -1,9 +1,14 @@
 // Memory queries: CUDA and NVML show the program the capped device, with the same figures.
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <type_traits>
 
 #include "clock.hpp"
 #include "devices.hpp"
+#include "gate.hpp"
 #include "in_force.hpp"
 #include "keep_errno.hpp"
 #include "limits.hpp"
@@ -11,6 +16,7 @@
 #include "process_state.hpp"
 #include "reconcile.hpp"
 #include "stubs.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim {
 namespace {
@@ -75,6 +81,78 @@ void *nvml_function(const char *symbol, const void *own, const stubs::Call &call
     return nvml::loaded(symbol);
 }
 
+// The last answers of NVML's figures. While the process is out of its GPUs, NVML's calls from within it wait for its
+// return (measured on an H200), and a thread that logs figures must neither hang nor bring the process back.
+class LastAnswers {
+  public:
+    // `which`: the question, where there are several. An answer that finds no place, or the table in use, is left out.
+    void remember(const void *function, nvmlDevice_t handle, unsigned which, const void *bytes,
+                  std::size_t size) noexcept {
+        if (busy_.exchange(true, std::memory_order_acquire)) return;
+        for (Answer &one : answers_) {
+            if (one.function && !one.is(function, handle, which)) continue;
+            one.function = function;
+            one.handle = handle;
+            one.which = which;
+            std::memcpy(one.bytes.data(), bytes, size);
+            break;
+        }
+        busy_.store(false, std::memory_order_release);
+    }
+    // False if there was none.
+    bool recall(const void *function, nvmlDevice_t handle, unsigned which, void *out, std::size_t size) noexcept {
+        if (!poll_until([&] { return !busy_.exchange(true, std::memory_order_acquire); }, 100)) return false;
+        const auto found = std::find_if(answers_.begin(), answers_.end(),
+                                        [=](const Answer &one) { return one.is(function, handle, which); });
+        const bool is_known = found != answers_.end();
+        if (is_known) std::memcpy(out, found->bytes.data(), size);
+        busy_.store(false, std::memory_order_release);
+        return is_known;
+    }
+
+  private:
+    struct Answer {
+        const void *function = nullptr;
+        nvmlDevice_t handle = nullptr;
+        unsigned which = 0;
+        alignas(8) std::array<unsigned char, sizeof(nvmlMemory_v2_t)> bytes{};
+
+        [[nodiscard]] bool is(const void *function_, nvmlDevice_t handle_, unsigned which_) const noexcept {
+            return function == function_ && handle == handle_ && which == which_;
+        }
+    };
+    std::atomic<bool> busy_{false};  // no lock: a fork child may find it taken
+    std::array<Answer, 128> answers_{};
+};
+constinit LastAnswers last_answers;
+
+// Returns the result of `ask`, which calls NVML; the last answer while the process is out of its GPUs. Without one, the
+// call waits as calls of CUDA do.
+template <auto &Export, class Out, class Ask>
+nvmlReturn_t figure(nvmlDevice_t handle, unsigned which, Out *out, Ask ask) noexcept {
+    static_assert(sizeof(Out) <= sizeof(nvmlMemory_v2_t) && std::is_trivially_copyable_v<Out>);
+    const auto *own = reinterpret_cast<const void *>(&Export);
+    if (gate::is_closed()) {
+        const KeepErrno keep_errno;
+        if (out && last_answers.recall(own, handle, which, out, sizeof *out)) return NVML_SUCCESS;
+        if (!gate::wait()) return NVML_ERROR_UNINITIALIZED;
+    }
+    const nvmlReturn_t result = ask();
+    if (result == NVML_SUCCESS && out) last_answers.remember(own, handle, which, out, sizeof *out);
+    return result;
+}
+
+// The same for a function whose answer curb does not change.
+template <auto &Export, class Out, class... Args>
+nvmlReturn_t passed_figure(const char *symbol, nvmlDevice_t handle, unsigned which, Out *out, Args... args) noexcept {
+    return figure<Export>(handle, which, out, [&]() -> nvmlReturn_t {
+        const auto *own = reinterpret_cast<const void *>(&Export);
+        const stubs::Call call(own);
+        const auto real = reinterpret_cast<decltype(&Export)>(nvml_function(symbol, own, call));
+        return real ? real(handle, args..., out) : NVML_ERROR_UNINITIALIZED;
+    });
+}
+
 // Calls NVML's own function and shows the capped device in `figures`, which has total, free and used.
 template <auto &Export, class Memory>
 nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figures) {
@@ -119,13 +197,29 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *figures) {
-    return memory_info<::nvmlDeviceGetMemoryInfo>("nvmlDeviceGetMemoryInfo", handle, figures);
+    return figure<::nvmlDeviceGetMemoryInfo>(handle, 0, figures, [=] {
+        return memory_info<::nvmlDeviceGetMemoryInfo>("nvmlDeviceGetMemoryInfo", handle, figures);
+    });
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *figures) {
-    const nvmlReturn_t result =
-        memory_info<::nvmlDeviceGetMemoryInfo_v2>("nvmlDeviceGetMemoryInfo_v2", handle, figures);
-    // The capped device has no memory reserved by the system: total = free + used.
-    if (result == NVML_SUCCESS && figures->total == figures->free + figures->used) figures->reserved = 0;
-    return result;
+    return figure<::nvmlDeviceGetMemoryInfo_v2>(handle, figures ? figures->version : 0, figures, [=] {
+        const nvmlReturn_t result =
+            memory_info<::nvmlDeviceGetMemoryInfo_v2>("nvmlDeviceGetMemoryInfo_v2", handle, figures);
+        // The capped device has no memory reserved by the system: total = free + used.
+        if (result == NVML_SUCCESS && figures->total == figures->free + figures->used) figures->reserved = 0;
+        return result;
+    });
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *rates) {
+    return passed_figure<::nvmlDeviceGetUtilizationRates>("nvmlDeviceGetUtilizationRates", handle, 0, rates);
+}
+
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, nvmlTemperatureSensors_t sensor, unsigned *degrees) {
+    return passed_figure<::nvmlDeviceGetTemperature>("nvmlDeviceGetTemperature", handle, sensor, degrees, sensor);
+}
+
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned *milliwatts) {
+    return passed_figure<::nvmlDeviceGetPowerUsage>("nvmlDeviceGetPowerUsage", handle, 0, milliwatts);
 }

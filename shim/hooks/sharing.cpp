@@ -5,6 +5,7 @@
 #include "cache.hpp"
 #include "contexts.hpp"
 #include "process_state.hpp"
+#include "shared.hpp"
 
 namespace curb::shim {
 namespace {
@@ -23,32 +24,46 @@ bool is_for_registration(CUpointer_attribute attribute) noexcept {
 using namespace curb::shim;
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
-    cache::share(address);
+    cache::share(address, true);
     return driver().cuIpcGetMemHandle(handle, address);
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
+    const CUresult result = driver().cuIpcOpenMemHandle_v2(address, handle, flags);
+    CUcontext context = nullptr;
+    if (result == CUDA_SUCCESS && process::active() && driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS)
+        shared::opened(*address, context);
+    return result;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+    const CUresult result = driver().cuIpcCloseMemHandle(address);
+    if (result == CUDA_SUCCESS && process::active()) shared::closed(address);
+    return result;
 }
 
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
                                        unsigned long long flags) {
-    cache::share(address);
+    cache::share(address, true);
     return driver().cuMemGetHandleForAddressRange(handle, address, bytes, type, flags);
 }
 
 // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, the only attribute that can be set, stays with the memory and is for GPUDirect
 // RDMA.
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) {
-    cache::share(address);
+    cache::share(address, false);
     return driver().cuPointerSetAttribute(value, attribute, address);
 }
 
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr address) {
-    if (is_for_registration(attribute)) cache::share(address);
+    if (is_for_registration(attribute)) cache::share(address, false);
     return driver().cuPointerGetAttribute(value, attribute, address);
 }
 
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr address) {
     bool registers = false;
     for (unsigned i = 0; attributes && i < count; ++i) registers |= is_for_registration(attributes[i]);
-    if (registers) cache::share(address);
+    if (registers) cache::share(address, false);
     return driver().cuPointerGetAttributes(count, attributes, values, address);
 }
 

@@ -96,3 +96,10 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     if (result == CUDA_SUCCESS && process::active()) vmm::imported(*handle);
     return result;
 }
+
+CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+    const CUresult result = driver().cuMemExportToShareableHandle(os_handle, handle, type, flags);
+    if (result == CUDA_SUCCESS && process::active()) vmm::exported(handle);
+    return result;
+}

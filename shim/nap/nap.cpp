@@ -28,7 +28,9 @@
 #include "policy/idle.hpp"
 #include "policy/size.hpp"
 #include "real_libc.hpp"
+#include "shared.hpp"
 #include "thunks.hpp"
+#include "trace.hpp"
 #include "wait_queue.hpp"
 #include "waiting.hpp"
 #include "worker_signal.hpp"
@@ -55,6 +57,31 @@ constinit std::atomic<int> refusals{0};  // in a row
 constinit std::atomic<bool> refused_since_poll{false};
 constinit std::atomic<bool> wanted{false}, was_wanted{false};  // by begin_soon()
 constinit std::atomic<bool> by_request{false};                 // the nap that begins
+
+// How the process has left its GPUs, with how many bytes; when the gate opened at its last return, and how long the
+// resume took.
+enum class Left : std::uint8_t { no, by_nap, by_command };
+constinit std::atomic<Left> left{Left::no};
+constinit std::atomic<policy::Bytes> left_bytes{0};
+constinit std::atomic<std::uint64_t> opened_ms{0}, resume_took_ms{0};
+
+// The gate opens.
+void opened() noexcept {
+    const Left how = left.exchange(Left::no, std::memory_order_acq_rel);
+    if (how == Left::no) return;
+    const std::uint64_t now = now_ms(), called = called_ms.load(std::memory_order_acquire),
+                        resume = resume_took_ms.exchange(0, std::memory_order_acq_rel);
+    opened_ms.store(now, std::memory_order_release);
+    trace::back(left_bytes.load(std::memory_order_relaxed), how == Left::by_nap && called != 0 ? now - called : resume);
+}
+
+void note_out(Left how, policy::Bytes bytes) noexcept {
+    left_bytes.store(bytes, std::memory_order_relaxed);
+    resume_took_ms.store(0, std::memory_order_relaxed);
+    gate::on_open(opened);
+    left.store(how, std::memory_order_release);
+    trace::out(bytes, how == Left::by_nap ? "nap" : "suspend");
+}
 
 struct Shared {
     std::mutex mutex;
@@ -88,11 +115,13 @@ void refuse(const std::string &why) {
     log::write(is_new ? LogLevel::info : LogLevel::debug, "no nap now: " + why);
 }
 
-bool is_in_its_gpus() noexcept {
+std::optional<CUprocessState> state_by_driver() noexcept {
     CUprocessState state{};
-    return driver_behind_gate().cuCheckpointProcessGetState(getpid(), &state) == CUDA_SUCCESS &&
-           state == CU_PROCESS_STATE_RUNNING;
+    if (driver_behind_gate().cuCheckpointProcessGetState(getpid(), &state) != CUDA_SUCCESS) return std::nullopt;
+    return state;
 }
+
+bool is_in_its_gpus() noexcept { return state_by_driver() == CU_PROCESS_STATE_RUNNING; }
 
 // Brings the process back, whatever happens to helpers: it waits for room as long as it takes.
 void bring_back() {
@@ -160,8 +189,12 @@ bool wait_and_come_back(Helper &helper) {
     if (helper.end() != 0) bring_back();
     while (callers.load(std::memory_order_acquire) != 0) sleep_ms(1);
     const std::uint64_t since = called_ms.load(std::memory_order_acquire);
-    const std::uint64_t waited_ms = since == 0 ? 0 : now_ms() - since;
-    note([&](control::NapStatus &now) { now.waited_ms = waited_ms; });
+    const std::uint64_t end_ms = gate::is_closed() ? now_ms() : opened_ms.load(std::memory_order_acquire);
+    const std::uint64_t waited_ms = since == 0 ? 0 : end_ms - std::min(end_ms, since);
+    note([&](control::NapStatus &now) {
+        now.waited_ms = waited_ms;
+        now.waited_total_ms += waited_ms;
+    });
     const std::string waited = since == 0 ? "" : ", and a call waited " + std::to_string(waited_ms) + " ms for its end";
     log::write(LogLevel::info, "the nap has ended" + waited + (last.empty() ? "" : ": " + last));
     return true;
@@ -171,10 +204,14 @@ bool wait_and_come_back(Helper &helper) {
 void take_nap(const std::string &host_memory) {
     called_ms.store(0, std::memory_order_seq_cst);
     gate::on_wait(noted_call);
+    // Before the gate closes: without an answer it could not be seen later whether the process is back.
+    if (!state_by_driver())
+        return refuse("the driver cannot move processes out of their GPUs; that takes 570 or newer");
     if (!gate::close(kMove))
         return refuse("the kernel has no membarrier, so it is not known which calls are under way");
+    if (const std::string why = stays(); !why.empty()) return refuse(why);
     if (const std::string why = bypassing(); !why.empty()) return refuse(why);
-    if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100)) {
+    if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100) || wait_queue::any()) {
         if (by_request.load(std::memory_order_relaxed)) return refuse("a call of CUDA is under way");
         return gate::open();  // it is not idle
     }
@@ -189,8 +226,14 @@ void take_nap(const std::string &host_memory) {
         return refuse(first.value_or("the command curb ended without a word"));
     }
     refusals.store(0, std::memory_order_relaxed);
+    note_out(Left::by_nap, *bytes);
     note([&](control::NapStatus &now) {
-        now = {.out = true, .since = control::unix_now(), .count = now.count + 1, .bytes = *bytes, .refused = {}};
+        now.out = true;
+        now.since = control::unix_now();
+        ++now.count;
+        now.bytes = *bytes;
+        now.bytes_total += *bytes;
+        now.refused.clear();
     });
     log::write(LogLevel::info, "a nap begins: " + policy::format_human(*bytes) +
                                    " moved to host memory; the next call of CUDA ends it");
@@ -201,7 +244,9 @@ void take_nap(const std::string &host_memory) {
     const bool is_back = wait_and_come_back(helper);
     phase.store(Phase::in, std::memory_order_release);
     note_in();
-    if (is_back) gate::open();
+    if (!is_back) return;
+    gate::open();
+    opened();  // it may have been open before the nap was noted
 }
 
 // Out of host memory: whatever has been done, the process comes back.
@@ -332,7 +377,8 @@ std::optional<std::uint64_t> poll() noexcept try {
         state.emplace();
         return next;
     }
-    if (gate::was_called() || gate::call_under_way() || captures::any()) state->period.used(now);
+    // A process out of its GPUs whose request waits would wait for itself to come back, and so hold up others.
+    if (gate::was_called() || gate::call_under_way() || wait_queue::any()) state->period.used(now);
     const auto due = [&] {
         return state->period.due(now, backed_off(idle)) ||
                (state->period.due(now, backed_off(beside)) && others_wait());
@@ -348,7 +394,26 @@ std::optional<std::uint64_t> poll() noexcept try {
     return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());
 }
 
-bool stay_out() noexcept { return change_from_out(Phase::staying_out); }
+std::string stays() noexcept try {
+    if (captures::any()) return "a graph capture is under way";
+    if (shared::any())
+        return "it shares GPU memory with other processes (CUDA IPC or exported handles), and the driver cannot move "
+               "such "
+               "memory";
+    return {};
+} catch (...) {
+    return "no host memory";
+}
+
+bool stay_out() noexcept {
+    if (!change_from_out(Phase::staying_out)) return false;
+    Left by_nap = Left::by_nap;
+    left.compare_exchange_strong(by_nap, Left::by_command, std::memory_order_acq_rel);
+    return true;
+}
+
+void left_by_command(policy::Bytes bytes) noexcept { note_out(Left::by_command, bytes); }
+void brought_back(std::uint64_t took_ms) noexcept { resume_took_ms.store(took_ms, std::memory_order_release); }
 
 std::optional<control::NapStatus> status() {
     if (!was_wanted.load(std::memory_order_acquire) && !has_naps(process::snapshot()->policy.suspend))

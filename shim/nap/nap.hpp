@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "control/status.hpp"
+#include "policy/size.hpp"
 
 namespace curb::shim::nap {
 
@@ -17,9 +19,17 @@ std::optional<std::uint64_t> poll() noexcept;
 // Thread-safe.
 void begin_soon() noexcept;
 
+// Returns why the process cannot leave its GPUs now, as far as it can tell itself; empty: it can. Thread-safe.
+std::string stays() noexcept;
+
 // For `curb suspend`: a process that naps stays out until `curb resume`, and its calls no longer bring it back. False
 // if it does not nap.
 bool stay_out() noexcept;
+
+// For `curb suspend` and `curb resume`: the process is out, with so many bytes in host memory, or comes back, which
+// took so long: the gate opens next. For the trace.
+void left_by_command(policy::Bytes bytes) noexcept;
+void brought_back(std::uint64_t took_ms) noexcept;
 
 // nullopt if the policy has no naps and none was asked for. Thread-safe. May throw std::bad_alloc.
 std::optional<control::NapStatus> status();

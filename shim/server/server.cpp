@@ -353,6 +353,7 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
         return out;
     }
     if (!asked.close_for) {
+        nap::brought_back(asked.took_ms);
         gate::open();
         return out;
     }
@@ -366,8 +367,16 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
         out.closed = out.napped = true;
         return out;
     }
+    const bool was_open = !gate::is_closed();
     out.closed = gate::close(std::chrono::milliseconds(std::min<std::uint64_t>(*asked.close_for, kLongestLeaseMs)));
+    if (was_open && out.closed) out.stays = nap::stays();
+    if (!out.stays.empty()) {
+        gate::open();
+        out.closed = false;
+        return out;
+    }
     if (!out.closed) out.why = "the kernel has no membarrier, so it is not known which calls are under way";
+    if (out.closed && asked.moved != 0) nap::left_by_command(asked.moved);
     if (const char *call = out.closed ? gate::call_under_way() : nullptr) out.waits_for = call;
     return out;
 }

@@ -210,6 +210,23 @@ void policy(const Device &device, std::optional<Bytes> cap, Bytes allowance, con
     // As above.
 }
 
+void out(Bytes bytes, const char *how) noexcept try {
+    if (!on()) return;
+    Record record = about(What::out, {});
+    record.bytes = signed_bytes(bytes);
+    put(record, nullptr, how);
+} catch (...) {
+    // As above.
+}
+
+void back(Bytes bytes, std::uint64_t took_ms) noexcept {
+    if (!on()) return;
+    Record record = about(What::back, {});
+    record.bytes = signed_bytes(bytes);
+    record.duration_ns = took_ms * 1'000'000;
+    put(record, nullptr);
+}
+
 namespace {
 
 // Puts a mark into the ring, and waits up to 1 s for room: only the thread that applies a policy calls it.

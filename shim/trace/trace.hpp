@@ -76,6 +76,10 @@ void step(const control::StepReport &step, const std::string &trigger) noexcept;
 // A new policy is in force. `text`: its file and rule.
 void policy(const Device &device, std::optional<Bytes> cap, Bytes allowance, const std::string &text) noexcept;
 
+// The process has left its GPUs, or is back in them. `how`: "nap", "suspend". back() is async-signal-safe.
+void out(Bytes bytes, const char *how) noexcept;
+void back(Bytes bytes, std::uint64_t took_ms) noexcept;
+
 // Applies the policy's trace setting: begins a trace, ends it, or changes its file. Restarts a trace that an error
 // ended. One thread at a time.
 void follow(const policy::TracePolicy &policy, const std::string &command) noexcept;

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -36,7 +37,7 @@ class Program:
     def __init__(self, command, machine, environment=None):
         self.machine = machine
         self.peak = 0
-        self.stderr = open(ARGUMENTS.directory / "stderr", "w+")
+        self.stderr = tempfile.NamedTemporaryFile("w+", dir=ARGUMENTS.directory, prefix="stderr-", delete=False)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.stderr}
         self.process = subprocess.Popen(command, **pipes, text=True, env={**os.environ, **(environment or {})})
         self.pid = self.process.pid
@@ -213,6 +214,33 @@ def edited(program, policy):
     must(program.peak <= LOWER_CAP, f"it never held more than {size(program.peak)} of {size(LOWER_CAP)}")
 
 
+def turns(build, curb):
+    step("6. Two programs that do not fit together take turns, on a simulated GPU of 4 GiB")
+    state = ARGUMENTS.directory / "small-machine"
+    environment = {"CURB_SIM_STATE": str(state), "CURB_SIM_MEMORY": "4GiB", "CUDA_VISIBLE_DEVICES": "0"}
+    machine = outside.SimulatedMachine(build / "bin" / "curb-sim-books", state)
+    policy = ARGUMENTS.directory / "turns.json"
+    suspend, growth = {"when_others_wait": "200ms"}, {"wait": "60s"}
+    policy.write_text(json.dumps({"version": 1, "suspend": suspend, "gpu": {"*": {"growth": growth}}}))
+    say(f"{policy.name}: {policy.read_text()}")
+    say(f"$ curb run --policy {policy.name} --sim -- python3 tests/demo/train_simulated.py 64      # twice")
+    command = [curb, "run", "--policy", str(policy), "--sim", "--", sys.executable, str(HERE / "train_simulated.py"), "64"]
+    first = Program(command, machine, environment)
+    losses = [first.fit()["loss"]]
+    needs = first.held()
+    must(2 * needs > 4 * GIB, f"the first trains and then holds {size(needs)}; it rests, like a notebook")
+    second = Program(command, machine, environment)
+    results = [second.fit()]
+    must(first.held() < GIB, f"the second needs as much: the first left the GPU for it, and holds {size(first.held())}")
+    results.append(first.fit())
+    must(second.held() < GIB, f"the first trains on, and the second, which rests, holds {size(second.held())}")
+    results.append(second.fit())
+    losses += [result["loss"] for result in results]
+    must(all(result["out_of_memory"] == "0" for result in results), "neither saw an out-of-memory error")
+    must(losses[0] == losses[1] and losses[2] == losses[3], f"their losses are the same: {losses[0]}, then {losses[2]}")
+    must(first.end() == 0 and second.end() == 0, "both end well")
+
+
 def main():
     build = ARGUMENTS.build
     sim = [] if ARGUMENTS.gpu else ["--sim"]
@@ -243,6 +271,7 @@ def main():
     released(program)
     edited(program, policy)
     must(program.end() == 0, "it ends well")
+    turns(build, curb)
 
     width = max(len(what) for what, _ in TABLE)
     print("\nHeld by the process, read from outside")

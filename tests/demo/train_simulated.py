@@ -1,6 +1,7 @@
 """A small training run on the CUDA driver alone: what scripts/demo runs where there is no GPU. It knows nothing of curb.
 
-Reads commands from stdin, like a notebook:  fit STEPS | memory | quit
+Reads commands from stdin, like a notebook:  fit STEPS | memory | quit. The batch has 256 samples, or as many as its
+argument says.
 It does with memory what frameworks do: segments of cuMemAlloc that are kept when they are freed (PyTorch's allocator),
 activations in a stream-ordered pool that keeps everything (cudaMallocAsync), and, out of memory, it drops its cache and
 tries again, then halves the micro-batch. The arithmetic is a linear regression on the host, sample by sample, so the loss
@@ -14,8 +15,8 @@ import time
 MIB = 1 << 20
 OUT_OF_MEMORY = 2
 RELEASE_THRESHOLD = 4
-BATCH, LAYERS, FEATURES = 256, 8, 64
-ACTIVATION = 2 * MIB  # of a sample in each layer: 4 GiB for a whole batch
+BATCH, LAYERS, FEATURES = int(sys.argv[1]) if len(sys.argv) > 1 else 256, 8, 64
+ACTIVATION = 2 * MIB  # of a sample in each layer: 4 GiB for a batch of 256
 WORKSPACE = 256 * MIB
 LAYER_TIME = 0.002  # s that a GPU would take, so that it can be watched
 

@@ -23,6 +23,7 @@
 
 #include "families.hpp"
 #include "memory.hpp"
+#include "nvml_abi.h"
 
 using namespace scenario;
 
@@ -338,6 +339,106 @@ std::string fork_child_that_stays() {
     return std::to_string(child);
 }
 
+// ---- what keeps a process in its GPUs ----
+
+std::string begin_capture() {
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return answer_of(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+}
+constexpr CUmemAllocationHandleType kFile = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+// Returns the handle of the block that it took last, as text.
+std::string export_block() {
+    CUipcMemHandle handle{};
+    MUST(cuIpcGetMemHandle(&handle, blocks.back()));
+    std::ostringstream out;
+    for (const char byte : handle.reserved) out << static_cast<int>(static_cast<unsigned char>(byte)) << ' ';
+    return out.str();
+}
+// Reads such a handle on the next line.
+std::string open_block() {
+    CUipcMemHandle handle{};
+    std::string line;
+    std::getline(std::cin, line);
+    std::istringstream bytes(line);
+    for (char &byte : handle.reserved) {
+        int value = 0;
+        bytes >> value;
+        byte = static_cast<char>(value);
+    }
+    CUdeviceptr block = 0;
+    const CUresult result = cuIpcOpenMemHandle_v2(&block, handle, 1 /* lazily for peers */);
+    blocks.push_back(block);
+    return answer_of(result);
+}
+std::string close_block() {
+    const CUdeviceptr block = blocks.back();
+    blocks.pop_back();
+    return answer_of(cuIpcCloseMemHandle(block));
+}
+CUmemGenericAllocationHandle exported_memory = 0;
+std::string export_memory() {
+    CUmemAllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    prop.requestedHandleTypes = kFile;
+    int file = -1;
+    MUST(cuMemCreate(&exported_memory, 2 * MiB, &prop, 0));
+    MUST(cuMemExportToShareableHandle(&file, exported_memory, kFile, 0));
+    close(file);
+    return "ok";
+}
+std::string free_memory() { return answer_of(cuMemRelease(exported_memory)); }
+CUmemoryPool exported_pool = nullptr;
+std::string export_pool() {
+    CUmemPoolProps props{};
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    props.handleTypes = kFile;
+    int file = -1;
+    MUST(cuMemPoolCreate(&exported_pool, &props));
+    MUST(cuMemPoolExportToShareableHandle(&file, exported_pool, kFile, 0));
+    close(file);
+    return "ok";
+}
+std::string destroy_pool() { return answer_of(cuMemPoolDestroy(exported_pool)); }
+
+// Calls NVML as Python programs do: each function is looked up in the library.
+template <class Function>
+Function *of_nvml(const char *name) {
+    static void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    return reinterpret_cast<Function *>(dlsym(library, name));
+}
+#define NVML(function) of_nvml<decltype(function)>(#function)
+nvmlDevice_t first_gpu() {
+    static nvmlDevice_t gpu = nullptr;
+    if (gpu) return gpu;
+    EXPECT_EQ(NVML(nvmlInit_v2)(), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetHandleByIndex_v2)(0, &gpu), NVML_SUCCESS);
+    return gpu;
+}
+// What loggers of metrics poll.
+std::string figures_of_nvml() {
+    nvmlMemory_t memory{};
+    nvmlMemory_v2_t second{.version = nvmlMemory_v2, .total = 0, .reserved = 0, .free = 0, .used = 0};
+    nvmlUtilization_t rates{};
+    unsigned degrees = 0, milliwatts = 0;
+    EXPECT_EQ(NVML(nvmlDeviceGetMemoryInfo)(first_gpu(), &memory), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetMemoryInfo_v2)(first_gpu(), &second), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetUtilizationRates)(first_gpu(), &rates), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetTemperature)(first_gpu(), NVML_TEMPERATURE_GPU, &degrees), NVML_SUCCESS);
+    EXPECT_EQ(NVML(nvmlDeviceGetPowerUsage)(first_gpu(), &milliwatts), NVML_SUCCESS);
+    std::ostringstream out;
+    for (const auto figure : {memory.total, memory.used, second.used}) out << figure / MiB << ' ';
+    out << rates.gpu << ' ' << degrees << ' ' << milliwatts;
+    return out.str();
+}
+std::string name_by_nvml() {
+    char name[96] = "";
+    EXPECT_EQ(NVML(nvmlDeviceGetName)(first_gpu(), name, sizeof name), NVML_SUCCESS);
+    return name;
+}
+
 // For so many seconds, takes a block of 30 GiB, works with it, and gives it back. Returns how many it was given.
 std::string take_turns(std::uint64_t seconds) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
@@ -358,7 +459,7 @@ bool may_nap(families::Trait trait) {
            trait != Trait::open_capture;
 }
 // For so many seconds, eight threads take and give back memory of every family that may nap, and rest all at the same
-// time, for up to 0.3 s.
+// time, for up to 0.3 s. Now and then one forks meanwhile.
 std::string work_and_rest(std::uint64_t seconds) {
     constexpr int kThreads = 8;
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
@@ -385,7 +486,9 @@ std::string work_and_rest(std::uint64_t seconds) {
                 together.arrive_and_wait();
                 if (number == 0) {
                     over = std::chrono::steady_clock::now() >= until;
-                    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 300));
+                    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));
+                    if (random() % 8 == 0) failed += fork_child_that_ends() == "ok" ? 0 : 1;
+                    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
                 }
                 together.arrive_and_wait();
             }
@@ -443,6 +546,16 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"exec", [](const auto &) { return become_another(); }},
     {"turns", [](const Numbers &of) { return take_turns(of.mib); }},
     {"utilise", [](const Numbers &of) { return curb_sim_set_utilization(static_cast<unsigned>(of.mib)), "ok"; }},
+    {"capture", [](const auto &) { return begin_capture(); }},
+    {"export block", [](const auto &) { return export_block(); }},
+    {"open block", [](const auto &) { return open_block(); }},
+    {"close block", [](const auto &) { return close_block(); }},
+    {"export memory", [](const auto &) { return export_memory(); }},
+    {"free memory", [](const auto &) { return free_memory(); }},
+    {"export pool", [](const auto &) { return export_pool(); }},
+    {"destroy pool", [](const auto &) { return destroy_pool(); }},
+    {"figures", [](const auto &) { return figures_of_nvml(); }},
+    {"name", [](const auto &) { return name_by_nvml(); }},
     {"work and rest", [](const Numbers &of) { return work_and_rest(of.mib); }},
 };
 

@@ -376,6 +376,12 @@ bool Machine::is_out() {
     return slot_ >= 0 && books_->processes[slot_].atomic_state() == static_cast<uint32_t>(ProcessState::checkpointed);
 }
 
+bool Machine::is_locked(int pid) {
+    const Lock lock(books_);
+    Books::Process *process = books_->find(pid);
+    return process && process->atomic_state() != static_cast<uint32_t>(ProcessState::running);
+}
+
 bool Machine::find(int pid, ProcessState *state) {
     reap();
     const Lock lock(books_);

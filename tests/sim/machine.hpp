@@ -98,6 +98,8 @@ class Machine {
 
     // This process is out of its GPUs. Without a lock.
     bool is_out();
+    // A process is locked, or out of its GPUs.
+    bool is_locked(int pid);
     // Whole processes, this one or others, by the pid. Managed memory cannot be moved out.
     bool find(int pid, ProcessState *state);
     // Waits until no call is in progress; on a time-out the process runs on. 0 ms: no time-out.

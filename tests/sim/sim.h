@@ -10,6 +10,8 @@
  *   CURB_SIM_FAULT=name:k:code[,...]
  *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;
  *                              '*' counts the calls of all names together
+ *   CURB_SIM_FAULT_FILE=FILE   whenever FILE says name:code, the next call of that export, by any process with this
+ *                              setting, does nothing and returns `code`, and FILE is gone
  *   CURB_SIM_HANDLES=fresh     no handle comes again, so that a stale one is always found out; without it, as in the
  *                              driver, a new object gets the handle of its type that was freed last
  *   CURB_SIM_NVML=MODE         nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised;

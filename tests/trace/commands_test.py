@@ -64,6 +64,7 @@ class Commands(unittest.TestCase):
         self.assertEqual(sum(gpu["waited"]["count"] for gpu in answer["gpus"]), self.counts["wait"])
         self.assertEqual(sum(len(release["steps"]) for release in answer["releases"]), self.counts["step"])
         self.assertEqual([release["trigger"] for release in answer["releases"]], ["SIGUSR1", "idle"])
+        self.assertEqual([(nap["how"], nap["wake_ns"]) for nap in answer["absences"]], [("nap", 731_000_000)])
         for gpu in answer["gpus"]:
             self.assertEqual(sum(gpu["peak"]["by_kind"].values()), gpu["peak"]["bytes"])
             self.assertEqual(sum(gpu["refused"]["by"].values()), gpu["refused"]["count"])

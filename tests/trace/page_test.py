@@ -104,6 +104,7 @@ class Page(unittest.TestCase):
         self.assertEqual(self.marked("refuse"), self.counts["refuse"])
         self.assertEqual(self.marked("wait"), self.counts["wait"])
         self.assertEqual(self.marked("release"), 2 * 2)  # each of the process, on each GPU
+        self.assertEqual(self.marked("out"), self.counts["out"] * 2)
 
     def test_pointing_shows_the_figures_of_that_moment(self):
         self.open()

@@ -1,7 +1,7 @@
 """Traces of runs that never were, and curb on them.
 
 A training on each GPU: a context, code, blocks of a framework that come and go, a stream-ordered pool that grows,
-allowance and cap, refusals, waits, a release on SIGUSR1 and one when idle.
+allowance and cap, refusals, waits, a release on SIGUSR1, one when idle, and a nap.
 """
 
 import collections
@@ -139,6 +139,7 @@ def run(trace, events, gpus, rng):
             release(trace, gpu, blocks, pool_live, pool_reserved, "SIGUSR1")
         if i == events * 19 // 20:
             release(trace, gpu, blocks, pool_live, pool_reserved, "idle")
+            nap(trace)
         if i % 64 == 0:
             trace.counters(gpu)
 
@@ -157,6 +158,14 @@ def release(trace, gpu, blocks, pool_live, pool_reserved, trigger):
         blocks[gpu].remove(pointer)
     trace.ns += 12_300_000
     trace.event("step", duration=12_300_000, step="frameworks", bytes=freed, text=trigger)
+
+
+def nap(trace):
+    held = sum(trace.held(gpu) for gpu in range(len(trace.kinds)))
+    trace.ns += 10_000_000_000
+    trace.event("out", bytes=held, text="nap")
+    trace.ns += 20_000_000_000
+    trace.event("back", duration=731_000_000, bytes=held)
 
 
 def generated(folder, name="run.trace.json", events=4000, seed=1, gpus=1, command="python3 train_bert.py --lr 1e-4"):

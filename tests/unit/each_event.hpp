@@ -46,9 +46,15 @@ inline std::vector<control::trace::Event> each_event() {
     Event policy{1, What::policy};
     policy.limit = policy.of_kind = policy::kUnbounded;
     policy.text = "job.json, rule 1";
+    Event out{3'000'000'000, What::out};
+    out.bytes = std::int64_t{3} << 30;
+    out.text = "nap";
+    Event back{9'000'000'000, What::back};
+    back.bytes = out.bytes;
+    back.duration_ns = 731'000'000;
     Event dropped{2, What::dropped};
     dropped.bytes = 17;
-    return {alloc, stack, freed, books, refused, waits, granted, allowance, step, policy, dropped};
+    return {alloc, stack, freed, books, refused, waits, granted, allowance, step, policy, out, back, dropped};
 }
 
 }  // namespace curb

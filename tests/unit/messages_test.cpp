@@ -54,7 +54,7 @@ Status everything_set() {
     out.signal = "SIGUSR1";
     out.policy = {"/a/b.json", "8GiB", "/etc/curb/policy.json", "rule 2 \"bert\"", true, -1, "b.json:1:1: no"};
     out.trace = {"t.json", 1, 2, "disk full"};
-    out.nap = {true, 3, 4, 5, 6, "no room"};
+    out.nap = {true, 3, 4, 5, 6, "no room", 7, 8};
     out.releasing = true;
     out.waits = {{63, 4711, 1, 2, policy::Limit::allowance, 3, 4}, {0, 1, 0, kMost, policy::Limit::cap, 0, {}}};
     out.refusals = {{1, 63, 2, policy::Limit::keep_free, 3, 4}, {}};
@@ -73,6 +73,8 @@ const std::vector<Request> kRequests = {
     GateRequest(),
     GateRequest{3000},
     GateRequest{std::nullopt, true},
+    GateRequest{3000, false, 4096},
+    GateRequest{std::nullopt, false, 0, 5},
     ReleaseRequest(),
     ReleaseRequest{0, {}},
     ReleaseRequest{kMost, {{Step::frameworks, Step::pools}}},
@@ -87,7 +89,7 @@ const std::vector<Reply> kReplies = {
     CapReport{
         {{0, "GPU-1", 1, 2, policy::Size{policy::Size::Unit::bytes, 2}, true, 3}, {1, "GPU-2", {}, {}, {}, false, 4}}},
     GateReport(),
-    GateReport{false, true, "w", "f", {{"l", "h"}}},
+    GateReport{false, true, "w", "s", "f", {{"l", "h"}}},
     ReleaseReport{},
     ReleaseReport{"SIGUSR1", {{Step::pools, kLeast, 0.25, "graph capture"}, {Step::frameworks, 1, 1234.5, ""}}, 44.25},
     ReleaseReport{"", {}, 0, {"TensorFlow"}},

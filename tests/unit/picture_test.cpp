@@ -126,6 +126,40 @@ TEST_CASE("Steps of one trigger that follow each other are one release") {
     CHECK(summary.releases[1].bytes == 5);
 }
 
+TEST_CASE("A nap lasts until the process is back, and is a band of every device's picture") {
+    const auto run = recorded({alloc(0, 1, 2 * GiB), leaves(10, "nap", 2 * GiB), comes_back(70, 2 * GiB, 0.5),
+                               leaves(80, "suspend", 3 * GiB), comes_back(90, 3 * GiB, 2), alloc(100, 2, GiB)});
+    const Summary summary = summarise(run);
+    REQUIRE(summary.absences.size() == 2);
+    const Absence &nap = summary.absences[0];
+    CHECK(std::tuple(nap.began_ns, nap.ended_ns, nap.bytes) == std::tuple(10 * kSecond, 70 * kSecond, 2 * GiB));
+    CHECK(nap.wake_ns == kSecond / 2);
+    CHECK(sentences(run, summary).back() ==
+          "Out of its GPUs 2 times, by naps and suspends, 1 min 10 s together, with at "
+          "most 3 GiB in host memory; the way back took at most 2.0 s.");
+    const Picture picture = picture_of(run);
+    REQUIRE(picture.charts[0].absences.size() == 2);
+    CHECK(bands(picture.charts[0].absences, {0, 100 * kSecond, GiB, 0, 0, 100, 50, 0}) ==
+          "M10 0H70V50H10ZM80 0H90V50H80Z");
+    CHECK_THAT(html_page(run, summary),
+               contains("class=\"band\"") && contains("class=\"mark out\"") &&
+                   contains("by a nap for 1 min 0 s: 2 GiB in host memory; the way back took 500 ms"));
+    CHECK_THAT(svg_picture(run, summary), contains("fill-opacity") && contains("by a suspend for 10.0 s"));
+    CHECK_THAT(text_report(run, summary), contains("by a nap, for 1 min 0 s, the way back took 500 ms"));
+    CHECK_THAT(report_json(run, summary), contains(R"("how":"nap","bytes":2147483648,"wake_ns":500000000)"));
+}
+
+TEST_CASE("A nap that began before the trace, or lasts at its end, is drawn as far as it is known") {
+    const auto run = recorded({alloc(5, 1, GiB), comes_back(20, GiB, 1), leaves(30, "nap", GiB), alloc(50, 2, GiB)});
+    const Summary summary = summarise(run);
+    REQUIRE(summary.absences.size() == 2);
+    CHECK(summary.absences[0].began_ns == 5 * kSecond);
+    CHECK(summary.absences[0].how.empty());
+    CHECK(summary.absences[1].ended_ns == 50 * kSecond);
+    CHECK_FALSE(summary.absences[1].wake_ns);
+    CHECK_THAT(text_report(run, summary), contains("by a nap, for 20.0 s, and at the end"));
+}
+
 TEST_CASE("The summary is in sentences, with times and negative sizes as people write them") {
     ::setenv("TZ", "UTC", 1);
     const auto run = recorded({limits(0, 8 * GiB), alloc(64, 0x10, 7 * GiB + 307 * MiB), stop(70, What::refuse, GiB),

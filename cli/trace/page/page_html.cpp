@@ -60,7 +60,7 @@ std::string mark(const Mark &mark, const Picture &picture, const Chart &chart, s
     const double span = static_cast<double>(picture.end_ns - picture.begin_ns);
     const auto part = [&](std::uint64_t ns) { return static_cast<double>(ns - std::min(ns, picture.begin_ns)) / span; };
     std::string end, style = "left:" + percent(part(mark.ns));
-    if (name == "wait") {
+    if (name == "wait" || name == "out") {
         end = fmt::format(" data-end=\"{:.7f}\"", part(mark.ended_ns));
         style += ";width:" + percent(part(mark.ended_ns) - part(mark.ns));
     } else if (name == "refuse") {
@@ -94,6 +94,7 @@ void add_legend(std::string &out, const Chart &chart) {
     symbol(chart.refusals, "refuse", kDownShape, "refused");
     symbol(chart.releases, "release", kDiamondShape, "released");
     if (!chart.waits.empty()) out += R"(<li><span class="wait" style="width:18px"></span>waited for room</li>)";
+    if (!chart.absences.empty()) out += R"(<li><span class="out" style="width:18px"></span>in host memory</li>)";
     out += "</ul>\n";
 }
 
@@ -117,11 +118,14 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart) {
     for (std::size_t layers = chart.kinds.size(); layers > 0; --layers)
         out += fmt::format("\n<path class=\"layer\" fill=\"{}\" d=\"{}\"/>", colour_of(chart.kinds[layers - 1]),
                            area(chart, layers, canvas));
+    if (const std::string path = bands(chart.absences, canvas); !path.empty())
+        out += fmt::format("\n<path class=\"band\" d=\"{}\"/>", path);
     if (const std::string path = line(chart.allowance, canvas); !path.empty())
         out += fmt::format("\n<path class=\"allowance-line\" d=\"{}\"/>", path);
     if (const std::string path = line(chart.cap, canvas); !path.empty())
         out += fmt::format("\n<path class=\"cap\" d=\"{}\"/>", path);
     out += "\n</svg>\n<div class=\"marks\">\n";
+    for (const Mark &one : chart.absences) out += mark(one, picture, chart, "out", "");
     for (const Mark &one : chart.waits) out += mark(one, picture, chart, "wait", "");
     for (const Mark &one : chart.releases) out += mark(one, picture, chart, "release", kDiamondShape);
     for (const Mark &one : chart.refusals) out += mark(one, picture, chart, "refuse", kDownShape);
@@ -182,6 +186,15 @@ void add_releases(std::string &out, const Recording &recording, const Summary &s
               [&](const Release &one) -> Cells {
                   return {clock_text(recording, one.began_ns), markup(one.trigger), exact(one.bytes),
                           policy::joined(one.steps, ", ", step), span_text(one.ended_ns - one.began_ns)};
+              });
+}
+
+void add_absences(std::string &out, const Recording &recording, const Summary &summary) {
+    add_table(out, "<h2>Out of its GPUs</h2>", {"Time", "By", "#In host memory", "#For", "#Way back took"},
+              summary.absences, [&](const Absence &one) -> Cells {
+                  return {clock_text(recording, one.began_ns), one.how.empty() ? "not known" : markup(one.how),
+                          exact(one.bytes), span_text(one.ended_ns - one.began_ns),
+                          one.wake_ns ? span_text(*one.wake_ns) : "out at the end"};
               });
 }
 
@@ -297,6 +310,7 @@ std::string html_page(const Recording &recording, const Summary &summary) {
         out += "</section>\n";
     }
     add_releases(out, recording, summary);
+    add_absences(out, recording, summary);
     return out + fmt::format(
                      "<script type=\"application/json\" id=\"trace\">{}</script>\n<script>\n{}</script>\n</body>"
                      "\n</html>\n",

@@ -12,6 +12,8 @@ namespace {
 constexpr std::size_t kSvgColumns = 800;
 constexpr double kWidth = 900, kLeft = 78, kRight = 18, kPlotHeight = 250, kLineHeight = 17;
 constexpr const char *kCap = "#c2410c", *kDark = "#1b1b1b", *kFaint = "#5c5c5c", *kGrid = "#d9d9d9";
+// Over the held memory of a process that is out of its GPUs.
+constexpr const char *kBand = R"( fill="#ffffff" fill-opacity="0.72" stroke="#5c5c5c" stroke-width="0.8")";
 constexpr const char *kDashed = R"( stroke-dasharray="5 3")";
 
 std::string words(double x, double y, std::string_view text, std::string_view attributes = {}) {
@@ -88,6 +90,13 @@ double add_legend(std::string &out, const Chart &chart, double upper) {
         const double at = room_for("waited for room");
         out += waiting_box(at, y - 7, "16", "/>");
     }
+    if (!chart.absences.empty()) {
+        const double at = room_for("in host memory");
+        out += fmt::format(R"(<rect x="{:.2f}" y="{:.2f}" width="16" height="12" fill="{}"/>)"
+                           R"(<rect x="{:.2f}" y="{:.2f}" width="16" height="12"{}/>)"
+                           "\n",
+                           at, y - 10, colour_of(policy::Kind::plain), at, y - 10, kBand);
+    }
     return y + 8 - upper;
 }
 
@@ -111,6 +120,9 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart, doub
     for (std::size_t layers = chart.kinds.size(); layers > 0; --layers)
         out += fmt::format("<path d=\"{}\" fill=\"{}\"/>\n", area(chart, layers, canvas),
                            colour_of(chart.kinds[layers - 1]));
+    for (const Mark &one : chart.absences)
+        out +=
+            fmt::format("<path d=\"{}\"{}><title>{}</title></path>\n", bands({one}, canvas), kBand, markup(one.text));
     if (const std::string path = line(chart.allowance, canvas); !path.empty())
         out += stroked(path, kDark, "1.4", kDashed);
     if (const std::string path = line(chart.cap, canvas); !path.empty()) out += stroked(path, kCap, "2.2");

@@ -115,6 +115,14 @@ std::string release_json(const Release &release) {
           })}});
 }
 
+std::string absence_json(const Absence &absence) {
+    return json::object({{"began_ns", absence.began_ns},
+                         {"ended_ns", absence.ended_ns},
+                         {"how", text_or_null(absence.how)},
+                         {"bytes", absence.bytes},
+                         {"wake_ns", absence.wake_ns ? std::to_string(*absence.wake_ns) : "null"}});
+}
+
 }  // namespace
 
 std::string title_of(const Recording &recording) {
@@ -175,6 +183,14 @@ std::string text_report(const Recording &recording, const Summary &summary) {
         add(out, {clock_text(recording, one.began_ns), control::size_text(one.bytes), one.trigger});
     }
     if (summary.releases.size() > kMost) add(out, {"and " + std::to_string(summary.releases.size() - kMost) + " more"});
+    for (std::size_t i = 0; i < std::min(kMost, summary.absences.size()); ++i) {
+        const Absence &one = summary.absences[i];
+        if (i == 0) out += "\nout of its GPUs\n";
+        add(out, {clock_text(recording, one.began_ns), policy::format_human(one.bytes),
+                  (one.how.empty() ? "" : "by a " + one.how + ", ") + "for " + span_text(one.ended_ns - one.began_ns) +
+                      (one.wake_ns ? ", the way back took " + span_text(*one.wake_ns) : ", and at the end")});
+    }
+    if (summary.absences.size() > kMost) add(out, {"and " + std::to_string(summary.absences.size() - kMost) + " more"});
     return out;
 }
 
@@ -195,6 +211,7 @@ std::string report_json(const Recording &recording, const Summary &summary) {
     out.emplace_back("notes", some(recording.notes, json::text));
     out.emplace_back("gpus", some(summary.gpus, [&](const GpuSummary &gpu) { return summary_json(recording, gpu); }));
     out.emplace_back("releases", some(summary.releases, release_json));
+    out.emplace_back("absences", some(summary.absences, absence_json));
     return json::object(out);
 }
 

@@ -93,7 +93,7 @@ std::string request_text(const Moment &moment) {
     return control::size_text(moment.bytes) + " of " + policy::kind_text(moment.kind);
 }
 
-void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const std::vector<Release> &releases,
+void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const Summary &summary,
           const Columns &columns) {
     std::int64_t largest = 0;
     for (const Moment *one : gpu.refusals)
@@ -112,11 +112,19 @@ void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const
                          span_text(wait.ended_ns - wait.began_ns), request_text(*wait.moment), end)},
             largest, columns);
     }
-    for (const Release &release : releases)
+    for (const Release &release : summary.releases)
         add(chart.releases,
             {release.ended_ns, release.ended_ns, 1, release.bytes, 0,
              fmt::format("{} released {}{}{}", clock_text(recording, release.ended_ns),
                          control::size_text(release.bytes), release.trigger.empty() ? "" : " on ", release.trigger)},
+            largest, columns);
+    for (const Absence &one : summary.absences)
+        add(chart.absences,
+            {one.began_ns, one.ended_ns, 1, static_cast<std::int64_t>(one.bytes), 0,
+             fmt::format("{} out of its GPUs{}{} for {}: {} in host memory{}", clock_text(recording, one.began_ns),
+                         one.how.empty() ? "" : " by a ", one.how, span_text(one.ended_ns - one.began_ns),
+                         policy::format_human(one.bytes),
+                         one.wake_ns.value_or(0) == 0 ? "" : "; the way back took " + span_text(*one.wake_ns))},
             largest, columns);
     const auto say_how_many = [](std::vector<Mark> &marks, const char *what) {
         for (Mark &mark : marks)
@@ -127,6 +135,7 @@ void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const
     say_how_many(chart.refusals, "refusals");
     say_how_many(chart.waits, "waits");
     say_how_many(chart.releases, "releases");
+    say_how_many(chart.absences, "times out of its GPUs");
 }
 
 policy::Bytes highest(const std::vector<LimitSample> &limits) {
@@ -152,7 +161,7 @@ Picture draw(const Recording &recording, const Summary &summary, std::size_t col
             Thinned<LimitSample, &LimitSample::limit> cap(grid, chart.cap), allowance(grid, chart.allowance);
             HeldByKind sum;
             for (const Moment &moment : recording.events) {
-                if (moment.gpu != gpu.gpu || moment.what == What::step || moment.what == What::dropped) continue;
+                if (moment.gpu != gpu.gpu || moment.is_of_process()) continue;
                 if (sum.take(moment)) {
                     const auto kind = static_cast<std::size_t>(moment.kind);
                     present[kind] = std::max(present[kind], moment.of_kind);
@@ -165,7 +174,7 @@ Picture draw(const Recording &recording, const Summary &summary, std::size_t col
         }
         for (const policy::Kind kind : kStack)
             if (present[static_cast<std::size_t>(kind)] != 0) chart.kinds.push_back(kind);
-        mark(chart, recording, gpu, summary.releases, grid);
+        mark(chart, recording, gpu, summary, grid);
         // A cap far above all that is held would press the picture flat.
         constexpr policy::Bytes kFar = 4;
         const policy::Bytes cap = highest(chart.cap);
@@ -206,6 +215,15 @@ std::string area(const Chart &chart, std::size_t layers, const Canvas &canvas) {
         out += canvas.path('H', canvas.x(sample.ns)) + canvas.path('V', canvas.y(sum));
     }
     return out + canvas.path('H', canvas.x(canvas.end_ns)) + canvas.path('V', canvas.y(0)) + 'Z';
+}
+
+std::string bands(const std::vector<Mark> &absences, const Canvas &canvas) {
+    std::string out;
+    for (const Mark &one : absences)
+        out += canvas.path('M', canvas.x(one.ns)) + canvas.path(' ', canvas.upper) +
+               canvas.path('H', canvas.x(one.ended_ns)) + canvas.path('V', canvas.upper + canvas.height) +
+               canvas.path('H', canvas.x(one.ns)) + 'Z';
+    return out;
 }
 
 std::string line(const std::vector<LimitSample> &samples, const Canvas &canvas) {

@@ -23,7 +23,7 @@ struct LimitSample {
 };
 // The marks of one column.
 struct Mark {
-    std::uint64_t ns = 0, ended_ns = 0;  // of the largest of them; ended_ns: of waits and releases
+    std::uint64_t ns = 0, ended_ns = 0;  // of the largest of them; ended_ns: of what lasts
     std::size_t count = 0;
     std::int64_t bytes = 0;    // together
     policy::Bytes height = 0;  // where to draw it
@@ -36,8 +36,9 @@ struct Chart {
     std::vector<HeldSample> samples;  // each holds until the next
     std::vector<LimitSample> cap, allowance;
     std::vector<Mark> refusals, waits, releases;
-    policy::Bytes top = 0;   // of the picture
-    bool cap_above = false;  // the cap is far above what is held, and not drawn
+    std::vector<Mark> absences;  // of the process: its memory was in host memory
+    policy::Bytes top = 0;       // of the picture
+    bool cap_above = false;      // the cap is far above what is held, and not drawn
 };
 
 struct Picture {
@@ -60,6 +61,8 @@ struct Canvas {
 };
 // SVG path data of the area under the first `layers` kinds of the stack.
 std::string area(const Chart &chart, std::size_t layers, const Canvas &canvas);
+// SVG path data of the times when the process was out of its GPUs, from top to bottom.
+std::string bands(const std::vector<Mark> &absences, const Canvas &canvas);
 // SVG path data of a limit, where there is one.
 std::string line(const std::vector<LimitSample> &samples, const Canvas &canvas);
 

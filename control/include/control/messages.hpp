@@ -39,6 +39,10 @@ struct GateRequest {
     // GPUs. nullopt: the calls go on.
     std::optional<std::uint64_t> close_for;
     bool nap = false;  // instead: the process begins a nap now; Status::nap says what becomes of it
+    // For the trace: the process is out, and so many bytes are in host memory; the calls go on because it is back,
+    // which took so many milliseconds.
+    policy::Bytes moved = 0;
+    std::uint64_t took_ms = 0;
     friend bool operator==(const GateRequest &, const GateRequest &) = default;
 };
 using Request = std::variant<StatusRequest, policy::ReleaseRequest, CapRequest, GateRequest>;
@@ -65,6 +69,7 @@ struct GateReport {
     bool closed = false;           // new calls wait
     bool napped = false;           // the process was out by a nap; now it stays out
     std::string why;               // not closed
+    std::string stays;             // why the process cannot leave its GPUs now; it is not closed either
     std::string waits_for;         // a function that a thread is in and that must return before the process is moved
     std::vector<Bypass> bypasses;  // libraries whose calls do not wait; only when the gate was open before
     friend bool operator==(const GateReport &, const GateReport &) = default;

@@ -68,12 +68,14 @@ struct TraceStatus {
 
 // Naps of the process: it leaves its GPUs by itself when it is idle (the policy's suspend.idle).
 struct NapStatus {
-    bool out = false;             // its memory is in host memory now
-    UnixMs since = 0;             // of this nap
-    std::uint64_t count = 0;      // naps so far, this one included
-    policy::Bytes bytes = 0;      // moved by the last one
-    std::uint64_t waited_ms = 0;  // the call that ended the last one waited so long
-    std::string refused;          // why the process could not leave at the last attempt; empty: it could
+    bool out = false;                   // its memory is in host memory now
+    UnixMs since = 0;                   // of this nap
+    std::uint64_t count = 0;            // naps so far, this one included
+    policy::Bytes bytes = 0;            // moved by the last one
+    std::uint64_t waited_ms = 0;        // the call that ended the last one waited so long
+    std::string refused;                // why the process could not leave at the last attempt; empty: it could
+    policy::Bytes bytes_total = 0;      // moved by all naps
+    std::uint64_t waited_total_ms = 0;  // by the calls that ended them
     friend bool operator==(const NapStatus &, const NapStatus &) = default;
 };
 

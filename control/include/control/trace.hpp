@@ -51,7 +51,11 @@ std::optional<What> parse_what(std::string_view name) noexcept;
 //   step          step bytes (freed; may be negative) duration_ns text (the trigger)
 //   policy        gpu limit (the cap; policy::kUnbounded: none) of_kind (the allowance, the same) held
 //                 text (file, rule)
+//   out           bytes (moved to host memory) text ("nap", "suspend")
+//   back          bytes, duration_ns (of the way back: what a call waited, or the resume took)
 //   dropped       bytes (how many events)
+//
+// step, out, back and dropped concern the process, not one device: their gpu is 0.
 struct Event {
     std::uint64_t ns = 0;  // since the trace began; of an event with a duration, its end
     What what{};

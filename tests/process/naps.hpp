@@ -1,0 +1,39 @@
+// A program on a simulated machine that naps, and what can be seen of that.
+#pragma once
+
+#include "simulated.hpp"
+
+// `suspend`: members of the policy's object; `more`: of the policy, each with a comma behind it.
+inline Environment napping(const Machine &machine, const std::string &suspend = R"("idle": "200ms")",
+                           const std::string &more = "") {
+    const std::string policy = machine.write(
+        "policy.json", R"({ "version": 1, )" + more +
+                           R"( "log": { "level": "info", "file": "nap.log" }, "suspend": { )" + suspend + " } }");
+    return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}};
+}
+inline bool is_out(const Machine &machine, const Program &program) {
+    return within(30s, [&] { return machine.state(program.pid()) == "checkpointed"; });
+}
+inline Json nap_of(const Machine &machine, const Program &program) {
+    const Json all = Json::parse(machine.curb({"ps", "--json", program.id()}).out);
+    for (const Json &process : all["processes"])
+        if (process["pid"] == program.pid()) return process["status"]["nap"];
+    return {};
+}
+inline std::int64_t held_by_books(const Machine &machine, const Program &program) {
+    const Json all = Json::parse(machine.curb({"ps", "--json", program.id()}).out);
+    for (const Json &gpu : all["gpus"])
+        for (const Json &use : gpu["uses"])
+            if (use["pid"] == program.pid() && !use["books"].is_null()) return use["books"]["held"];
+    return -1;
+}
+// The helper of a process that naps; 0: there is none.
+inline pid_t helper_of(pid_t pid) {
+    for (const auto &entry : fs::directory_iterator("/proc")) {
+        std::ifstream file(entry.path() / "cmdline");
+        const std::string words{std::istreambuf_iterator<char>(file), {}};
+        if (words.find(std::string("--nap\0", 6)) == std::string::npos) continue;
+        if (words.ends_with('\0' + std::to_string(pid) + '\0')) return std::stoi(entry.path().filename());
+    }
+    return 0;
+}
