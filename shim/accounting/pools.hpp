@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "devices.hpp"
+#include "places.hpp"
+#include "policy/granule.hpp"
 #include "waiting.hpp"
 
 namespace curb::shim::pools {
@@ -67,6 +69,12 @@ struct Pool {
     std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
     BusyCount visitors;                // threads that query the driver about it
     BusyCount settling;                // threads that have changed `charged` but not yet the ledger
+    // Far from the cap most requests do not read what the pool has reserved (Ahead). Bytes move from `ahead` to a
+    // request, then to `unread`, and back to the ledger once the pool has been read. All of them are in
+    // Ledger::ahead().
+    std::atomic<Bytes> ahead{0};
+    std::atomic<Bytes> unread{0};
+    Places places;
     Threshold threshold;
     std::size_t blocks = 0;  // managed blocks in use; under the lock, as the next two
     bool destroyed = false;  // but managed blocks are still in use
@@ -133,6 +141,56 @@ class FreedBlock : NoCopy {
     CUdeviceptr pointer_;
     Pool *pool_ = nullptr;
 };
+
+// One request's part of the bytes that the ledger has reserved ahead for a pool: as many as the pool can grow by for a
+// request of up to kPoolUnit. A request with such a part asks neither for the pool's size nor for the limits. False if
+// there is none; then reserve and read.
+class Ahead : NoCopy {
+  public:
+    static constexpr Bytes kAll = 16 * policy::kPoolUnit;  // for a pool; so every 16th request reads its size
+
+    explicit Ahead(Pool &pool) noexcept : pool_(pool) {
+        Bytes left = pool.ahead.load(std::memory_order_relaxed);
+        while (left >= policy::kPoolUnit && !has_)
+            has_ = pool.ahead.compare_exchange_weak(left, left - policy::kPoolUnit, std::memory_order_acq_rel);
+    }
+    ~Ahead() {
+        if (!has_) return;
+        pool_.unread.fetch_add(policy::kPoolUnit, std::memory_order_seq_cst);
+        if (!pool_.live.load(std::memory_order_seq_cst)) [[unlikely]]
+            return_unread(pool_);
+    }
+    explicit operator bool() const noexcept { return has_; }
+
+    // Offers bytes that the ledger has just reserved.
+    static void offer(Pool &pool) noexcept { pool.ahead.fetch_add(kAll, std::memory_order_seq_cst); }
+    // Returns to the ledger what no request has taken. Calls no driver, takes no lock.
+    static void take_back(Pool &pool) noexcept;
+
+  private:
+    static void return_unread(Pool &pool) noexcept;
+
+    Pool &pool_;
+    bool has_ = false;
+};
+// True if the pool keeps its memory at a synchronisation. Else its size changes too often to run ahead. Calls the
+// driver.
+bool keeps_memory(const Pool &pool) noexcept;
+// Does take_back() for every pool of the device.
+void take_back_ahead(const Device &device) noexcept;
+// Returns the most that the device's pools may have grown by since they were read.
+Bytes unread(const Device &device) noexcept;
+// Does take_back_ahead() and reads the pools that may have grown, so that Ledger::ahead() is
+// what requests under way have. Calls the driver.
+void settle_ahead(Device &device) noexcept;
+
+// The pool that serves the device's stream-ordered requests, as last asked: null if the driver must be asked.
+Pool *current_on(const Device &device) noexcept;
+// Call current_version() before asking the driver, and pass its result with the answer.
+std::uint64_t current_version() noexcept;
+void note_current(const Device &device, Pool *pool, std::uint64_t version) noexcept;
+// Call it after the program may have set another pool.
+void current_changed() noexcept;
 
 // Raises the pool's charge to its reserved bytes. Returns the increase, which the caller traces. Calls the driver:
 // after an allocation it breaks no capture that the allocation has not broken, and for graph memory none (the contract

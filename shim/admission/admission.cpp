@@ -1,5 +1,7 @@
 #include "admission.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -40,6 +42,7 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     }
     const Bytes limit = policy::limit(out);
     if (limit != policy::kUnbounded) {
+        if (device.ledger.ahead() != 0 && room_under(limit) < policy::Staleness::kNear) pools::settle_ahead(device);
         switch (policy::measure_again(room_under(limit), age(device.measured_ms.load(std::memory_order_relaxed)),
                                       device.changed.load(std::memory_order_relaxed))) {
             case policy::Measure::not_yet: break;
@@ -54,6 +57,22 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     if (asked) limits::fill(device, now, out);
     return asked;
 }
+
+// While it exists, no bytes of the device are reserved ahead of requests: before a request is refused, they are its.
+class NothingAhead : NoCopy {
+  public:
+    explicit NothingAhead(Device &device) noexcept : closed_(device.ledger) {
+        // Another thread may be about to offer what it has reserved, or to return what its request did not need.
+        constexpr int kTries = 64;
+        for (int tries = 0; device.ledger.ahead() != 0 && tries < kTries; ++tries) {
+            if (tries != 0) sched_yield();
+            pools::settle_ahead(device);
+        }
+    }
+
+  private:
+    const Ledger::NothingAhead closed_;
+};
 
 // Returns the bytes that the request lacks; at least one.
 Bytes shortfall(const policy::Terms &terms, Bytes held, Bytes bytes) noexcept {
@@ -126,13 +145,32 @@ void wait_for_change(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use
 }  // namespace
 
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
+    const auto now = process::snapshot();
     policy::Terms asked;
-    measure_if_stale(device, *process::snapshot(), bytes, asked);
+    measure_if_stale(device, *now, bytes, asked);
+    if (device.ledger.reserve(kind, bytes, asked) == Verdict::grant) return true;
+    if (device.ledger.ahead() == 0) return false;
+    const NothingAhead nothing_ahead(device);
     return device.ledger.reserve(kind, bytes, asked) == Verdict::grant;
+}
+
+void reserve_ahead(pools::Pool &pool) noexcept {
+    Device &device = *pool.device;
+    Ledger &ledger = device.ledger;
+    if (pool.kind != Kind::pools || pool.ahead.load(std::memory_order_relaxed) >= policy::kPoolUnit) return;
+    const std::uint64_t version = ledger.limits_version();
+    const auto now = process::snapshot();
+    if (now->unusable || now->of(device.ordinal).beside_others || ledger.share.joined()) return;
+    policy::Terms terms;
+    limits::fill(device, *now, terms);
+    if (!pools::keeps_memory(pool) || !ledger.reserve_ahead(pools::Ahead::kAll, terms)) return;
+    pools::Ahead::offer(pool);
+    if (ledger.limits_version() != version) pools::Ahead::take_back(pool);
 }
 
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {
     bool released = false;
+    std::optional<NothingAhead> nothing_ahead;
     int from_cache = 0;  // how often this request has freed kept blocks
     for (;;) {
         wait.attempt();
@@ -154,6 +192,10 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
         Bytes seen = 0;
         const auto behind = growth.wait.count() == 0 ? std::nullopt : behind_others(device, growth, wait, bytes, asked);
         const Verdict verdict = behind ? Verdict::wait : device.ledger.reserve(kind, bytes, asked, &seen);
+        if (verdict != Verdict::grant && !nothing_ahead && device.ledger.ahead() != 0) {
+            nothing_ahead.emplace(device);
+            continue;
+        }
         // Kept blocks are freed before anything else: first the missing bytes, then all of them. (Verdict::refuse means
         // that freeing would not help.)
         if (verdict != Verdict::grant && verdict != Verdict::refuse && from_cache < 2) {

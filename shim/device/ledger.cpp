@@ -13,15 +13,24 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, By
     // acquire: a thread that sees held_ lowered by a free in a stream also sees those bytes in `returned_at_sync`.
     Bytes held = held_.load(std::memory_order_acquire), taken = 0;
     for (;;) {
-        taken = this->taken(held);
+        const Bytes ahead = this->ahead();
+        taken = this->taken(held + ahead);
         const policy::Verdict verdict = policy::decide(terms, taken, bytes);
         if (verdict != policy::Verdict::grant) {
             end();
             if (seen) *seen = taken;
             return verdict;
         }
-        if (held_.compare_exchange_weak(held, held + bytes, std::memory_order_acq_rel, std::memory_order_acquire))
+        if (!held_.compare_exchange_weak(held, held + bytes, std::memory_order_seq_cst, std::memory_order_acquire))
+            continue;
+        // A reservation ahead adds its bytes, then reads held_; here it is the other way round. So of two at once the
+        // later one sees the other.
+        const Bytes more = this->ahead();
+        if (more <= ahead) [[likely]]
             break;
+        if (policy::decide(terms, policy::added(taken, more - ahead), bytes) == policy::Verdict::grant) [[likely]]
+            break;
+        held = held_.fetch_sub(bytes, std::memory_order_acq_rel) - bytes;
     }
     kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);
     if (!share.joined()) [[likely]]
@@ -76,6 +85,22 @@ bool Ledger::open_share(std::string_view uuid) noexcept {
         },
         100);
     return true;
+}
+
+bool Ledger::reserve_ahead(Bytes bytes, const policy::Terms &terms) noexcept {
+    const Bytes ahead = ahead_.fetch_add(bytes, std::memory_order_seq_cst) + bytes;
+    const Bytes all = policy::added(taken(held_.load(std::memory_order_seq_cst)), ahead);
+    if (closed_.load(std::memory_order_seq_cst) == 0 &&
+        policy::fits(terms, policy::limit(terms), all, policy::Staleness::kNear))
+        return true;
+    return_ahead(bytes);
+    return false;
+}
+
+void Ledger::return_ahead(Bytes bytes) noexcept {
+    if (bytes == 0) return;
+    ahead_.fetch_sub(bytes, std::memory_order_seq_cst);
+    wait_queue::changed();
 }
 
 void Ledger::charge(Kind kind, Bytes bytes) noexcept {

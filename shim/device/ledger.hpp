@@ -80,6 +80,31 @@ class Ledger {
     void charge(Kind kind, Bytes bytes) noexcept;
     void credit(Kind kind, Bytes bytes) noexcept;
 
+    // Bytes reserved ahead of the requests that will use them (pools::Ahead). Decisions count them as taken; held() and
+    // the kinds do not show them. reserve_ahead() returns false if requests would then be near the limit, or if a
+    // request demands exact figures.
+    bool reserve_ahead(Bytes bytes, const policy::Terms &terms) noexcept;
+    void return_ahead(Bytes bytes) noexcept;
+    [[nodiscard]] Bytes ahead() const noexcept { return ahead_.load(std::memory_order_seq_cst); }
+    // Changes when reservations ahead become invalid: call limits_changed() after limits were lowered and before the
+    // reservations are taken back. Compare limits_version() before and after a new reservation has been published.
+    void limits_changed() noexcept { limits_version_.fetch_add(1, std::memory_order_seq_cst); }
+    [[nodiscard]] std::uint64_t limits_version() const noexcept {
+        return limits_version_.load(std::memory_order_seq_cst);
+    }
+    // While it exists, nothing is reserved ahead. The caller takes back what was reserved before.
+    class NothingAhead : NoCopy {
+      public:
+        explicit NothingAhead(Ledger &ledger) noexcept : ledger_(ledger) {
+            ledger_.closed_.fetch_add(1, std::memory_order_seq_cst);
+            ledger_.limits_changed();
+        }
+        ~NothingAhead() { ledger_.closed_.fetch_sub(1, std::memory_order_seq_cst); }
+
+      private:
+        Ledger &ledger_;
+    };
+
     [[nodiscard]] Bytes held() const noexcept { return held_.load(std::memory_order_relaxed); }
     // Returns held() plus the bytes that the driver returns only at a synchronisation: requests cannot use these yet.
     [[nodiscard]] Bytes taken() const noexcept { return taken(held_.load(std::memory_order_acquire)); }
@@ -180,8 +205,12 @@ class Ledger {
     std::atomic<std::uint64_t> begun_{0};
     std::atomic<std::uint64_t> done_{0};
     std::atomic<Bytes> kinds_[policy::kKinds]{};
+    // Every request reads these; few write them.
+    alignas(64) std::atomic<Bytes> ahead_{0};
+    std::atomic<std::uint64_t> limits_version_{0};
+    std::atomic<int> closed_{0};  // number of NothingAhead
     // Held for a moment to change the overhead; requests never take it.
-    alignas(64) std::mutex overhead_mutex_;
+    std::mutex overhead_mutex_;
 };
 
 }  // namespace curb::shim

@@ -72,6 +72,18 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     return result;
 }
 
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+    const CUresult result = driver().cuDeviceSetMemPool(device, pool);
+    pools::current_changed();
+    return result;
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+    const CUresult result = driver().cuMemSetMemPool(location, type, pool);
+    pools::current_changed();
+    return result;
+}
+
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     const CUresult result = driver().cuMemPoolTrimTo(pool, keep);
     const pools::Pool *known = result == CUDA_SUCCESS && process::active() ? pools::known(pool) : nullptr;

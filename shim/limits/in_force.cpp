@@ -8,6 +8,7 @@
 #include "devices.hpp"
 #include "lifetime.hpp"
 #include "policy/live_caps.hpp"
+#include "pools.hpp"
 
 namespace curb::shim {
 
@@ -62,6 +63,12 @@ void free_replaced() noexcept {
     if (readers::Grace::is_over()) all.leaving.clear();
 }
 
+// What was reserved ahead of requests was granted under the old limits. Call it once the new ones are in force.
+void take_back_ahead(Device &device) noexcept {
+    device.ledger.limits_changed();
+    pools::take_back_ahead(device);
+}
+
 // The caller holds `publishing`. Throws std::bad_alloc before anything changes.
 void put_in_force(std::unique_ptr<const Snapshot> next) {
     replaced().waiting.reserve(replaced().waiting.size() + 1);
@@ -74,6 +81,7 @@ void put_in_force(std::unique_ptr<const Snapshot> next) {
     detail::limited.store(some_limited, std::memory_order_relaxed);
     detail::caches.store(next->caches, std::memory_order_relaxed);
     const Snapshot *before = detail::snapshot.exchange(next.release(), std::memory_order_acq_rel);
+    for (Device &device : devices::all()) take_back_ahead(device);
     if (before) replaced().waiting.emplace_back(before);
     free_replaced();
 }
@@ -232,9 +240,11 @@ std::vector<int> fall_back() {
     std::vector<int> out;
     const std::scoped_lock lock(publishing);  // so that the snapshot is not replaced meanwhile
     const auto now = process::snapshot();
-    for (const Device &device : devices::all()) {
+    for (Device &device : devices::all()) {
         const Snapshot::Gpu &gpu = now->of(device.ordinal);
-        if (gpu.allowance.fall_back(gpu.terms.growth, device.ledger.held(), now_ms())) out.push_back(device.ordinal);
+        if (!gpu.allowance.fall_back(gpu.terms.growth, device.ledger.held(), now_ms())) continue;
+        take_back_ahead(device);
+        out.push_back(device.ordinal);
     }
     return out;
 }
