@@ -89,6 +89,7 @@ Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Devi
     pool->charged.store(0, std::memory_order_relaxed);
     pool->threshold.start_anew();
     pool->places.forget();
+    pool->keeps.store(false, std::memory_order_relaxed);
     pool->live.store(true, std::memory_order_seq_cst);
     entry->second = pool;
     return *pool;
@@ -139,6 +140,27 @@ void each_holding(const Device &device, Visit visit) noexcept {
     visit_each(device, collect, visit);
 }
 
+// Marks the requests that have returned. Make it before the pool is read, and call is_read() after the ledger has the
+// new charge: then their units go back. Threads may read a pool at the same time, so that none waits for another.
+class Unread {
+  public:
+    explicit Unread(Pool &pool) noexcept : pool_(pool), mark_(pool.used_ahead.load(std::memory_order_seq_cst)) {}
+    void is_read() const noexcept {
+        std::uint64_t read = pool_.read_ahead.load(std::memory_order_relaxed);
+        while (read < mark_ && !pool_.read_ahead.compare_exchange_weak(read, mark_, std::memory_order_acq_rel)) {
+        }
+        if (read < mark_) pool_.device->ledger.return_ahead(mark_ - read);
+    }
+
+  private:
+    Pool &pool_;
+    std::uint64_t mark_;
+};
+
+bool is_unread(const Pool &pool) noexcept {
+    return pool.used_ahead.load(std::memory_order_seq_cst) != pool.read_ahead.load(std::memory_order_seq_cst);
+}
+
 // Call it after an allocation from the pool.
 void note_holding(Pool &pool) noexcept try {
     if (pool.kind == Kind::graphs || pool.holding.load(std::memory_order_seq_cst)) return;
@@ -154,31 +176,11 @@ void note_holding(Pool &pool) noexcept try {
 void note_empty(Pool &pool) noexcept {
     const std::scoped_lock lock(registry().mutex);
     pool.holding.store(false, std::memory_order_seq_cst);
-    if (pool.charged.load(std::memory_order_seq_cst) == 0 && pool.unread.load(std::memory_order_seq_cst) == 0)
+    if (pool.charged.load(std::memory_order_seq_cst) == 0 && !is_unread(pool))
         registry().holding.erase(&pool);
     else
         pool.holding.store(true, std::memory_order_seq_cst);
 }
-
-// Bytes of requests that have not read the pool's size. Make it before the pool is read: it covers what these requests
-// have made the pool grow by. Call is_read() after the ledger has the new charge; else they stay reserved.
-class Unread : NoCopy {
-  public:
-    explicit Unread(Pool &pool) noexcept : pool_(pool) {
-        if (pool.unread.load(std::memory_order_seq_cst) != 0)
-            bytes_ = pool.unread.exchange(0, std::memory_order_seq_cst);
-    }
-    ~Unread() {
-        if (bytes_ != 0) pool_.unread.fetch_add(bytes_, std::memory_order_seq_cst);
-    }
-    void is_read() noexcept {
-        if (bytes_ != 0) pool_.device->ledger.return_ahead(std::exchange(bytes_, 0));
-    }
-
-  private:
-    Pool &pool_;
-    Bytes bytes_ = 0;
-};
 
 // Raises the pool's charge, not the ledger's, to its reserved bytes, which were `now`. Never lowers it: this thread may
 // have read before another one's allocation raised it. Returns the increase.
@@ -191,7 +193,7 @@ Bytes raise_charge(Pool &pool, Bytes now) noexcept {
 // Sets the charge to the pool's reserved bytes, higher or lower, unless another thread changes it meanwhile.
 void set_charge(Pool &pool) noexcept {
     const BusyCount::Guard settling(pool.settling);  // until the ledger has it too
-    Unread unread(pool);
+    const Unread unread(pool);
     Bytes before = pool.charged.load(std::memory_order_acquire);
     const auto now = reserved(pool);
     if (!now) return;
@@ -213,7 +215,7 @@ void set_charge(Pool &pool) noexcept {
 
 // Raises the charge of the pool and of the ledger. Returns the increase.
 Bytes raise_charged(Pool &pool) noexcept {
-    Unread unread(pool);
+    const Unread unread(pool);
     const auto now = reserved(pool);
     const Bytes raised = now ? raise_charge(pool, *now) : 0;
     if (raised != 0) pool.device->ledger.charge(pool.kind, raised);
@@ -366,9 +368,7 @@ Forgotten forget(CUmemoryPool handle) noexcept {
     const RelaxedCapture relaxed;
     if (!pool->device) return {.pool = pool};
     pool->threshold.restore(handle);  // the driver may refuse to destroy it
-    Ahead::take_back(*pool);
-    if (pool->unread.load(std::memory_order_seq_cst) != 0)
-        trace::books(*pool->device, pool->kind, static_cast<std::int64_t>(raise_charged(*pool)));
+    if (is_unread(*pool)) trace::books(*pool->device, pool->kind, static_cast<std::int64_t>(raise_charged(*pool)));
     if (pool->charged.load(std::memory_order_acquire) == 0) return {.pool = pool};
     trim(*pool);  // the bytes reserved after this stay charged
     const auto kept = reserved(*pool);
@@ -432,46 +432,24 @@ Bytes raise(Pool &pool) noexcept {
     return raised;
 }
 
-void Ahead::take_back(Pool &pool) noexcept {
-    if (pool.ahead.load(std::memory_order_seq_cst) != 0)
-        pool.device->ledger.return_ahead(pool.ahead.exchange(0, std::memory_order_seq_cst));
-}
+void Ahead::return_to_ledger(Pool &pool) noexcept { Unread(pool).is_read(); }
 
-void Ahead::return_unread(Pool &pool) noexcept {
-    pool.device->ledger.return_ahead(pool.unread.exchange(0, std::memory_order_seq_cst));
-}
-
-bool keeps_memory(const Pool &pool) noexcept {
+void query_keeps(Pool &pool) noexcept {
     std::uint64_t threshold = 0;
-    return ask_twice<&Driver::cuMemPoolGetAttribute>(pool.handle.load(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-                                                     &threshold) == CUDA_SUCCESS &&
-           threshold >= pool.charged.load(std::memory_order_acquire);
-}
-
-void take_back_ahead(const Device &device) noexcept {
-    const std::shared_lock lock(registry().mutex);
-    for (const auto &[handle, pool] : registry().by_handle)
-        if (pool->device == &device) Ahead::take_back(*pool);
-}
-
-Bytes unread(const Device &device) noexcept {
-    if (device.ledger.ahead() == 0) return 0;
-    Bytes offered = 0;
-    const std::shared_lock lock(registry().mutex);
-    for (const auto &[handle, pool] : registry().by_handle)
-        if (pool->device == &device) offered += pool->ahead.load(std::memory_order_seq_cst);
-    const Bytes all = device.ledger.ahead();
-    return all - std::min(all, offered);
+    const bool keeps = pool.kind == Kind::pools &&
+                       ask_twice<&Driver::cuMemPoolGetAttribute>(pool.handle.load(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                                                 &threshold) == CUDA_SUCCESS &&
+                       threshold >= pool.charged.load(std::memory_order_acquire);
+    pool.keeps.store(keeps, std::memory_order_relaxed);
 }
 
 void settle_ahead(Device &device) noexcept {
-    take_back_ahead(device);
+    device.ledger.take_back_ahead();
     if (device.ledger.ahead() == 0) return;
     const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
     each_on(device, [](Pool &pool) {
-        if (pool.unread.load(std::memory_order_seq_cst) != 0)
-            trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(raise_charged(pool)));
+        if (is_unread(pool)) trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(raise_charged(pool)));
     });
 }
 

@@ -69,11 +69,10 @@ struct Pool {
     std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
     BusyCount visitors;                // threads that query the driver about it
     BusyCount settling;                // threads that have changed `charged` but not yet the ledger
-    // Far from the cap most requests do not read what the pool has reserved (Ahead). Bytes move from `ahead` to a
-    // request, then to `unread`, and back to the ledger once the pool has been read. All of them are in
-    // Ledger::ahead().
-    std::atomic<Bytes> ahead{0};
-    std::atomic<Bytes> unread{0};
+    // Units of Ledger::ahead() of requests that have returned, and how many of them a reading of the pool's size
+    // covers.
+    std::atomic<std::uint64_t> used_ahead{0}, read_ahead{0};
+    std::atomic<bool> keeps{false};  // its memory at a synchronisation, when last asked: requests may run ahead
     Places places;
     Threshold threshold;
     std::size_t blocks = 0;  // managed blocks in use; under the lock, as the next two
@@ -142,46 +141,33 @@ class FreedBlock : NoCopy {
     Pool *pool_ = nullptr;
 };
 
-// One request's part of the bytes that the ledger has reserved ahead for a pool: as many as the pool can grow by for a
-// request of up to kPoolUnit. A request with such a part asks neither for the pool's size nor for the limits. False if
-// there is none; then reserve and read.
+// Far from the cap, a request of up to kPoolUnit takes a unit that the ledger has reserved ahead, and asks neither for
+// the pool's size nor for the limits. The unit stays reserved until the pool has been read: by every 16th request, by
+// one whose memory lies where the pool had none, and before a decision near the cap. False if there is no unit, or if
+// the pool does not keep its memory, since its size then changes too often.
 class Ahead : NoCopy {
   public:
-    static constexpr Bytes kAll = 16 * policy::kPoolUnit;  // for a pool; so every 16th request reads its size
-
-    explicit Ahead(Pool &pool) noexcept : pool_(pool) {
-        Bytes left = pool.ahead.load(std::memory_order_relaxed);
-        while (left >= policy::kPoolUnit && !has_)
-            has_ = pool.ahead.compare_exchange_weak(left, left - policy::kPoolUnit, std::memory_order_acq_rel);
-    }
+    explicit Ahead(Pool &pool) noexcept
+        : pool_(pool), has_(pool.keeps.load(std::memory_order_relaxed) && pool.device->ledger.take_ahead()) {}
     ~Ahead() {
         if (!has_) return;
-        pool_.unread.fetch_add(policy::kPoolUnit, std::memory_order_seq_cst);
+        pool_.used_ahead.fetch_add(1, std::memory_order_seq_cst);
         if (!pool_.live.load(std::memory_order_seq_cst)) [[unlikely]]
-            return_unread(pool_);
+            return_to_ledger(pool_);
     }
     explicit operator bool() const noexcept { return has_; }
 
-    // Offers bytes that the ledger has just reserved.
-    static void offer(Pool &pool) noexcept { pool.ahead.fetch_add(kAll, std::memory_order_seq_cst); }
-    // Returns to the ledger what no request has taken. Calls no driver, takes no lock.
-    static void take_back(Pool &pool) noexcept;
-
   private:
-    static void return_unread(Pool &pool) noexcept;
+    // Returns the units of requests that have returned, without reading the pool: it has ended.
+    static void return_to_ledger(Pool &pool) noexcept;
 
     Pool &pool_;
-    bool has_ = false;
+    bool has_;
 };
-// True if the pool keeps its memory at a synchronisation. Else its size changes too often to run ahead. Calls the
-// driver.
-bool keeps_memory(const Pool &pool) noexcept;
-// Does take_back() for every pool of the device.
-void take_back_ahead(const Device &device) noexcept;
-// Returns the most that the device's pools may have grown by since they were read.
-Bytes unread(const Device &device) noexcept;
-// Does take_back_ahead() and reads the pools that may have grown, so that Ledger::ahead() is
-// what requests under way have. Calls the driver.
+// Asks whether the pool keeps its memory at a synchronisation. Calls the driver.
+void query_keeps(Pool &pool) noexcept;
+// Takes back the units that are offered, and reads the pools that may have grown. Afterwards Ledger::ahead() is what
+// requests under way have. Calls the driver.
 void settle_ahead(Device &device) noexcept;
 
 // The pool that serves the device's stream-ordered requests, as last asked: null if the driver must be asked.

@@ -1,7 +1,5 @@
 #include "admission.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <optional>
 
@@ -61,16 +59,14 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
 // While it exists, no bytes of the device are reserved ahead of requests: before a request is refused, they are its.
 class NothingAhead : NoCopy {
   public:
-    explicit NothingAhead(Device &device) noexcept : closed_(device.ledger) {
-        // Another thread may be about to offer what it has reserved, or to return what its request did not need.
-        constexpr int kTries = 64;
-        for (int tries = 0; device.ledger.ahead() != 0 && tries < kTries; ++tries) {
-            if (tries != 0) sched_yield();
-            pools::settle_ahead(device);
-        }
+    explicit NothingAhead(Device &device) noexcept : device_(device), closed_(device.ledger) { settle(); }
+    // Takes back what requests under way have returned meanwhile.
+    void settle() noexcept {
+        if (device_.ledger.ahead() != 0) pools::settle_ahead(device_);
     }
 
   private:
+    Device &device_;
     const Ledger::NothingAhead closed_;
 };
 
@@ -129,6 +125,9 @@ bool others_of_job_release(Device &device, InUse<Part> &in_use, const policy::Te
 // How often a waiting request checks for memory freed by other processes; a free in this process wakes it at once.
 constexpr std::uint64_t kPollMs = 20;
 
+// Requests of other threads that are under way may return bytes that were reserved ahead each time.
+constexpr int kMostSettled = 16;
+
 // Sleeps until memory or limits change, `milliseconds` at most. Drops the snapshot meanwhile.
 template <class Part>
 void wait_for_change(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use, const Snapshot::Gpu &gpu, Bytes bytes,
@@ -157,20 +156,21 @@ bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
 void reserve_ahead(pools::Pool &pool) noexcept {
     Device &device = *pool.device;
     Ledger &ledger = device.ledger;
-    if (pool.kind != Kind::pools || pool.ahead.load(std::memory_order_relaxed) >= policy::kPoolUnit) return;
+    if (pool.kind != Kind::pools || (ledger.offers_ahead() && pool.keeps.load(std::memory_order_relaxed))) return;
+    pools::query_keeps(pool);
+    if (!pool.keeps.load(std::memory_order_relaxed)) return;
     const std::uint64_t version = ledger.limits_version();
     const auto now = process::snapshot();
     if (now->unusable || now->of(device.ordinal).beside_others || ledger.share.joined()) return;
     policy::Terms terms;
     limits::fill(device, *now, terms);
-    if (!pools::keeps_memory(pool) || !ledger.reserve_ahead(pools::Ahead::kAll, terms)) return;
-    pools::Ahead::offer(pool);
-    if (ledger.limits_version() != version) pools::Ahead::take_back(pool);
+    if (ledger.reserve_ahead(terms) && ledger.limits_version() != version) ledger.take_back_ahead();
 }
 
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {
     bool released = false;
     std::optional<NothingAhead> nothing_ahead;
+    int settled = 0;     // how often this request has taken back what was reserved ahead of others
     int from_cache = 0;  // how often this request has freed kept blocks
     for (;;) {
         wait.attempt();
@@ -192,8 +192,13 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
         Bytes seen = 0;
         const auto behind = growth.wait.count() == 0 ? std::nullopt : behind_others(device, growth, wait, bytes, asked);
         const Verdict verdict = behind ? Verdict::wait : device.ledger.reserve(kind, bytes, asked, &seen);
-        if (verdict != Verdict::grant && !nothing_ahead && device.ledger.ahead() != 0) {
-            nothing_ahead.emplace(device);
+        if (verdict != Verdict::grant && settled < kMostSettled &&
+            (device.ledger.ahead() != 0 || seen > device.ledger.taken())) {
+            ++settled;
+            if (nothing_ahead)
+                nothing_ahead->settle();
+            else
+                nothing_ahead.emplace(device);
             continue;
         }
         // Kept blocks are freed before anything else: first the missing bytes, then all of them. (Verdict::refuse means

@@ -102,9 +102,9 @@ CUresult allocate(const StreamCalls &calls, pools::Pool &pool, CUdeviceptr *poin
 template <class Call, class ServedBy>
 std::optional<CUresult> allocate_ahead(pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, Call call,
                                        ServedBy served_by) {
-    if (bytes > policy::kPoolUnit || pool.ahead.load(std::memory_order_relaxed) < policy::kPoolUnit)
-        return std::nullopt;
+    if (bytes > policy::kPoolUnit || !pool.keeps.load(std::memory_order_relaxed)) return std::nullopt;
     Device &device = *pool.device;
+    if (!device.ledger.offers_ahead()) return std::nullopt;
     const Ledger::Operation operation(&device.ledger);
     {
         const pools::Ahead ahead(pool);

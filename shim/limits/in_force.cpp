@@ -8,7 +8,6 @@
 #include "devices.hpp"
 #include "lifetime.hpp"
 #include "policy/live_caps.hpp"
-#include "pools.hpp"
 
 namespace curb::shim {
 
@@ -63,12 +62,6 @@ void free_replaced() noexcept {
     if (readers::Grace::is_over()) all.leaving.clear();
 }
 
-// What was reserved ahead of requests was granted under the old limits. Call it once the new ones are in force.
-void take_back_ahead(Device &device) noexcept {
-    device.ledger.limits_changed();
-    pools::take_back_ahead(device);
-}
-
 // The caller holds `publishing`. Throws std::bad_alloc before anything changes.
 void put_in_force(std::unique_ptr<const Snapshot> next) {
     replaced().waiting.reserve(replaced().waiting.size() + 1);
@@ -81,7 +74,8 @@ void put_in_force(std::unique_ptr<const Snapshot> next) {
     detail::limited.store(some_limited, std::memory_order_relaxed);
     detail::caches.store(next->caches, std::memory_order_relaxed);
     const Snapshot *before = detail::snapshot.exchange(next.release(), std::memory_order_acq_rel);
-    for (Device &device : devices::all()) take_back_ahead(device);
+    // It was reserved ahead under the old limits.
+    for (Device &device : devices::all()) device.ledger.take_back_ahead();
     if (before) replaced().waiting.emplace_back(before);
     free_replaced();
 }
@@ -243,7 +237,7 @@ std::vector<int> fall_back() {
     for (Device &device : devices::all()) {
         const Snapshot::Gpu &gpu = now->of(device.ordinal);
         if (!gpu.allowance.fall_back(gpu.terms.growth, device.ledger.held(), now_ms())) continue;
-        take_back_ahead(device);
+        device.ledger.take_back_ahead();
         out.push_back(device.ordinal);
     }
     return out;
