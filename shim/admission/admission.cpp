@@ -40,8 +40,9 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     }
     const Bytes limit = policy::limit(out);
     if (limit != policy::kUnbounded) {
-        if (device.ledger.ahead() != 0 && room_under(limit) < policy::Staleness::kNear) pools::settle_ahead(device);
-        switch (policy::measure_again(room_under(limit), age(device.measured_ms.load(std::memory_order_relaxed)),
+        const Bytes room = room_under(limit);
+        if (room < policy::Staleness::kNear && device.ledger.ahead() != 0) pools::settle_ahead(device);
+        switch (policy::measure_again(room, age(device.measured_ms.load(std::memory_order_relaxed)),
                                       device.changed.load(std::memory_order_relaxed))) {
             case policy::Measure::not_yet: break;
             case policy::Measure::soon: devices::measure_soon(device); break;

@@ -7,6 +7,15 @@
 
 namespace curb::shim {
 
+namespace {
+
+// Out of line: reserve() is on the way of every request, and this is not.
+[[gnu::noinline, gnu::cold]] bool grants(const policy::Terms &terms, Bytes taken, Bytes bytes) noexcept {
+    return policy::decide(terms, taken, bytes) == policy::Verdict::grant;
+}
+
+}  // namespace
+
 policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, Bytes *seen) noexcept {
     // Begin before the addition: a reconcile must not mistake reserved bytes for allocated ones.
     begin();
@@ -28,7 +37,7 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, By
         const std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
         if (now / kOneReserved <= ahead / kOneReserved) [[likely]]
             break;
-        if (policy::decide(terms, this->taken(held + reserved(now)), bytes) == policy::Verdict::grant) break;
+        if (grants(terms, this->taken(held + reserved(now)), bytes)) break;
         held = held_.fetch_sub(bytes, std::memory_order_acq_rel) - bytes;
     }
     kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);
