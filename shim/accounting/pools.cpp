@@ -89,7 +89,7 @@ Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Devi
     pool->charged.store(0, std::memory_order_relaxed);
     pool->threshold.start_anew();
     pool->places.forget();
-    pool->keeps.store(false, std::memory_order_relaxed);
+    threshold_changed(*pool);
     pool->live.store(true, std::memory_order_seq_cst);
     entry->second = pool;
     return *pool;
@@ -441,6 +441,11 @@ void query_keeps(Pool &pool) noexcept {
                                                                  &threshold) == CUDA_SUCCESS &&
                        threshold >= pool.charged.load(std::memory_order_acquire);
     pool.keeps.store(keeps, std::memory_order_relaxed);
+}
+
+void threshold_changed(Pool &pool) noexcept {
+    pool.keeps.store(false, std::memory_order_relaxed);
+    pool.requests.store(0, std::memory_order_relaxed);
 }
 
 void settle_ahead(Device &device) noexcept {

@@ -72,7 +72,8 @@ struct Pool {
     // Units of Ledger::ahead() of requests that have returned, and how many of them a reading of the pool's size
     // covers.
     std::atomic<std::uint64_t> used_ahead{0}, read_ahead{0};
-    std::atomic<bool> keeps{false};  // its memory at a synchronisation, when last asked: requests may run ahead
+    std::atomic<bool> keeps{false};          // its memory at a synchronisation, when last asked: requests may run ahead
+    std::atomic<std::uint32_t> requests{0};  // since the program set the threshold, while it did not keep its memory
     Places places;
     Threshold threshold;
     std::size_t blocks = 0;  // managed blocks in use; under the lock, as the next two
@@ -166,6 +167,8 @@ class Ahead : NoCopy {
 };
 // Asks whether the pool keeps its memory at a synchronisation. Calls the driver.
 void query_keeps(Pool &pool) noexcept;
+// The program has set the threshold: the next request asks again.
+void threshold_changed(Pool &pool) noexcept;
 // Takes back the units that are offered, and reads the pools that may have grown. Afterwards Ledger::ahead() is what
 // requests under way have. Calls the driver.
 void settle_ahead(Device &device) noexcept;

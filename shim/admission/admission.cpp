@@ -157,15 +157,18 @@ bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
 void reserve_ahead(pools::Pool &pool) noexcept {
     Device &device = *pool.device;
     Ledger &ledger = device.ledger;
-    if (pool.kind != Kind::pools || (ledger.offers_ahead() && pool.keeps.load(std::memory_order_relaxed))) return;
-    pools::query_keeps(pool);
-    if (!pool.keeps.load(std::memory_order_relaxed)) return;
+    const bool kept = pool.keeps.load(std::memory_order_relaxed);
+    if (pool.kind != Kind::pools || (kept && ledger.offers_ahead())) return;
+    // Most pools that do not keep their memory never will, so ask now and then.
+    if (!kept && pool.requests.fetch_add(1, std::memory_order_relaxed) % Ledger::kAheadUnits != 0) return;
     const std::uint64_t version = ledger.limits_version();
     const auto now = process::snapshot();
     if (now->unusable || now->of(device.ordinal).beside_others || ledger.share.joined()) return;
     policy::Terms terms;
     limits::fill(device, *now, terms);
-    if (ledger.reserve_ahead(terms) && ledger.limits_version() != version) ledger.take_back_ahead();
+    const bool reserved = ledger.reserve_ahead(terms);
+    if (reserved && ledger.limits_version() != version) return ledger.take_back_ahead();
+    if (reserved || ledger.offers_ahead()) pools::query_keeps(pool);
 }
 
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {
