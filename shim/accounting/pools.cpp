@@ -1,6 +1,7 @@
 #include "pools.hpp"
 
 #include <algorithm>
+#include <array>
 #include <list>
 #include <mutex>
 #include <shared_mutex>
@@ -27,7 +28,13 @@ struct Registry {
     std::unordered_set<Pool *> holding;
     std::unordered_map<CUdeviceptr, Pool *> blocks;  // of managed pools
     std::list<Pool> records;
-    Pool *unused = nullptr;
+    // By the device's ordinal + 1; 0: of no device. A record stays its device's: a request that is still under way
+    // while the pool is destroyed returns its bytes to the right ledger.
+    std::array<Pool *, devices::kMost + 1> unused{};
+
+    Pool *&unused_of(const Device *device) noexcept {
+        return unused[device ? static_cast<std::size_t>(device->ordinal) + 1 : 0];
+    }
 };
 
 Registry &registry() noexcept { return leaked<Registry>(); }
@@ -35,6 +42,9 @@ Registry &registry() noexcept { return leaked<Registry>(); }
 constinit Recent<CUmemoryPool, Pool> recent;
 
 constinit std::atomic<std::uint64_t> trims_of_graphs{0};
+
+constinit std::array<std::atomic<Pool *>, devices::kMost> current{};
+constinit std::atomic<std::uint64_t> version_of_current{0};
 
 // Returns the pool's reserved bytes; nullopt if the driver fails.
 std::optional<Bytes> reserved(const Pool &pool) noexcept {
@@ -59,9 +69,9 @@ template <class Key>
 Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Device *device) {
     const auto [entry, added] = known.try_emplace(key, nullptr);
     if (!added) return *entry->second;
-    Pool *pool = registry().unused;
+    Pool *pool = registry().unused_of(device);
     if (pool) {
-        registry().unused = pool->next_unused;
+        registry().unused_of(device) = pool->next_unused;
     } else {
         try {
             pool = &registry().records.emplace_back();
@@ -79,6 +89,8 @@ Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Devi
     pool->charged.store(0, std::memory_order_relaxed);
     pool->threshold.start_anew();
     pool->shared.store(false, std::memory_order_relaxed);
+    pool->places.forget();
+    threshold_changed(*pool);
     pool->live.store(true, std::memory_order_seq_cst);
     entry->second = pool;
     return *pool;
@@ -129,6 +141,27 @@ void each_holding(const Device &device, Visit visit) noexcept {
     visit_each(device, collect, visit);
 }
 
+// Marks the requests that have returned. Make it before the pool is read, and call is_read() after the ledger has the
+// new charge: then their units go back. Threads may read a pool at the same time, so that none waits for another.
+class Unread {
+  public:
+    explicit Unread(Pool &pool) noexcept : pool_(pool), mark_(pool.used_ahead.load(std::memory_order_seq_cst)) {}
+    void is_read() const noexcept {
+        std::uint64_t read = pool_.read_ahead.load(std::memory_order_relaxed);
+        while (read < mark_ && !pool_.read_ahead.compare_exchange_weak(read, mark_, std::memory_order_acq_rel)) {
+        }
+        if (read < mark_) pool_.device->ledger.return_ahead(mark_ - read);
+    }
+
+  private:
+    Pool &pool_;
+    std::uint64_t mark_;
+};
+
+bool is_unread(const Pool &pool) noexcept {
+    return pool.used_ahead.load(std::memory_order_seq_cst) != pool.read_ahead.load(std::memory_order_seq_cst);
+}
+
 // Call it after an allocation from the pool.
 void note_holding(Pool &pool) noexcept try {
     if (pool.kind == Kind::graphs || pool.holding.load(std::memory_order_seq_cst)) return;
@@ -144,16 +177,15 @@ void note_holding(Pool &pool) noexcept try {
 void note_empty(Pool &pool) noexcept {
     const std::scoped_lock lock(registry().mutex);
     pool.holding.store(false, std::memory_order_seq_cst);
-    if (pool.charged.load(std::memory_order_seq_cst) == 0)
+    if (pool.charged.load(std::memory_order_seq_cst) == 0 && !is_unread(pool))
         registry().holding.erase(&pool);
     else
         pool.holding.store(true, std::memory_order_seq_cst);
 }
 
-// Raises the pool's charge, not the ledger's, to its reserved bytes. Never lowers it: this thread may have read before
-// another one's allocation raised it. Returns the increase.
-Bytes raise_charge(Pool &pool) noexcept {
-    const Bytes now = reserved(pool).value_or(0);
+// Raises the pool's charge, not the ledger's, to its reserved bytes, which were `now`. Never lowers it: this thread may
+// have read before another one's allocation raised it. Returns the increase.
+Bytes raise_charge(Pool &pool, Bytes now) noexcept {
     for (Bytes charged = pool.charged.load(std::memory_order_acquire); now > charged;)
         if (pool.charged.compare_exchange_weak(charged, now, std::memory_order_seq_cst)) return now - charged;
     return 0;
@@ -162,25 +194,40 @@ Bytes raise_charge(Pool &pool) noexcept {
 // Sets the charge to the pool's reserved bytes, higher or lower, unless another thread changes it meanwhile.
 void set_charge(Pool &pool) noexcept {
     const BusyCount::Guard settling(pool.settling);  // until the ledger has it too
+    const Unread unread(pool);
     Bytes before = pool.charged.load(std::memory_order_acquire);
     const auto now = reserved(pool);
     if (!now) return;
     const Bytes after = *now;
     const bool lowered =
         after < before && pool.charged.compare_exchange_strong(before, after, std::memory_order_acq_rel);
+    if (lowered) pool.places.forget();
     // An allocation between our read and our write found its bytes charged already, so read again. Apply both changes
     // to the ledger at once; otherwise another request could get that allocation's bytes.
-    const auto change = static_cast<std::int64_t>(raise_charge(pool) - (lowered ? before - after : 0));
+    const auto again = reserved(pool);
+    const auto change =
+        static_cast<std::int64_t>(raise_charge(pool, again.value_or(0)) - (lowered ? before - after : 0));
     if (change > 0) pool.device->ledger.charge(pool.kind, static_cast<Bytes>(change));
     if (change < 0) pool.device->ledger.credit(pool.kind, static_cast<Bytes>(-change));
     trace::books(*pool.device, pool.kind, change);
+    if (again) unread.is_read();
     if (after == 0 && pool.kind != Kind::graphs) note_empty(pool);
+}
+
+// Raises the charge of the pool and of the ledger. Returns the increase.
+Bytes raise_charged(Pool &pool) noexcept {
+    const Unread unread(pool);
+    const auto now = reserved(pool);
+    const Bytes raised = now ? raise_charge(pool, *now) : 0;
+    if (raised != 0) pool.device->ledger.charge(pool.kind, raised);
+    if (now) unread.is_read();
+    return raised;
 }
 
 // The caller holds the lock.
 void use_again(Pool &pool) noexcept {
     pool.destroyed = false;
-    pool.next_unused = std::exchange(registry().unused, &pool);
+    pool.next_unused = std::exchange(registry().unused_of(pool.device), &pool);
 }
 
 // Removes a block of a managed pool. The last block of a destroyed pool credits the pool's remaining charge.
@@ -326,11 +373,13 @@ Forgotten forget(CUmemoryPool handle) noexcept {
         pool->holding.store(false, std::memory_order_seq_cst);
         pool->live.store(false, std::memory_order_seq_cst);
     }
+    current_changed();
     // The handle becomes invalid soon: wait for threads that query the driver about it.
     pool->visitors.wait();
     const RelaxedCapture relaxed;
     if (!pool->device) return {.pool = pool};
     pool->threshold.restore(handle);  // the driver may refuse to destroy it
+    if (is_unread(*pool)) trace::books(*pool->device, pool->kind, static_cast<std::int64_t>(raise_charged(*pool)));
     if (pool->charged.load(std::memory_order_acquire) == 0) return {.pool = pool};
     trim(*pool);  // the bytes reserved after this stay charged
     const auto kept = reserved(*pool);
@@ -389,10 +438,53 @@ void put_back(Pool &pool) noexcept try {
 }
 
 Bytes raise(Pool &pool) noexcept {
-    const Bytes raised = raise_charge(pool);
+    const Bytes raised = raise_charged(pool);
     note_holding(pool);
-    if (raised != 0) pool.device->ledger.charge(pool.kind, raised);
     return raised;
+}
+
+void Ahead::return_to_ledger(Pool &pool) noexcept { Unread(pool).is_read(); }
+
+void query_keeps(Pool &pool) noexcept {
+    std::uint64_t threshold = 0;
+    const bool keeps = pool.kind == Kind::pools &&
+                       ask_twice<&Driver::cuMemPoolGetAttribute>(pool.handle.load(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
+                                                                 &threshold) == CUDA_SUCCESS &&
+                       threshold >= pool.charged.load(std::memory_order_acquire);
+    pool.keeps.store(keeps, std::memory_order_relaxed);
+}
+
+void threshold_changed(Pool &pool) noexcept {
+    pool.keeps.store(false, std::memory_order_relaxed);
+    pool.requests.store(0, std::memory_order_relaxed);
+}
+
+void settle_ahead(Device &device) noexcept {
+    device.ledger.take_back_ahead();
+    if (device.ledger.ahead() == 0) return;
+    const KeepErrno keep_errno;
+    const RelaxedCapture relaxed;
+    each_on(device, [](Pool &pool) {
+        if (is_unread(pool)) trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(raise_charged(pool)));
+    });
+}
+
+Pool *current_on(const Device &device) noexcept {
+    return current[static_cast<std::size_t>(device.ordinal)].load(std::memory_order_acquire);
+}
+
+std::uint64_t current_version() noexcept { return version_of_current.load(std::memory_order_seq_cst); }
+
+void note_current(const Device &device, Pool *pool, std::uint64_t version) noexcept {
+    auto &mine = current[static_cast<std::size_t>(device.ordinal)];
+    mine.store(pool, std::memory_order_seq_cst);
+    // The program has set a pool since the driver was asked, and may have done its own clearing before this store.
+    if (current_version() != version) mine.store(nullptr, std::memory_order_seq_cst);
+}
+
+void current_changed() noexcept {
+    version_of_current.fetch_add(1, std::memory_order_seq_cst);
+    for (auto &one : current) one.store(nullptr, std::memory_order_seq_cst);
 }
 
 void reconcile(Device &device) noexcept {

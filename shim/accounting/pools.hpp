@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "devices.hpp"
+#include "places.hpp"
+#include "policy/granule.hpp"
 #include "waiting.hpp"
 
 namespace curb::shim::pools {
@@ -67,6 +69,12 @@ struct Pool {
     std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
     BusyCount visitors;                // threads that query the driver about it
     BusyCount settling;                // threads that have changed `charged` but not yet the ledger
+    // Units of Ledger::ahead() of requests that have returned, and how many of them a reading of the pool's size
+    // covers.
+    std::atomic<std::uint64_t> used_ahead{0}, read_ahead{0};
+    std::atomic<bool> keeps{false};          // its memory at a synchronisation, when last asked: requests may run ahead
+    std::atomic<std::uint32_t> requests{0};  // since the program set the threshold, while it did not keep its memory
+    Places places;
     Threshold threshold;
     std::atomic<bool> shared{false};  // with another process
     std::size_t blocks = 0;           // managed blocks in use; under the lock, as the next two
@@ -137,6 +145,45 @@ class FreedBlock : NoCopy {
     CUdeviceptr pointer_;
     Pool *pool_ = nullptr;
 };
+
+// Far from the cap, a request of up to kPoolUnit takes a unit that the ledger has reserved ahead, and asks neither for
+// the pool's size nor for the limits. The unit stays reserved until the pool has been read: by every 16th request, by
+// one whose memory lies where the pool had none, and before a decision near the cap. False if there is no unit, or if
+// the pool does not keep its memory, since its size then changes too often.
+class Ahead : NoCopy {
+  public:
+    explicit Ahead(Pool &pool) noexcept
+        : pool_(pool), has_(pool.keeps.load(std::memory_order_relaxed) && pool.device->ledger.take_ahead()) {}
+    ~Ahead() {
+        if (!has_) return;
+        pool_.used_ahead.fetch_add(1, std::memory_order_seq_cst);
+        if (!pool_.live.load(std::memory_order_seq_cst)) [[unlikely]]
+            return_to_ledger(pool_);
+    }
+    explicit operator bool() const noexcept { return has_; }
+
+  private:
+    // Returns the units of requests that have returned, without reading the pool: it has ended.
+    static void return_to_ledger(Pool &pool) noexcept;
+
+    Pool &pool_;
+    bool has_;
+};
+// Asks whether the pool keeps its memory at a synchronisation. Calls the driver.
+void query_keeps(Pool &pool) noexcept;
+// The program has set the threshold: the next request asks again.
+void threshold_changed(Pool &pool) noexcept;
+// Takes back the units that are offered, and reads the pools that may have grown. Afterwards Ledger::ahead() is what
+// requests under way have. Calls the driver.
+void settle_ahead(Device &device) noexcept;
+
+// The pool that serves the device's stream-ordered requests, as last asked: null if the driver must be asked.
+Pool *current_on(const Device &device) noexcept;
+// Call current_version() before asking the driver, and pass its result with the answer.
+std::uint64_t current_version() noexcept;
+void note_current(const Device &device, Pool *pool, std::uint64_t version) noexcept;
+// Call it after the program may have set another pool.
+void current_changed() noexcept;
 
 // Raises the pool's charge to its reserved bytes. Returns the increase, which the caller traces. Calls the driver:
 // after an allocation it breaks no capture that the allocation has not broken, and for graph memory none (the contract

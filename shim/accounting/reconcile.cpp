@@ -22,7 +22,9 @@ void reconcile(Device &device, int attempts) noexcept {
     const bool measured = device.ledger.reconcile(
         [&]() noexcept {
             pools::reconcile(device);
-            const auto figure = device.meter.held_by_process();
+            auto figure = device.meter.held_by_process();
+            // Growth of pools by requests since then is not the driver's own memory.
+            if (figure) *figure -= std::min(*figure, device.ledger.unread());
             // NVML does not list a process whose last context has ended.
             const bool holds_nothing =
                 device.has_nvml.load(std::memory_order_relaxed) && device.contexts.load(std::memory_order_relaxed) == 0;

@@ -40,7 +40,9 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     }
     const Bytes limit = policy::limit(out);
     if (limit != policy::kUnbounded) {
-        switch (policy::measure_again(room_under(limit), age(device.measured_ms.load(std::memory_order_relaxed)),
+        const Bytes room = room_under(limit);
+        if (room < policy::Staleness::kNear && device.ledger.ahead() != 0) pools::settle_ahead(device);
+        switch (policy::measure_again(room, age(device.measured_ms.load(std::memory_order_relaxed)),
                                       device.changed.load(std::memory_order_relaxed))) {
             case policy::Measure::not_yet: break;
             case policy::Measure::soon: devices::measure_soon(device); break;
@@ -54,6 +56,20 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     if (asked) limits::fill(device, now, out);
     return asked;
 }
+
+// While it exists, no bytes of the device are reserved ahead of requests: before a request is refused, they are its.
+class NothingAhead : NoCopy {
+  public:
+    explicit NothingAhead(Device &device) noexcept : device_(device), closed_(device.ledger) { settle(); }
+    // Takes back what requests under way have returned meanwhile.
+    void settle() noexcept {
+        if (device_.ledger.ahead() != 0) pools::settle_ahead(device_);
+    }
+
+  private:
+    Device &device_;
+    const Ledger::NothingAhead closed_;
+};
 
 // Returns the bytes that the request lacks; at least one.
 Bytes shortfall(const policy::Terms &terms, Bytes held, Bytes bytes) noexcept {
@@ -114,6 +130,9 @@ bool others_of_job_release(Device &device, InUse<Part> &in_use, const policy::Te
 // How often a waiting request checks for memory freed by other processes; a free in this process wakes it at once.
 constexpr std::uint64_t kPollMs = 20;
 
+// Requests of other threads that are under way may return bytes that were reserved ahead each time.
+constexpr int kMostSettled = 16;
+
 // Sleeps until memory or limits change, `milliseconds` at most. Drops the snapshot meanwhile.
 template <class Part>
 void wait_for_change(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use, const Snapshot::Gpu &gpu, Bytes bytes,
@@ -130,13 +149,36 @@ void wait_for_change(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use
 }  // namespace
 
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
+    const auto now = process::snapshot();
     policy::Terms asked;
-    measure_if_stale(device, *process::snapshot(), bytes, asked);
+    measure_if_stale(device, *now, bytes, asked);
+    if (device.ledger.reserve(kind, bytes, asked) == Verdict::grant) return true;
+    if (device.ledger.ahead() == 0) return false;
+    const NothingAhead nothing_ahead(device);
     return device.ledger.reserve(kind, bytes, asked) == Verdict::grant;
+}
+
+void reserve_ahead(pools::Pool &pool) noexcept {
+    Device &device = *pool.device;
+    Ledger &ledger = device.ledger;
+    const bool kept = pool.keeps.load(std::memory_order_relaxed);
+    if (pool.kind != Kind::pools || (kept && ledger.offers_ahead())) return;
+    // Most pools that do not keep their memory never will, so ask now and then.
+    if (!kept && pool.requests.fetch_add(1, std::memory_order_relaxed) % Ledger::kAheadUnits != 0) return;
+    const std::uint64_t version = ledger.limits_version();
+    const auto now = process::snapshot();
+    if (now->unusable || now->of(device.ordinal).beside_others || ledger.share.joined()) return;
+    policy::Terms terms;
+    limits::fill(device, *now, terms);
+    const bool reserved = ledger.reserve_ahead(terms);
+    if (reserved && ledger.limits_version() != version) return ledger.take_back_ahead();
+    if (reserved || ledger.offers_ahead()) pools::query_keeps(pool);
 }
 
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {
     bool released = false;
+    std::optional<NothingAhead> nothing_ahead;
+    int settled = 0;     // how often this request has taken back what was reserved ahead of others
     int from_cache = 0;  // how often this request has freed kept blocks
     int asks = 0;
     for (;;) {
@@ -159,6 +201,15 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
         Bytes seen = 0;
         const auto behind = growth.wait.count() == 0 ? std::nullopt : behind_others(device, growth, wait, bytes, asked);
         const Verdict verdict = behind ? Verdict::wait : device.ledger.reserve(kind, bytes, asked, &seen);
+        if (verdict != Verdict::grant && settled < kMostSettled &&
+            (device.ledger.ahead() != 0 || seen > device.ledger.taken())) {
+            ++settled;
+            if (nothing_ahead)
+                nothing_ahead->settle();
+            else
+                nothing_ahead.emplace(device);
+            continue;
+        }
         // Kept blocks are freed before anything else: first the missing bytes, then all of them. (Verdict::refuse means
         // that freeing would not help.)
         if (verdict != Verdict::grant && verdict != Verdict::refuse && from_cache < 2) {

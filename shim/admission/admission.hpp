@@ -6,6 +6,7 @@
 
 #include "cache.hpp"
 #include "devices.hpp"
+#include "pools.hpp"
 #include "pressure.hpp"
 #include "trace.hpp"
 #include "wait_queue.hpp"
@@ -91,6 +92,10 @@ bool hold_in_job(Device &device, Bytes bytes) noexcept;
 
 // Reserves `bytes` without freeing, growing or waiting. False if the limits do not allow it now.
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept;
+
+// Reserves bytes ahead of the next requests to this pool, if the process is far from its limits and the pool keeps its
+// memory: see pools::Ahead. Call it after a request that has read the pool's size. Calls the driver.
+void reserve_ahead(pools::Pool &pool) noexcept;
 
 // True if the process holds more than cap + `by` bytes even after freeing unused memory: the caller must not load code.
 // Reports the refusal, without a size: the size of code is unknown before it is loaded.

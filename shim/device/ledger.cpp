@@ -7,21 +7,38 @@
 
 namespace curb::shim {
 
+namespace {
+
+// Out of line: reserve() is on the way of every request, and this is not.
+[[gnu::noinline, gnu::cold]] bool grants(const policy::Terms &terms, Bytes taken, Bytes bytes) noexcept {
+    return policy::decide(terms, taken, bytes) == policy::Verdict::grant;
+}
+
+}  // namespace
+
 policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, Bytes *seen) noexcept {
     // Begin before the addition: a reconcile must not mistake reserved bytes for allocated ones.
     begin();
     // acquire: a thread that sees held_ lowered by a free in a stream also sees those bytes in `returned_at_sync`.
     Bytes held = held_.load(std::memory_order_acquire), taken = 0;
     for (;;) {
-        taken = this->taken(held);
+        const std::uint64_t ahead = ahead_.load(std::memory_order_seq_cst);
+        taken = this->taken(held + reserved(ahead));
         const policy::Verdict verdict = policy::decide(terms, taken, bytes);
         if (verdict != policy::Verdict::grant) {
             end();
             if (seen) *seen = taken;
             return verdict;
         }
-        if (held_.compare_exchange_weak(held, held + bytes, std::memory_order_acq_rel, std::memory_order_acquire))
+        if (!held_.compare_exchange_weak(held, held + bytes, std::memory_order_seq_cst, std::memory_order_acquire))
+            continue;
+        // A reservation ahead adds its bytes, then reads held_; here it is the other way round. So of two at once the
+        // later one sees the other.
+        const std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
+        if (now / kOneReserved <= ahead / kOneReserved) [[likely]]
             break;
+        if (grants(terms, this->taken(held + reserved(now)), bytes)) break;
+        held = held_.fetch_sub(bytes, std::memory_order_acq_rel) - bytes;
     }
     kinds_[static_cast<std::size_t>(kind)].fetch_add(bytes, std::memory_order_acq_rel);
     if (!share.joined()) [[likely]]
@@ -76,6 +93,38 @@ bool Ledger::open_share(std::string_view uuid) noexcept {
         },
         100);
     return true;
+}
+
+bool Ledger::reserve_ahead(const policy::Terms &terms) noexcept {
+    constexpr Bytes kAll = kAheadUnits * kAheadUnit;
+    const auto allowed = [&](Bytes ahead) {
+        const Bytes all = policy::added(taken(held_.load(std::memory_order_seq_cst)), ahead);
+        return closed_.load(std::memory_order_seq_cst) == 0 &&
+               policy::fits(terms, policy::limit(terms), all, policy::Staleness::kNear);
+    };
+    std::uint64_t before = ahead_.load(std::memory_order_seq_cst);
+    // Checked before too: even for a moment the bytes would be in the way of a request that needs them.
+    if (offered(before) != 0 || !allowed(reserved(before) + kAll)) return false;
+    if (!ahead_.compare_exchange_strong(before, before + kAheadUnits * (kOneReserved + 1), std::memory_order_seq_cst))
+        return false;
+    if (allowed(reserved(before) + kAll)) return true;
+    take_back_ahead();
+    return false;
+}
+
+void Ledger::return_ahead(std::uint64_t units) noexcept {
+    if (units == 0) return;
+    ahead_.fetch_sub(units * kOneReserved, std::memory_order_seq_cst);
+    wait_queue::changed();
+}
+
+void Ledger::take_back_ahead() noexcept {
+    limits_version_.fetch_add(1, std::memory_order_seq_cst);
+    std::uint64_t before = ahead_.load(std::memory_order_seq_cst);
+    while (offered(before) != 0 && !ahead_.compare_exchange_weak(before, before - offered(before) * (kOneReserved + 1),
+                                                                 std::memory_order_seq_cst)) {
+    }
+    if (offered(before) != 0) wait_queue::changed();
 }
 
 void Ledger::charge(Kind kind, Bytes bytes) noexcept {

@@ -14,6 +14,7 @@
 #include "job_ledger.hpp"
 #include "lifetime.hpp"
 #include "policy/decide.hpp"
+#include "policy/granule.hpp"
 #include "policy/kinds.hpp"
 #include "policy/size.hpp"
 
@@ -79,6 +80,49 @@ class Ledger {
     // Adds bytes that the driver has taken already (a pool that grew more than expected).
     void charge(Kind kind, Bytes bytes) noexcept;
     void credit(Kind kind, Bytes bytes) noexcept;
+
+    // Bytes reserved ahead of requests to pools, far from the limits: as many units as requests may each make a pool
+    // grow by. A unit is offered, then a request's, then its pool's until the pool's size has been read (pools.hpp).
+    // Decisions count all of them as taken; held() and the kinds show none.
+    static constexpr Bytes kAheadUnit = policy::kPoolUnit;
+    static constexpr std::uint32_t kAheadUnits = 16;
+    // Offers units if there are none. False if requests would then be near the limit, or if one demands exact figures.
+    // Compare limits_version() of before the terms were read with that afterwards, and take back if they differ.
+    bool reserve_ahead(const policy::Terms &terms) noexcept;
+    // Takes an offered unit. False if there is none.
+    bool take_ahead() noexcept {
+        std::uint64_t before = ahead_.load(std::memory_order_relaxed);
+        while (offered(before) != 0)
+            if (ahead_.compare_exchange_weak(before, before - 1, std::memory_order_seq_cst, std::memory_order_relaxed))
+                return true;
+        return false;
+    }
+    [[nodiscard]] bool offers_ahead() const noexcept { return offered(ahead_.load(std::memory_order_relaxed)) != 0; }
+    // Returns units that were taken.
+    void return_ahead(std::uint64_t units) noexcept;
+    // Takes back the units that are offered. Call it after limits were lowered.
+    void take_back_ahead() noexcept;
+    [[nodiscard]] Bytes ahead() const noexcept { return reserved(ahead_.load(std::memory_order_seq_cst)); }
+    // Returns those of them that requests have taken: the most that pools may have grown by since they were read.
+    [[nodiscard]] Bytes unread() const noexcept {
+        const std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
+        return reserved(now) - offered(now) * kAheadUnit;
+    }
+    [[nodiscard]] std::uint64_t limits_version() const noexcept {
+        return limits_version_.load(std::memory_order_seq_cst);
+    }
+    // While it exists, nothing is offered ahead.
+    class NothingAhead : NoCopy {
+      public:
+        explicit NothingAhead(Ledger &ledger) noexcept : ledger_(ledger) {
+            ledger_.closed_.fetch_add(1, std::memory_order_seq_cst);
+            ledger_.take_back_ahead();
+        }
+        ~NothingAhead() { ledger_.closed_.fetch_sub(1, std::memory_order_seq_cst); }
+
+      private:
+        Ledger &ledger_;
+    };
 
     [[nodiscard]] Bytes held() const noexcept { return held_.load(std::memory_order_relaxed); }
     // Returns held() plus the bytes that the driver returns only at a synchronisation: requests cannot use these yet.
@@ -158,6 +202,10 @@ class Ledger {
     policy::Verdict reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes taken) noexcept;
     [[nodiscard]] Bytes taken(Bytes held) const noexcept { return policy::added(held, returned_at_sync.now()); }
 
+    static constexpr std::uint64_t kOneReserved = std::uint64_t{1} << 32;
+    static constexpr std::uint64_t offered(std::uint64_t ahead) noexcept { return ahead % kOneReserved; }
+    static constexpr Bytes reserved(std::uint64_t ahead) noexcept { return ahead / kOneReserved * kAheadUnit; }
+
     // Returns the increase.
     Bytes raise_overhead(Bytes to) noexcept;
     // As set_overhead. Returns nullopt and changes nothing if an operation has begun since `begun` was read: `bytes`
@@ -180,8 +228,12 @@ class Ledger {
     std::atomic<std::uint64_t> begun_{0};
     std::atomic<std::uint64_t> done_{0};
     std::atomic<Bytes> kinds_[policy::kKinds]{};
+    // Every request reads these.
+    alignas(64) std::atomic<std::uint64_t> ahead_{0};  // all units in the upper half, those offered in the lower
+    std::atomic<std::uint64_t> limits_version_{0};
+    std::atomic<int> closed_{0};  // number of NothingAhead
     // Held for a moment to change the overhead; requests never take it.
-    alignas(64) std::mutex overhead_mutex_;
+    std::mutex overhead_mutex_;
 };
 
 }  // namespace curb::shim

@@ -14,6 +14,7 @@
 #include "kernels.hpp"
 #include "limits.hpp"
 #include "log.hpp"
+#include "pools.hpp"
 #include "process_state.hpp"
 #include "reconcile.hpp"
 #include "reports.hpp"
@@ -126,6 +127,7 @@ Device *credit_context(Device *device, CUcontext context) noexcept {
     allocations::drop_context(context);
     arrays::drop_context(context);
     shared::drop_context(context);
+    pools::current_changed();  // a reset can make the default pool the current one
     if (!contexts::remove(context) || !device) return nullptr;
     if (devices::context_gone(*device)) {
         // The driver's own memory was freed with the last context. If some remains, NVML will show it.

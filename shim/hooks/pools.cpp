@@ -72,6 +72,18 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     return result;
 }
 
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+    const CUresult result = driver().cuDeviceSetMemPool(device, pool);
+    pools::current_changed();
+    return result;
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
+    const CUresult result = driver().cuMemSetMemPool(location, type, pool);
+    pools::current_changed();
+    return result;
+}
+
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     const CUresult result = driver().cuMemPoolTrimTo(pool, keep);
     const pools::Pool *known = result == CUDA_SUCCESS && process::active() ? pools::known(pool) : nullptr;
@@ -83,7 +95,10 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
     const auto call = to_driver<&Driver::cuMemPoolSetAttribute>(pool, attribute, value);
     if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || !value || !process::active()) return call();
     pools::Pool *known = pools::known(pool);
-    return known ? known->threshold.set(*static_cast<std::uint64_t *>(value), call) : call();
+    if (!known) return call();
+    const CUresult result = known->threshold.set(*static_cast<std::uint64_t *>(value), call);
+    pools::threshold_changed(*known);
+    return result;
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {

@@ -1,5 +1,7 @@
 // Stream-ordered memory. curb charges the bytes that the pool has reserved on the device, not the bytes requested.
 
+#include <optional>
+
 #include "admission.hpp"
 #include "captures.hpp"
 #include "free_by_pointer.hpp"
@@ -76,6 +78,8 @@ CUresult allocate(const StreamCalls &calls, pools::Pool &pool, CUdeviceptr *poin
     const auto record = [&](Charge &charge) {
         const Bytes taken = pools::raise(pool);
         charge.keep(0);  // raise() has charged the pool; credit the reservation
+        pool.places.note(*pointer, bytes);
+        admission::reserve_ahead(pool);
         pools::note_block(pool, *pointer);
         trace::allocated(device, pool.kind, *pointer, bytes, taken);
         return CUDA_SUCCESS;
@@ -91,20 +95,67 @@ CUresult allocate(const StreamCalls &calls, pools::Pool &pool, CUdeviceptr *poin
     return charged(request, call, record, reserved);
 }
 
+// Serves a request from a pool for which bytes are reserved ahead, without asking for the limits. Reads the pool's size
+// only if the memory lies where the pool had none before. Then asks `served_by()` which pool it came from: a library
+// may have set the device's pool without curb's knowledge. nullopt: there are no such bytes, or the driver is out of
+// memory.
+template <class Call, class ServedBy>
+std::optional<CUresult> allocate_ahead(pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, Call call,
+                                       ServedBy served_by) {
+    if (bytes > policy::kPoolUnit || !pool.keeps.load(std::memory_order_relaxed)) return std::nullopt;
+    Device &device = *pool.device;
+    if (!device.ledger.offers_ahead()) return std::nullopt;
+    const Ledger::Operation operation(&device.ledger);
+    {
+        const pools::Ahead ahead(pool);
+        if (!ahead) return std::nullopt;
+        const CUresult result = call();
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
+        if (result != CUDA_SUCCESS) return result;
+    }
+    if (pool.places.has(*pointer, bytes)) [[likely]] {
+        trace::allocated(device, pool.kind, *pointer, bytes, 0);
+        return CUDA_SUCCESS;
+    }
+    pools::Pool *from = served_by();
+    if (!from || !from->device) return CUDA_SUCCESS;
+    const Bytes taken = pools::raise(*from);
+    from->places.note(*pointer, bytes);
+    pools::note_block(*from, *pointer);
+    trace::allocated(*from->device, from->kind, *pointer, bytes, taken);
+    return CUDA_SUCCESS;
+}
+
+// Returns the device's current pool, as the driver says. Null if the driver fails, or if host memory is exhausted.
+// `answer`: the driver's result.
+pools::Pool *query_current(Device &device, CUresult &answer) noexcept {
+    const std::uint64_t version = pools::current_version();
+    CUmemoryPool handle = nullptr;
+    answer = ask_twice([&] { return driver().cuDeviceGetMemPool(&handle, device.ordinal); });
+    if (answer != CUDA_SUCCESS) return nullptr;
+    // The program may have set a pool of another device, or of the host, as the device's current pool.
+    pools::Pool *pool = pools::find(handle, &device);
+    pools::note_current(device, pool, version);
+    return pool;
+}
+
 template <class Call>
 CUresult allocate_async(const StreamCalls &calls, CUdeviceptr *pointer, Bytes bytes, CUstream stream, Call call) {
     // Checked first: querying the device of a capturing stream would break the capture (measured on an H200).
     if (!pointer || !bytes || !process::active() || capturing(calls, stream)) return call();
     Device *device = device_of(calls, stream);
-    CUmemoryPool handle = nullptr;
     if (!device) return call();
-    if (ask_twice([&] { return driver().cuDeviceGetMemPool(&handle, device->ordinal); }) != CUDA_SUCCESS) {
+    CUresult answer = CUDA_SUCCESS;
+    if (pools::Pool *last = pools::current_on(*device))
+        if (const auto result =
+                allocate_ahead(*last, pointer, bytes, call, [&] { return query_current(*device, answer); }))
+            return *result;
+    pools::Pool *pool = query_current(*device, answer);
+    if (answer != CUDA_SUCCESS) {
         // If the driver cannot serve the call, return its own error: a destructor may call a driver that has shut down.
         const bool could_serve = query_device(calls, stream) != nullptr;
         return could_serve && device->limited.load(std::memory_order_relaxed) ? CUDA_ERROR_OUT_OF_MEMORY : call();
     }
-    // The program may have set a pool of another device, or of the host, as the device's current pool.
-    pools::Pool *pool = pools::find(handle, device);
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
     return pool->device ? allocate(calls, *pool, pointer, bytes, stream, call) : call();
 }
@@ -117,6 +168,7 @@ CUresult allocate_from_pool(const StreamCalls &calls, CUdeviceptr *pointer, Byte
     if (!device) return call();
     pools::Pool *pool = pools::find(handle, device);
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (const auto result = allocate_ahead(*pool, pointer, bytes, call, [&] { return pool; })) return *result;
     return pool->device ? allocate(calls, *pool, pointer, bytes, stream, call) : call();
 }
 

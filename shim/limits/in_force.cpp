@@ -74,6 +74,8 @@ void put_in_force(std::unique_ptr<const Snapshot> next) {
     detail::limited.store(some_limited, std::memory_order_relaxed);
     detail::caches.store(next->caches, std::memory_order_relaxed);
     const Snapshot *before = detail::snapshot.exchange(next.release(), std::memory_order_acq_rel);
+    // It was reserved ahead under the old limits.
+    for (Device &device : devices::all()) device.ledger.take_back_ahead();
     if (before) replaced().waiting.emplace_back(before);
     free_replaced();
 }
@@ -232,9 +234,11 @@ std::vector<int> fall_back() {
     std::vector<int> out;
     const std::scoped_lock lock(publishing);  // so that the snapshot is not replaced meanwhile
     const auto now = process::snapshot();
-    for (const Device &device : devices::all()) {
+    for (Device &device : devices::all()) {
         const Snapshot::Gpu &gpu = now->of(device.ordinal);
-        if (gpu.allowance.fall_back(gpu.terms.growth, device.ledger.held(), now_ms())) out.push_back(device.ordinal);
+        if (!gpu.allowance.fall_back(gpu.terms.growth, device.ledger.held(), now_ms())) continue;
+        device.ledger.take_back_ahead();
+        out.push_back(device.ordinal);
     }
     return out;
 }

@@ -36,6 +36,17 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
     succeeds(Job().cap("1GiB").run(scenario));
 }
 
+TEST_CASE("a pool far from the cap is asked for its size only now and then, and the cap and the books hold") {
+    const auto [scenario, cap] = GENERATE(table<const char *, const char *>(
+        {{"a_pool_that_keeps_its_memory_is_asked_for_its_size_only_now_and_then", "16GiB"},
+         {"a_pool_that_is_set_without_curb_is_charged_from_its_first_block", "16GiB"},
+         {"a_lowered_cap_holds_for_the_next_request_to_a_pool", "16GiB"},
+         {"a_large_request_gets_what_was_reserved_ahead_of_others", "8GiB"},
+         {"threads_with_a_pool_that_keeps_its_memory_never_take_more_than_the_cap", "4GiB"}}));
+    CAPTURE(scenario);
+    succeeds(Job().logged(R"("gpu": { "*": { "cap": ")" + std::string(cap) + R"(" } })").run(scenario));
+}
+
 TEST_CASE("what has ended is not charged, and what the driver gave its handle to is") {
     const std::string scenario = GENERATE(
         "a_context_that_ends_while_its_device_is_measured_is_not_held",

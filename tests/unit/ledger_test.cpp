@@ -55,3 +55,64 @@ TEST_CASE(
     look();
     CHECK(ledger.held() == kContext);
 }
+
+TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit together") {
+    constexpr Bytes kCap = 4 * curb::policy::GiB;
+    Ledger ledger;
+    curb::policy::Terms terms;
+    terms.cap = kCap;
+    std::atomic<Bytes> taken{0};  // granted, and not yet returned
+    std::atomic<bool> done{false};
+    std::atomic<int> exceeded{0}, ahead{0}, large{0};
+    const auto take = [&](Bytes bytes) { exceeded += taken.fetch_add(bytes) + bytes > kCap; };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i) {
+        threads.emplace_back([&] {
+            while (!done) {
+                ledger.reserve_ahead(terms);
+                int units = 0;
+                for (; ledger.take_ahead(); ++units) take(Ledger::kAheadUnit);
+                ahead += units != 0;
+                for (; units != 0; --units) {
+                    taken -= Ledger::kAheadUnit;
+                    ledger.return_ahead(1);
+                }
+            }
+        });
+        threads.emplace_back([&, i] {
+            curb::policy::Terms mine = terms;
+            const Bytes bytes = kCap - (i == 0 ? 0 : 2 * Ledger::kAheadUnit);
+            while (!done) {
+                ledger.take_back_ahead();
+                if (ledger.reserve(Kind::plain, bytes, mine) != curb::policy::Verdict::grant) continue;
+                take(bytes);
+                ++large;
+                taken -= bytes;
+                ledger.credit(Kind::plain, bytes);
+                ledger.end();
+            }
+        });
+    }
+    std::this_thread::sleep_for(1s);
+    done = true;
+    for (std::thread &one : threads) one.join();
+    CHECK(exceeded == 0);
+    CHECK(ahead > 0);
+    CHECK(large > 0);
+    ledger.take_back_ahead();
+    CHECK(ledger.ahead() == 0);
+    CHECK(ledger.held() == 0);
+
+    // While a request demands exact figures, and near the limit, nothing is reserved.
+    {
+        const Ledger::NothingAhead nothing(ledger);
+        CHECK_FALSE(ledger.reserve_ahead(terms));
+    }
+    ledger.charge(Kind::plain, kCap - 768 * curb::policy::MiB);
+    CHECK_FALSE(ledger.reserve_ahead(terms));
+    CHECK(ledger.ahead() == 0);
+    ledger.credit(Kind::plain, 2 * curb::policy::GiB);
+    CHECK(ledger.reserve_ahead(terms));
+    CHECK(ledger.ahead() == 512 * curb::policy::MiB);
+    CHECK(ledger.held() == kCap - 768 * curb::policy::MiB - 2 * curb::policy::GiB);
+}
