@@ -80,10 +80,13 @@ SCENARIO_NAMED(a_lowered_cap_holds_for_the_next_request_to_a_pool) {  // of a po
     start();
     keep_everything(default_pool());
     make_pairs(20);
-    edit(policy_with_cap("1GiB"));
-    EXPECT(within(std::chrono::seconds(5), [] { return told_total() == kCap; }));
+    edit(policy_with_cap("768MiB"));
+    EXPECT(within(std::chrono::seconds(5), [] { return told_total() == 768 * MiB; }));
     CUdeviceptr block = 0;
-    EXPECT(fill([&] { return cuMemAllocAsync(&block, 30 * MiB, nullptr); }) < 16);
+    CUresult result = CUDA_SUCCESS;
+    for (int i = 0; i < 20 && result == CUDA_SUCCESS; ++i) result = cuMemAllocAsync(&block, 30 * MiB, nullptr);
+    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(curb_sim_high(0) <= 768 * MiB);
 }
 
 // The others use one small block each, and curb reserves for them ahead. What is left is the one request's.
