@@ -52,8 +52,8 @@ class Soak(Judge):
         self.started += 1
         file = self.machine.folder / f"job-{self.started}.json"
         self.edit(file)
-        # A process with managed memory cannot be suspended.
-        families = ("all", "no-managed")[self.started % 2]
+        # A process with managed memory, or that shares some with others, cannot be suspended.
+        families = ("all", "movable")[self.started % 2]
         words = [str(self.random.randrange(2, 6)), "400", "2", str(self.random.randrange(1 << 30)), families, "10000"]
         member = Traffic(self.machine, words, {"CURB_POLICY": str(file)})
         self.members.append(member)
@@ -89,7 +89,7 @@ class Soak(Judge):
         elif what in ("cap", "reset"):
             size = f"{self.random.randrange(1000, 4000)}MiB" if what == "cap" else "--reset"
             self.expect(self.command("cap", str(one.pid), size) == 0, f"curb cap {size} failed")
-        elif self.command("suspend", str(one.pid)) == 0:  # refused with managed memory, or where it takes too long
+        elif self.command("suspend", str(one.pid)) == 0:  # refused for its memory, or where it takes too long
             self.expect(self.command("resume", str(one.pid)) == 0, "what was suspended does not go on")
         else:
             what = "suspend, refused"

@@ -80,8 +80,10 @@ void Traffic::leave(const std::vector<Place> &places) {
 
 const families::Family &Traffic::drawn(unsigned random) {
     const auto weight = [&](const families::Family &one) {
+        const bool is_shared = std::string_view(one.name).ends_with("_imported");
+        if (how_.movable && (one.memory.trait == Trait::managed || is_shared)) return 0U;
         return std::find(how_.without.begin(), how_.without.end(), one.memory.trait) == how_.without.end() ? one.weight
-                                                                                                           : 0;
+                                                                                                           : 0U;
     };
     unsigned sum = 0;
     for (const families::Family &one : families::families()) sum += weight(one);

@@ -27,6 +27,7 @@ class Traffic {
         unsigned devices = 1;
         std::uint64_t seed = 1;
         std::vector<Trait> without{};
+        bool movable = false;   // only memory with which a process can be suspended
         bool pools_end = true;  // those of threads that end, with the blocks that others have of them
         unsigned pause_us = 0;  // of a thread between two operations
     };

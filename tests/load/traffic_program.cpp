@@ -3,7 +3,7 @@
 // "fork" (a child that lives for a moment: uses nothing, calls the driver, or becomes another program), and the end of
 // the input, or "end".
 //
-// Arguments: how many threads, blocks and devices, a seed, which families of memory ("all", "no-pools", "no-managed"),
+// Arguments: how many threads, blocks and devices, a seed, which families of memory ("all", "no-pools", "movable"),
 // and how many microseconds a thread waits between two operations.
 #include <poll.h>
 #include <sys/wait.h>
@@ -37,7 +37,7 @@ void fork_child(unsigned how) {
 
 int main(int argc, char **argv) {
     if (argc != 7) {
-        std::cerr << "usage: " << argv[0] << " THREADS BLOCKS DEVICES SEED all|no-pools|no-managed PAUSE-US\n";
+        std::cerr << "usage: " << argv[0] << " THREADS BLOCKS DEVICES SEED all|no-pools|movable PAUSE-US\n";
         return 2;
     }
     signal(SIGCHLD, SIG_IGN);
@@ -46,12 +46,12 @@ int main(int argc, char **argv) {
     std::vector<load::Trait> without;
     // Without pools the cap is never exceeded, but by code, whose size is known only once it is loaded.
     if (families == "no-pools") without = {load::Trait::stream_ordered, load::Trait::code};
-    if (families == "no-managed") without.push_back(load::Trait::managed);
     load::Traffic traffic({.threads = number(1),
                            .blocks = number(2),
                            .devices = number(3),
                            .seed = number(4),
                            .without = without,
+                           .movable = families == "movable",
                            .pause_us = number(6)});
     traffic.work(kForEver);
     std::cout << "working" << std::endl;

@@ -118,7 +118,7 @@ TEST_CASE("a nap is seen, and so is its end") {
 }
 
 TEST_CASE("naps and suspends are in the trace and in its report, and a replay passes over them") {
-    const Machine machine;
+    const Machine machine(Environment{{"CURB_SIM_LATENCY", "h100"}});
     const std::string file = machine.folder() / "trace.json";
     Program program(machine, with(napping(machine, R"("idle": "500ms")"), {{"CURB_TRACE", file}}));
     REQUIRE(program.answers("hold 2048") == "held");

@@ -7,8 +7,8 @@
 inline Environment napping(const Machine &machine, const std::string &suspend = R"("idle": "200ms")",
                            const std::string &more = "") {
     const std::string policy = machine.write(
-        "policy.json", R"({ "version": 1, )" + more +
-                           R"( "log": { "level": "info", "file": "nap.log" }, "suspend": { )" + suspend + " } }");
+        "policy.json", R"({ "version": 1, )" + more + R"( "log": { "level": "info", "file": ")" +
+                           (machine.folder() / "nap.log").native() + R"(" }, "suspend": { )" + suspend + " } }");
     return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}};
 }
 inline bool is_out(const Machine &machine, const Program &program) {
