@@ -52,7 +52,7 @@ std::optional<What> parse_what(std::string_view name) noexcept;
 //   policy        gpu limit (the cap; policy::kUnbounded: none) of_kind (the allowance, the same) held
 //                 text (file, rule)
 //   out           bytes (moved to host memory) text ("nap", "suspend")
-//   back          bytes, duration_ns (of the way back: what a call waited, or the resume took)
+//   back          bytes, duration_ns (what the call waited that ended a nap, or the resume took)
 //   dropped       bytes (how many events)
 //
 // step, out, back and dropped concern the process, not one device: their gpu is 0.
