@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -16,12 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy", "numba", "numba-cuda", "triton")
 
 
-def describe(device: Device | None) -> dict[str, str]:
+def describe(device: Device | None, library: Path | None = None) -> dict[str, str]:
+    """`library`: named by its digest, since a copy without history knows no commit."""
     asked = {"gpu": device.name, "driver": device.driver_version, "cuda": device.cuda_version} if device else {}
     return {
         **{name: _or_unknown(ask) for name, ask in asked.items()},
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": os.environ.get("CURB_COMMIT") or _git_head(),
+        **({"libcurb.so": hashlib.sha256(library.read_bytes()).hexdigest()[:12]} if library else {}),
         "python": platform.python_version(),
         "kernel": platform.release(),
         **_versions(),

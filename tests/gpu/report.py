@@ -48,6 +48,19 @@ def write(result: Result, folder: Path, kind: str) -> list[Path]:
     return written
 
 
+def read(folder: Path, kind: str) -> Result | None:
+    """The newest result of that kind in the folder, with its figures. Returns None if there is none."""
+    found = sorted((folder / "raw").glob(f"{kind}-[0-9]*.json*"))
+    if not found:
+        return None
+    content = json.loads(_read_raw(found[-1]))
+    machine, rows = content["machine"], []
+    for fields in content["rows"]:
+        figures = {name: _figure_text(folder, _figure_file(machine, name)) for name in fields.pop("figures", [])}
+        rows.append(Row(**fields, figures=figures))
+    return Result(machine, rows)
+
+
 def write_files(machine: dict[str, str], folder: Path, kind: str, as_json: str, as_markdown: str) -> list[Path]:
     """Writes both files, named after the day and the GPU."""
     base = _base(machine, kind)
@@ -58,10 +71,19 @@ def write_files(machine: dict[str, str], folder: Path, kind: str, as_json: str, 
 
 def write_raw(folder: Path, name: str, text: str) -> Path:
     """Writes what a page is made from into FOLDER/raw/NAME.xz. `xz -dc` shows it."""
-    path = folder / "raw" / (f"{name}.xz" if lzma else name)
+    path = _raw(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME) if lzma else text.encode())
     return path
+
+
+def _raw(folder: Path, name: str) -> Path:
+    return folder / "raw" / (f"{name}.xz" if lzma else name)
+
+
+def _read_raw(path: Path) -> str:
+    data = path.read_bytes()
+    return (lzma.decompress(data) if lzma and path.suffix == ".xz" else data).decode()
 
 
 def _base(machine: dict[str, str], kind: str) -> str:
@@ -72,6 +94,10 @@ def _base(machine: dict[str, str], kind: str) -> str:
 def _figure_file(machine: dict[str, str], name: str) -> str:
     stem, dot, ending = name.partition(".")
     return f"{_base(machine, stem)}.{ending if dot else 'svg'}"
+
+
+def _figure_text(folder: Path, file: str) -> str:
+    return _read_raw(_raw(folder, file)) if file.endswith(".html") else (folder / file).read_text()
 
 
 def _figure_link(machine: dict[str, str], case: str, name: str) -> str:

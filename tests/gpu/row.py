@@ -67,4 +67,5 @@ class Row:
         self.note = f"{self.note}; {text}" if self.note else text
 
     def json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "figures"}
+        """With the figures' names alone: they are files of their own."""
+        return asdict(self) | {"figures": list(self.figures)}

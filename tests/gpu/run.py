@@ -10,6 +10,7 @@ LD_LIBRARY_PATH=$PWD/build/sim CURB_SIM_STATE=$(mktemp -u) CURB_SIM_GPUS=2 scrip
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 
@@ -74,20 +75,35 @@ def run_case(name: str, lab: Lab) -> Row:
     return row
 
 
+def begun(options: argparse.Namespace, machine: dict[str, str]) -> report.Result:
+    """What there is of the run: nothing without --resume. Ends the program if it was another machine's, or another tree's."""
+    found = report.read(options.resume, options.name) if options.resume else None
+    if found is None:
+        return report.Result(machine, [])
+    differ = [name for name in machine if name not in ("date", "commit") and found.machine.get(name) != machine[name]]
+    if differ:
+        told = ", ".join(f"{name} {found.machine.get(name)}, now {machine[name]}" for name in differ)
+        sys.exit(f"gpu-test: {options.resume} has a run of something else ({told}); begin another one with --out DIR")
+    # What was skipped may be there by now.
+    return report.Result(found.machine, [row for row in found.rows if row.verdict != "skipped"])
+
+
 def main() -> int:
     parser = parser_of("gpu-test", __doc__, "case")
     parser.epilog = "`gpu-test paths` runs the table of paths to memory alone, under other preloads too; see its --help."
     parser.add_argument("--name", default="gpu", help="results are called NAME-DATE-GPU (default gpu)")
     parser.add_argument("--quick", action="store_true", help="shorter captures, one pair of training runs")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of that name in DIR: what it has is not run again")
     options = parser.parse_args()
     names = chosen(CASES, options.only, "case")
     if options.list:
         print("\n".join(names))
         return 0
     with lab_for(options, names, options.quick) as lab:
-        machine = describe(lab.device)
-        rows = []
-        for name in names:
+        before = begun(options, describe(lab.device, lab.library))
+        options.out, machine, rows = options.resume or options.out, before.machine, before.rows
+        written = []
+        for name in [name for name in names if name not in {row.name for row in rows}]:
             row = run_case(name, lab)
             rows.append(row)
             print(f"{row.verdict:8}{row.seconds:6.1f} s  {name}", *row.wrong, sep="\n    ! " if row.wrong else "", flush=True)
