@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <thread>
+#include <utility>
 
 #include "command.hpp"
 #include "control/suspended.hpp"
@@ -28,6 +29,7 @@ struct ResumeOptions {
     Selection selection;
     std::optional<std::string> wait, bytes;
     bool sim = false, json = false;
+    bool nap = false;  // says "waits" when it begins to wait for room, and "comes" when there is some
 
     void declare(Options &takes) {
         selection.declare(takes);
@@ -102,7 +104,7 @@ class Resuming : Moving {
             return fmt::format("  waiting for room on the device, {} of {}", seconds_text(so_far),
                                policy::format(patience_));
         });
-        for (;;) {
+        for (bool waits = false;;) {
             if (suspended::start_of(pid_) != target_.process.start) {
                 suspended::remove_stale(target_.process);
                 return ended(kRefused, "ended", cannot_ + "it has ended while it waited for room");
@@ -110,7 +112,10 @@ class Resuming : Moving {
             facts.gpus = nvml_gpus();
             if (*facts.gpus) facts.needs = needs(**facts.gpus);
             const auto refusal = why_not_resume(facts);
-            if (!refusal && (patience_.count() == 0 || its_turn(facts))) return std::nullopt;
+            if (!refusal && (patience_.count() == 0 || its_turn(facts))) {
+                if (options_.nap && waits) print("comes\n");
+                return std::nullopt;
+            }
             if (!refusal) {  // others came first: soon
                 if (interrupted()) return ended(kInterrupted, "suspended", cannot_ + "interrupted");
                 std::this_thread::sleep_for(kNextLook);
@@ -119,6 +124,7 @@ class Resuming : Moving {
             if (interrupted()) return ended(kInterrupted, "suspended", refusal->text() + "; interrupted");
             if (!only_room_is_lacking(facts) || progress.so_far() >= patience_)
                 return ended(kRefused, "suspended", refusal->text());
+            if (options_.nap && !std::exchange(waits, true)) print("waits\n");
             static_cast<void>(its_turn(facts));  // others see that it waits
             progress.refresh();
             std::this_thread::sleep_for(kNextPoll);
@@ -216,6 +222,7 @@ int bring_back_when_asked(int pid) {
         if (is_told && first == 'l') return 0;
         ResumeOptions options;
         options.wait = "24h";
+        options.nap = true;
         const int status = Resuming(options, pid, nullptr).run();
         if (is_told || status == 0) return status;  // the process sees that, and starts another helper
         std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is about to end

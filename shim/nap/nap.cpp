@@ -158,7 +158,8 @@ std::optional<policy::Bytes> moved(const std::string &line) {
 
 // The helper of a process that is out.
 constinit std::atomic<const Helper *> mover{nullptr};
-constinit std::atomic<int> callers{0};  // of noted_call(), which may use it
+constinit std::atomic<std::uint64_t> no_room_since_ms{0};  // it waits for room since then; 0: it does not
+constinit std::atomic<int> callers{0};                     // of noted_call(), which may use it
 
 // A call of the program begins to wait. It tells the helper itself, so that the move begins at once.
 void noted_call() noexcept {
@@ -175,7 +176,12 @@ bool wants_back() noexcept { return called_ms.load(std::memory_order_acquire) !=
 bool wait_and_come_back(Helper &helper) {
     std::string last;
     const auto read = [&](auto stop) {
-        while (const auto line = helper.line(stop)) last = *line;
+        while (const auto line = helper.line(stop)) {
+            if (*line == "waits" || *line == "comes")
+                no_room_since_ms.store(*line == "waits" ? now_ms() : 0, std::memory_order_release);
+            else
+                last = *line;
+        }
     };
     read([] { return wants_back() || phase.load(std::memory_order_acquire) != Phase::out; });
     if (!change_from_out(Phase::coming_back) && phase.load(std::memory_order_acquire) == Phase::staying_out) {
@@ -203,6 +209,7 @@ bool wait_and_come_back(Helper &helper) {
 // One nap, on a thread of its own. The gate is open again when it returns, unless the process is suspended by then.
 void take_nap(const std::string &host_memory) {
     called_ms.store(0, std::memory_order_seq_cst);
+    no_room_since_ms.store(0, std::memory_order_relaxed);
     gate::on_wait(noted_call);
     // Before the gate closes: without an answer it could not be seen later whether the process is back.
     if (!state_by_driver())
@@ -290,19 +297,21 @@ Function *of_libc(const char *name) noexcept {
 }
 
 // Before the driver's own exit handler, which must not run while the process is out of its GPUs or on its way, the
-// process comes back. If that takes long, there is no room: then it ends here, holding nothing of a GPU.
+// process comes back. Where there is no room for it for some seconds it ends here, holding nothing of a GPU.
 void at_exit(int status, void *) noexcept {
     if (naps_in.load(std::memory_order_relaxed) != getpid()) return;
     ending.store(true, std::memory_order_seq_cst);
     if (!napping.load(std::memory_order_seq_cst)) return;
     noted_call();
     const auto is_over = [] { return !napping.load(std::memory_order_acquire); };
-    const auto is_out = [] { return phase.load(std::memory_order_acquire) != Phase::in; };
-    constexpr auto kMoveMs = static_cast<std::uint64_t>(std::chrono::milliseconds(kMove).count());
-    poll_until([&] { return is_over() || is_out(); }, kMoveMs);
-    std::uint64_t back_ms = 10'000;  // and a second for each GiB: a third of the rate of an H200
-    note([&](const control::NapStatus &now) { back_ms += now.bytes * 1000 / policy::GiB; });
-    if (poll_until(is_over, back_ms)) return;
+    const auto has_no_room = [] {
+        constexpr std::uint64_t kPatienceMs = 5000;
+        const std::uint64_t since = no_room_since_ms.load(std::memory_order_acquire);
+        return since != 0 && now_ms() - since > kPatienceMs;
+    };
+    constexpr auto kMostMs = static_cast<std::uint64_t>(std::chrono::milliseconds(kMove).count());
+    poll_until([&] { return is_over() || has_no_room(); }, kMostMs);
+    if (is_over()) return;
     of_libc<int(FILE *)>("fflush")(nullptr);
     syscall(SYS_exit_group, status);
 }

@@ -133,7 +133,7 @@ class Crowd {
 
 }  // namespace
 
-TEST_CASE("programs with eight threads and memory of every family go through naps unharmed", "[fork-child]") {
+TEST_CASE("programs with eight threads and memory of every family go through naps unharmed", "[fork-child][patience]") {
     const std::uint64_t wanted = matrix::figure(matrix::Name::naps);
     Crowd crowd;
     const auto until = std::chrono::steady_clock::now() + (matrix::is_nightly() ? 220min : 4min);
