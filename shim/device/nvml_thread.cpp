@@ -75,14 +75,15 @@ std::uint64_t answer(Meter &meter, Figure figure) noexcept {
     const std::uint64_t began = now_ms();
     const auto value = meter.read(figure, question.argument.load(std::memory_order_relaxed));
     question.answer.store(value.value_or(Question::kNone), std::memory_order_relaxed);
-    in_call.store(false, std::memory_order_seq_cst);
-    question.done.store(number, std::memory_order_seq_cst);
-    if (question.asleep.load(std::memory_order_seq_cst) != 0) futex_wake(question.done);
     if (!has_answered.exchange(true, std::memory_order_relaxed)) {
-        // Registered after NVML was loaded, so it runs before NVML's own exit handlers.
+        // Registered after NVML was loaded, so it runs before NVML's own exit handlers; and before the answer is there,
+        // so that it runs after those of the work which the answer begins (naps).
         static const int registered = atexit(at_exit);
         static_cast<void>(registered);
     }
+    in_call.store(false, std::memory_order_seq_cst);
+    question.done.store(number, std::memory_order_seq_cst);
+    if (question.asleep.load(std::memory_order_seq_cst) != 0) futex_wake(question.done);
     return now_ms() - began;
 }
 

@@ -310,7 +310,7 @@ void at_exit(int status, void *) noexcept {
         return since != 0 && now_ms() - since > kPatienceMs;
     };
     constexpr auto kMostMs = static_cast<std::uint64_t>(std::chrono::milliseconds(kMove).count());
-    poll_until([&] { return is_over() || has_no_room(); }, kMostMs);
+    poll_until([&] { return is_over() || has_no_room() || own_thread::stopped(); }, kMostMs);
     if (is_over()) return;
     of_libc<int(FILE *)>("fflush")(nullptr);
     syscall(SYS_exit_group, status);

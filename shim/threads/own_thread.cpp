@@ -54,6 +54,8 @@ void stop_at_exit() noexcept {
     poll_until([] { return awake.load(std::memory_order_seq_cst) <= 0; }, 200);
 }
 
+bool stopped() noexcept { return ending.load(std::memory_order_seq_cst); }
+
 void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
 
 Awake::Awake() noexcept { begin(); }

@@ -13,6 +13,8 @@ bool is_own() noexcept;
 
 // Waits until no such thread works, as exit() does. For an exit function that must run after that.
 void stop_at_exit() noexcept;
+// True once they are stopped, or about to be.
+bool stopped() noexcept;
 // In a fork child, which has no such threads. Async-signal-safe.
 void in_fork_child() noexcept;
 
