@@ -126,9 +126,8 @@ TEST_CASE("naps and suspends are in the trace and in its report, and a replay pa
     REQUIRE(program.answers("hold 2048") == "held");
     REQUIRE(is_out(machine, program));
     CHECK(program.answers("check") == "right");
-    const Outcome out = machine.curb({"suspend", program.id()});  // in its GPUs, or in the next nap
-    INFO(out.err);
-    REQUIRE(out.status == 0);
+    // In its GPUs or in the next nap, but not on its way.
+    REQUIRE(within(20s, [&] { return machine.curb({"suspend", program.id()}).status == 0; }));
     REQUIRE(machine.curb({"resume", program.id()}).status == 0);
     CHECK(program.answers("check") == "right");
     CHECK(program.finish() == 0);
