@@ -54,7 +54,7 @@ void imported(CUmemGenericAllocationHandle handle) noexcept try {
     Handle &record = registry().handles[handle];
     ++record.references;
     if (record.memory) return;
-    record.memory = std::make_shared<Memory>(handle, 0);  // charged to nobody here
+    record.memory = std::make_shared<Memory>(handle, 0);  // the process that made it is charged
     record.memory->shared = true;
 } catch (...) {
     // Releasing a handle without a record credits nothing.

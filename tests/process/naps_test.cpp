@@ -73,7 +73,7 @@ class Crowd {
         return is_quiet;
     }
 
-    // The books are the driver's, and the next nap is as the first.
+    // Each program accounts for the memory that the driver has given it, and ends without leaving a helper or a record.
     void check_books() {
         for (std::optional<Program> &program : programs_) {
             CHECK(within(60s, [&] {

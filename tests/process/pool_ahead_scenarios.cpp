@@ -34,7 +34,7 @@ SCENARIO_NAMED(a_pool_that_keeps_its_memory_is_asked_for_its_size_only_now_and_t
     const std::uint64_t before = questions();
     make_pairs(1600);
     EXPECT(questions() - before <= 3 * 1600 / 10);  // the current pool, the size, what it keeps
-    // Growth is in the books at once.
+    // The growth is charged at once.
     std::vector<CUdeviceptr> blocks(60);
     for (CUdeviceptr &block : blocks) {
         MUST(cuMemAllocAsync(&block, 20 * MiB, nullptr));

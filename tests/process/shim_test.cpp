@@ -36,7 +36,7 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
     succeeds(Job().cap("1GiB").run(scenario));
 }
 
-TEST_CASE("a pool far from the cap is asked for its size only now and then, and the cap and the books hold") {
+TEST_CASE("a pool far from the cap is asked for its size only now and then, and its memory is charged and capped") {
     const auto [scenario, cap] = GENERATE(table<const char *, const char *>(
         {{"a_pool_that_keeps_its_memory_is_asked_for_its_size_only_now_and_then", "16GiB"},
          {"a_pool_that_is_set_without_curb_is_charged_from_its_first_block", "16GiB"},

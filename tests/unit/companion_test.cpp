@@ -5,46 +5,17 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <functional>
 
 #include "catch.hpp"
+#include "in_child.hpp"
 #include "temp_dir.hpp"
 
 using namespace curb::cli;
 
 namespace {
-
-// A child that does `work` and then sleeps, until this ends.
-class Child {
-  public:
-    explicit Child(const std::function<void()> &work) {
-        int ready[2];
-        REQUIRE(::pipe(ready) == 0);
-        pid_ = ::fork();
-        if (pid_ == 0) {
-            work();
-            (void)!::write(ready[1], "", 1);
-            for (;;) ::pause();
-        }
-        char byte = 0;
-        REQUIRE(::read(ready[0], &byte, 1) == 1);
-        for (const int end : ready) ::close(end);
-    }
-    ~Child() {
-        ::kill(pid_, SIGKILL);
-        ::waitpid(pid_, nullptr, 0);
-    }
-    Child(const Child &) = delete;
-    Child &operator=(const Child &) = delete;
-    [[nodiscard]] int pid() const { return pid_; }
-
-  private:
-    pid_t pid_ = 0;
-};
 
 bool touch(const std::function<void()> &one, const std::function<void()> &other) {
     const Child first(one), second(other);

@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include "connect.hpp"
 #include "control/messages.hpp"
 #include "control/runtime_dir.hpp"
+#include "in_child.hpp"
 #include "local_socket.hpp"
 #include "temp_dir.hpp"
 
@@ -51,43 +51,6 @@ class Runtime {
 
   private:
     TempDir dir_;
-};
-
-// A process that does `first` before it is waited for, `then` afterwards, and nothing more until it is ended.
-class Child {
-  public:
-    explicit Child(const std::function<void()> &first = {}, const std::function<void()> &then = {}) {
-        int ready[2];
-        REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
-        pid_ = ::fork();
-        if (pid_ == 0) {
-            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-            ::signal(SIGPIPE, SIG_IGN);
-            if (first) first();
-            if (::write(ready[1], "", 1) != 1) ::_exit(1);
-            if (then) then();
-            for (;;) ::pause();
-        }
-        ::close(ready[1]);
-        char byte = 0;
-        REQUIRE(::read(ready[0], &byte, 1) == 1);
-        ::close(ready[0]);
-    }
-    ~Child() {
-        ::kill(pid_, SIGKILL);
-        ::waitpid(pid_, nullptr, 0);
-    }
-    Child(const Child &) = delete;
-    Child &operator=(const Child &) = delete;
-    [[nodiscard]] int pid() const { return pid_; }
-    [[nodiscard]] std::string text() const { return "process " + std::to_string(pid_); }
-    void stop() const {
-        ::kill(pid_, SIGSTOP);
-        ::waitpid(pid_, nullptr, WUNTRACED);
-    }
-
-  private:
-    pid_t pid_ = -1;
 };
 
 inline fs::path socket_of(const Runtime &runtime, int pid) {

@@ -1,8 +1,8 @@
 """Training that is deterministic to the last bit: `suspend_train.py torch|jax|tensorflow|cupy|numba large|small STEPS|turns`.
 
 `large` holds more than 8 GiB. With 0 STEPS it trains until it is told to end. Says `training` once it is in full swing, and at
-the end its losses and a digest of its weights. With `turns` it trains when it is told `train STEPS`, sleeps otherwise, and says
-how long the driver took for its first call of the turn. Does not use curb. How much JAX and TensorFlow take at their start
+the end its losses and a digest of its weights. With `turns` it waits for commands: each `train STEPS` trains,
+and says how long the driver took for its first call of the turn. Does not use curb. How much JAX and TensorFlow take at their start
 depends on the environment.
 """
 
