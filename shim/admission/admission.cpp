@@ -165,14 +165,12 @@ void reserve_ahead(pools::Pool &pool) noexcept {
     if (pool.kind != Kind::pools || (kept && ledger.offers_ahead())) return;
     // Most pools that do not keep their memory never will, so ask now and then.
     if (!kept && pool.requests.fetch_add(1, std::memory_order_relaxed) % Ledger::kAheadUnits != 0) return;
-    const std::uint64_t version = ledger.limits_version();
+    const std::uint64_t take_backs = ledger.take_backs();
     const auto now = process::snapshot();
     if (now->unusable || now->of(device.ordinal).beside_others || ledger.share.joined()) return;
     policy::Terms terms;
     limits::fill(device, *now, terms);
-    const bool reserved = ledger.reserve_ahead(terms);
-    if (reserved && ledger.limits_version() != version) return ledger.take_back_ahead();
-    if (reserved || ledger.offers_ahead()) pools::query_keeps(pool);
+    if (ledger.reserve_ahead(terms, take_backs) || ledger.offers_ahead()) pools::query_keeps(pool);
 }
 
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {

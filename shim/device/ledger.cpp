@@ -35,7 +35,7 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, By
         // A reservation ahead adds its bytes, then reads held_; here it is the other way round. So of two at once the
         // later one sees the other.
         const std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
-        if (now / kOneReserved <= ahead / kOneReserved) [[likely]]
+        if (reserved(now) <= reserved(ahead)) [[likely]]
             break;
         if (grants(terms, this->taken(held + reserved(now)), bytes)) break;
         held = held_.fetch_sub(bytes, std::memory_order_acq_rel) - bytes;
@@ -95,21 +95,29 @@ bool Ledger::open_share(std::string_view uuid) noexcept {
     return true;
 }
 
-bool Ledger::reserve_ahead(const policy::Terms &terms) noexcept {
-    constexpr Bytes kAll = kAheadUnits * kAheadUnit;
+bool Ledger::reserve_ahead(const policy::Terms &terms, std::uint64_t take_backs) noexcept {
     const auto allowed = [&](Bytes ahead) {
         const Bytes all = policy::added(taken(held_.load(std::memory_order_seq_cst)), ahead);
         return closed_.load(std::memory_order_seq_cst) == 0 &&
                policy::fits(terms, policy::limit(terms), all, policy::Staleness::kNear);
     };
-    std::uint64_t before = ahead_.load(std::memory_order_seq_cst);
+    const auto taken_back = [&](std::uint64_t ahead) { return ahead / kOneTakeBack != take_backs; };
+    std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
+    const Bytes all = reserved(now) + kAheadUnits * kAheadUnit;
     // Checked before too: even for a moment the bytes would be in the way of a request that needs them.
-    if (offered(before) != 0 || !allowed(reserved(before) + kAll)) return false;
-    if (!ahead_.compare_exchange_strong(before, before + kAheadUnits * (kOneReserved + 1), std::memory_order_seq_cst))
+    if (taken_back(now) || offered(now) + announced(now) != 0 || !allowed(all)) return false;
+    if (!ahead_.compare_exchange_strong(now, now + kAheadUnits * kOneReserved + kAnnounced, std::memory_order_seq_cst))
         return false;
-    if (allowed(reserved(before) + kAll)) return true;
-    take_back_ahead();
-    return false;
+    // A request of another thread may have been granted in between, so no unit may be taken before the second check.
+    if (!allowed(all)) {
+        take_back_ahead();
+        return false;
+    }
+    now = ahead_.load(std::memory_order_seq_cst);
+    while (!taken_back(now) &&
+           !ahead_.compare_exchange_weak(now, now - kAnnounced + kAheadUnits, std::memory_order_seq_cst)) {
+    }
+    return !taken_back(now);
 }
 
 void Ledger::return_ahead(std::uint64_t units) noexcept {
@@ -119,12 +127,12 @@ void Ledger::return_ahead(std::uint64_t units) noexcept {
 }
 
 void Ledger::take_back_ahead() noexcept {
-    limits_version_.fetch_add(1, std::memory_order_seq_cst);
-    std::uint64_t before = ahead_.load(std::memory_order_seq_cst);
-    while (offered(before) != 0 && !ahead_.compare_exchange_weak(before, before - offered(before) * (kOneReserved + 1),
-                                                                 std::memory_order_seq_cst)) {
-    }
-    if (offered(before) != 0) wait_queue::changed();
+    std::uint64_t before = ahead_.load(std::memory_order_seq_cst), units = 0;
+    do {
+        units = offered(before) + announced(before);
+    } while (!ahead_.compare_exchange_weak(
+        before, before / kOneReserved * kOneReserved - units * kOneReserved + kOneTakeBack, std::memory_order_seq_cst));
+    if (units != 0) wait_queue::changed();
 }
 
 void Ledger::charge(Kind kind, Bytes bytes) noexcept {

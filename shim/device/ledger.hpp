@@ -86,9 +86,9 @@ class Ledger {
     // Decisions count all of them as taken; held() and the kinds show none.
     static constexpr Bytes kAheadUnit = policy::kPoolUnit;
     static constexpr std::uint32_t kAheadUnits = 16;
-    // Offers units if there are none. False if requests would then be near the limit, or if one demands exact figures.
-    // Compare limits_version() of before the terms were read with that afterwards, and take back if they differ.
-    bool reserve_ahead(const policy::Terms &terms) noexcept;
+    // Offers units if there are none. False if requests would then be near the limit, if one demands exact figures, or
+    // if units were taken back since `take_backs` was read. Read that before the terms.
+    bool reserve_ahead(const policy::Terms &terms, std::uint64_t take_backs) noexcept;
     // Takes an offered unit. False if there is none.
     bool take_ahead() noexcept {
         std::uint64_t before = ahead_.load(std::memory_order_relaxed);
@@ -100,16 +100,18 @@ class Ledger {
     [[nodiscard]] bool offers_ahead() const noexcept { return offered(ahead_.load(std::memory_order_relaxed)) != 0; }
     // Returns units that were taken.
     void return_ahead(std::uint64_t units) noexcept;
-    // Takes back the units that are offered. Call it after limits were lowered.
+    // Takes back the units that are offered, and those that another thread is about to offer. Call it after limits were
+    // lowered.
     void take_back_ahead() noexcept;
+    // Returns the number of calls of take_back_ahead, modulo 2^24.
+    [[nodiscard]] std::uint64_t take_backs() const noexcept {
+        return ahead_.load(std::memory_order_seq_cst) / kOneTakeBack;
+    }
     [[nodiscard]] Bytes ahead() const noexcept { return reserved(ahead_.load(std::memory_order_seq_cst)); }
     // Returns those of them that requests have taken: the most that pools may have grown by since they were read.
     [[nodiscard]] Bytes unread() const noexcept {
         const std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
-        return reserved(now) - offered(now) * kAheadUnit;
-    }
-    [[nodiscard]] std::uint64_t limits_version() const noexcept {
-        return limits_version_.load(std::memory_order_seq_cst);
+        return reserved(now) - (offered(now) + announced(now)) * kAheadUnit;
     }
     // While it exists, nothing is offered ahead.
     class NothingAhead : NoCopy {
@@ -202,9 +204,17 @@ class Ledger {
     policy::Verdict reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes taken) noexcept;
     [[nodiscard]] Bytes taken(Bytes held) const noexcept { return policy::added(held, returned_at_sync.now()); }
 
-    static constexpr std::uint64_t kOneReserved = std::uint64_t{1} << 32;
-    static constexpr std::uint64_t offered(std::uint64_t ahead) noexcept { return ahead % kOneReserved; }
-    static constexpr Bytes reserved(std::uint64_t ahead) noexcept { return ahead / kOneReserved * kAheadUnit; }
+    // ahead_, from its low bits: the units that are offered, whether a thread is about to offer kAheadUnits, all units,
+    // and the number of take-backs.
+    static constexpr std::uint64_t kAnnounced = std::uint64_t{1} << 15, kOneReserved = kAnnounced << 1,
+                                   kOneTakeBack = std::uint64_t{1} << 40;
+    static constexpr std::uint64_t offered(std::uint64_t ahead) noexcept { return ahead % kAnnounced; }
+    static constexpr std::uint64_t announced(std::uint64_t ahead) noexcept {
+        return (ahead & kAnnounced) != 0 ? kAheadUnits : 0;
+    }
+    static constexpr Bytes reserved(std::uint64_t ahead) noexcept {
+        return ahead % kOneTakeBack / kOneReserved * kAheadUnit;
+    }
 
     // Returns the increase.
     Bytes raise_overhead(Bytes to) noexcept;
@@ -229,8 +239,7 @@ class Ledger {
     std::atomic<std::uint64_t> done_{0};
     std::atomic<Bytes> kinds_[policy::kKinds]{};
     // Every request reads these.
-    alignas(64) std::atomic<std::uint64_t> ahead_{0};  // all units in the upper half, those offered in the lower
-    std::atomic<std::uint64_t> limits_version_{0};
+    alignas(64) std::atomic<std::uint64_t> ahead_{0};
     std::atomic<int> closed_{0};  // number of NothingAhead
     // Held for a moment to change the overhead; requests never take it.
     std::mutex overhead_mutex_;

@@ -67,9 +67,10 @@ TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit to
     const auto take = [&](Bytes bytes) { exceeded += taken.fetch_add(bytes) + bytes > kCap; };
     std::vector<std::thread> threads;
     for (int i = 0; i < 2; ++i) {
-        threads.emplace_back([&] {
+        // Only one of the two reserves, so that the other takes units at any moment of the reservation.
+        threads.emplace_back([&, i] {
             while (!done) {
-                ledger.reserve_ahead(terms);
+                if (i == 0) ledger.reserve_ahead(terms, ledger.take_backs());
                 int units = 0;
                 for (; ledger.take_ahead(); ++units) take(Ledger::kAheadUnit);
                 ahead += units != 0;
@@ -106,13 +107,17 @@ TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit to
     // While a request demands exact figures, and near the limit, nothing is reserved.
     {
         const Ledger::NothingAhead nothing(ledger);
-        CHECK_FALSE(ledger.reserve_ahead(terms));
+        CHECK_FALSE(ledger.reserve_ahead(terms, ledger.take_backs()));
     }
+    // Nor by limits that were read before units were taken back.
+    const std::uint64_t read = ledger.take_backs();
+    ledger.take_back_ahead();
+    CHECK_FALSE(ledger.reserve_ahead(terms, read));
     ledger.charge(Kind::plain, kCap - 768 * curb::policy::MiB);
-    CHECK_FALSE(ledger.reserve_ahead(terms));
+    CHECK_FALSE(ledger.reserve_ahead(terms, ledger.take_backs()));
     CHECK(ledger.ahead() == 0);
     ledger.credit(Kind::plain, 2 * curb::policy::GiB);
-    CHECK(ledger.reserve_ahead(terms));
+    CHECK(ledger.reserve_ahead(terms, ledger.take_backs()));
     CHECK(ledger.ahead() == 512 * curb::policy::MiB);
     CHECK(ledger.held() == kCap - 768 * curb::policy::MiB - 2 * curb::policy::GiB);
 }
