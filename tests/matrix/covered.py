@@ -76,9 +76,10 @@ def main() -> int:
         least = min(least, int(percent))
         print(f"{layer:<8} {len(lines):>6} {run:>6} {percent:>8.1f}")
     matrix.report("covered_percent", least)
-    if least >= matrix.figure("covered_percent"):
+    figure = matrix.figure("covered_percent", nightly=True)
+    if least >= figure:
         return 0
-    print(f"below {matrix.figure('covered_percent')} percent: the lines above are run by no test", file=sys.stderr)
+    print(f"below {figure} percent: the lines above are run by no test", file=sys.stderr)
     return 1
 
 

@@ -30,9 +30,9 @@ ROWS = [
 NIGHTLY = os.environ.get("CURB_NIGHTLY") == "1"
 
 
-def figure(name: str) -> int:
-    """The least count that passes, on this run."""
-    return next(row.figures[NIGHTLY] for row in ROWS if row.name == name)
+def figure(name: str, nightly: bool = NIGHTLY) -> int:
+    """The least count that passes, on this run unless told."""
+    return next(row.figures[nightly] for row in ROWS if row.name == name)
 
 
 def report(name: str, count: int) -> None:
@@ -61,6 +61,8 @@ def main() -> int:
     print(f"{'':>2}  {'counted':>11}  {'at least':>11}")
     for row in ROWS:
         count, least = counts[row.name], row.figures[NIGHTLY]
+        if not least:
+            continue
         short = "" if count >= least else "  MISSED"
         missed += [row.name] if short else []
         print(f"{row.number:>2}  {count:>11,}  {least:>11,}  {row.text}{short}")
