@@ -71,7 +71,7 @@ std::string size_pattern() {
         unsigned shift;
     };
     constexpr Unit kUnits[] = {{"TiB|T", 40}, {"GiB|G", 30}, {"MiB|M", 20}, {"KiB|K", 10}};
-    std::string out;
+    std::string out = "0|";
     // Eighteen decimals, and zeros: 64 bits hold so many exactly.
     for (const Unit &unit : kUnits)
         out += up_to(kMost >> unit.shift) + R"((\.[0-9]{1,18}0*)? *)" + group(unit.names) + "|";

@@ -123,6 +123,7 @@ Parsed bytes(std::string_view text, const Parts &parts, unsigned shift) {
 
 // Returns nullopt if the unit is unknown.
 std::optional<Parsed> in_known_unit(std::string_view text, const Parts &parts) {
+    if (text == "0") return Parsed(Size{Size::Unit::bytes, 0});  // the same in every unit
     if (parts.unit == "%") return percentage(text, parts);
     for (const Unit &unit : kUnits) {
         if (parts.unit == unit.name || parts.unit == unit.brief) return bytes(text, parts, unit.shift);

@@ -35,6 +35,7 @@ TEST_CASE("A size is a number with a binary unit, long or short; fractions are e
         {"2TiB", 2048 * GiB},
         {"17B", 17},
         {"0B", 0},
+        {"0", 0},
         {"007MiB", 7 * MiB},
         {"1.5GiB", GiB + GiB / 2},
         {"1.1KiB", 1126},                      // 1126.4

@@ -35,8 +35,8 @@ struct Size {
 };
 
 // Reads "8GiB", "8 GiB", "1.5GiB", "8G" (binary, as nvidia-smi and docker read it), "1073741824B", "75%", "12.5%". A
-// number without a unit is an error: "8" would be 8 bytes. The error names the fault and a correct size. Thread-safe.
-// May throw std::bad_alloc.
+// number without a unit is an error, except "0": "8" would be 8 bytes. The error names the fault and a correct size.
+// Thread-safe. May throw std::bad_alloc.
 Result<Size, std::string> parse_size(std::string_view text);
 
 // Writes bytes exactly, as parse_size reads them: "8GiB", "512MiB", "12345B".
