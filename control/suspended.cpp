@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "control/runtime_dir.hpp"
@@ -21,6 +22,7 @@ namespace curb::control::suspended {
 namespace {
 
 using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kLargest = 64 << 10;
 constexpr const char *kRecord = ".suspended.json";
@@ -100,13 +102,18 @@ std::optional<std::string> read_whole(int directory, const std::string &name, un
     return text;
 }
 
-// Makes and locks the file. The error is errno. Tries again if the file was deleted meanwhile: others would not find
-// it.
-policy::Result<Descriptor, int> lock(int directory, const std::string &name) {
+// Makes and locks the file. The error is errno, EWOULDBLOCK if another process has it locked at `until`. Tries again if
+// the file was deleted meanwhile: others would not find it.
+policy::Result<Descriptor, int> lock(int directory, const std::string &name, Clock::time_point until) {
     using Result = policy::Result<Descriptor, int>;
     for (;;) {
         Descriptor file(::openat(directory, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-        if (!file || ::flock(file.number(), LOCK_EX | LOCK_NB) != 0) return Result(errno);
+        if (!file) return Result(errno);
+        if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0) {
+            if (errno != EWOULDBLOCK || Clock::now() >= until) return Result(errno);
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            continue;
+        }
         struct stat status {};
         if (::fstat(file.number(), &status) != 0) return Result(errno);
         if (status.st_nlink != 0) return Result(std::move(file));
@@ -206,13 +213,14 @@ void remove_stale(const Process &process) {
     }
 }
 
-policy::Result<Claim, std::string> Claim::take(const Process &process) {
+policy::Result<Claim, std::string> Claim::take(const Process &process, std::chrono::milliseconds patience) {
+    const auto until = Clock::now() + patience;
     const As user(process);
     std::string faults;
     std::vector<Descriptor> files;
     if (!user.failed()) {
         for (const Directory &directory : directories(process, true, faults)) {
-            auto locked = lock(directory.file.number(), name_of(process, kClaim));
+            auto locked = lock(directory.file.number(), name_of(process, kClaim), until);
             if (!locked && locked.error() == EWOULDBLOCK)
                 return std::string("another curb is suspending or resuming it right now; let it finish");
             if (locked)

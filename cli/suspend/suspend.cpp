@@ -64,7 +64,8 @@ class Suspending : Moving {
         // First the checks that do not need the driver.
         if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
         suspended::remove_stale(target_.process);
-        const auto claim = suspended::Claim::take(target_.process);
+        // A nap that begins or ends has the claim for a moment; another nap comes again by itself.
+        const auto claim = suspended::Claim::take(target_.process, options_.nap ? policy::Duration{} : *patience);
         if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());
         const auto driver = open_driver();
         known.driver = facts_of(driver, pid_);

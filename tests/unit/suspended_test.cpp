@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "catch.hpp"
@@ -13,6 +15,7 @@
 
 namespace fs = std::filesystem;
 using namespace curb::control::suspended;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -126,9 +129,16 @@ TEST_CASE("A link or another's file in the place of a record is not followed") {
 TEST_CASE("One claim at a time is given on a process; the files of dead processes are removed, and nothing else") {
     const Runtime runtime;
     {
-        const auto first = Claim::take(self());
-        REQUIRE(first);
+        std::optional first = Claim::take(self());
+        REQUIRE(*first);
         CHECK_THAT(error_of(Claim::take(self())), contains("another curb"));
+        CHECK_THAT(error_of(Claim::take(self(), 50ms)), contains("another curb"));
+        std::thread ends([&] {
+            std::this_thread::sleep_for(100ms);
+            first.reset();
+        });
+        CHECK(Claim::take(self(), 60s));
+        ends.join();
     }
     CHECK(Claim::take(self()));
     for (const fs::path &folder : {runtime.folder(), runtime.in_tmp()}) fs::remove(folder / runtime.name(".claim"));

@@ -6,6 +6,7 @@
 // process's user, so that it does not follow that user's symbolic links with its own.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -50,8 +51,9 @@ void remove_stale(const Process &process);
 // not left over. Ends with the object, or with the process that holds it.
 class Claim {
   public:
-    // The error says that another curb has the claim, or why it cannot be made.
-    static policy::Result<Claim, std::string> take(const Process &process);
+    // Waits up to `patience` for another curb that has the claim. The error says that it still has it, or why the claim
+    // cannot be made.
+    static policy::Result<Claim, std::string> take(const Process &process, std::chrono::milliseconds patience = {});
 
   private:
     explicit Claim(std::vector<Descriptor> files) : files_(std::move(files)) {}
