@@ -140,8 +140,8 @@ bool Current::finish_pass() {
 bool Current::record_held() noexcept {
     bool all = true;
     for (const Device &device : devices::all()) {
-        // A thread changes the figure of a kind before that of all: an event in between shows the one without the
-        // other.
+        // A thread changes the figure of a kind and the sum one after the other: an event in between shows only one
+        // change.
         const bool stale = unwritten_ || device.ledger.held() != lines_.said_held(device.ordinal);
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
             if (stale || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(device.ordinal)[kind])
