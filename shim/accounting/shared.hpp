@@ -1,5 +1,5 @@
 // Memory that this process shares with others. The driver cannot move such a process out of its GPUs: the others would
-// go on using memory that is gone.
+// use memory that is gone.
 #pragma once
 
 #include "driver.hpp"

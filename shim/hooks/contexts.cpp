@@ -301,7 +301,7 @@ CUresult create_green(Device &device, Call call) {
     });
 }
 
-// Whether a successful call ends the primary context. perhaps: the driver must be asked whether it still exists.
+// The effect of a successful call on the primary context. perhaps: ask the driver whether it still exists.
 enum class Ends { surely, perhaps };
 
 template <class Call>

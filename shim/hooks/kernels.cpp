@@ -67,7 +67,7 @@ Bytes stack_limit() noexcept {
     return ask_twice<&Driver::cuCtxGetLimit>(&limit, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS ? limit : 0;
 }
 
-// Returns a kernel's local memory per thread. 0 if it needs none or the driver cannot tell.
+// Returns a kernel's local memory per thread. 0 if it needs none or the driver fails.
 Bytes local_bytes(CUfunction function, const Device &device) noexcept {
     int bytes = 0;
     // The handle may be a function's, or a library kernel's.

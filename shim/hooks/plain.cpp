@@ -15,7 +15,8 @@ using caller_match::Way;
 using policy::kGranule;
 using policy::round_up;
 
-// Serves the request by `call`, which stores the address in `pointer`. `bytes()` returns what the driver handed out.
+// Serves the request by `call`, which stores the address in `pointer`. `bytes()` returns the bytes that the driver
+// handed out.
 template <class Call, class Allocated>
 CUresult allocate(const Request &request, CUdeviceptr *pointer, Call call, Allocated bytes) {
     return charged(request, call, [&](Charge &charge) {

@@ -85,7 +85,7 @@ void *nvml_function(const char *symbol, const void *own, const stubs::Call &call
 // H200). A thread that logs figures must neither hang nor bring the process back.
 class LastAnswers {
   public:
-    // `which`: tells the questions of one function apart. Drops the answer if the table is full or in use.
+    // `which`: distinguishes the questions of one function. Drops the answer if the table is full or in use.
     void remember(const void *function, nvmlDevice_t handle, unsigned which, const void *bytes,
                   std::size_t size) noexcept {
         if (busy_.exchange(true, std::memory_order_acquire)) return;

@@ -126,8 +126,8 @@ std::optional<CUresult> allocate_ahead(pools::Pool &pool, CUdeviceptr *pointer, 
     return CUDA_SUCCESS;
 }
 
-// Returns the device's current pool, as the driver says. Null if the driver fails, or if host memory is exhausted.
-// `answer`: the driver's result.
+// Asks the driver for the device's current pool. Null if the driver fails, or if host memory is exhausted. `answer`:
+// the driver's result.
 pools::Pool *query_current(Device &device, CUresult &answer) noexcept {
     const std::uint64_t version = pools::current_version();
     CUmemoryPool handle = nullptr;

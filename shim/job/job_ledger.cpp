@@ -302,7 +302,7 @@ void Share::keep(Bytes bytes) const noexcept {
 
 Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
     Row &row = *row_.load(std::memory_order_acquire);
-    // A lower live cap holds at once, before this process has heard of it.
+    // A lower live cap applies at once, before this process has put it in force.
     if (const Bytes live = row.live_cap.load(); live != 0) cap = std::min(cap, live - 1);
     if (bytes > cap) return Answer::over;
     row.asking[mine].fetch_add(bytes);

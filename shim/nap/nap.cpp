@@ -191,7 +191,7 @@ bool wait_and_come_back(Helper &helper) {
         log::write(LogLevel::info, "the nap is a suspend now: calls of CUDA wait until curb resume");
         return false;
     }
-    helper.tell("back");  // the call may have told it already
+    helper.tell("back");  // the call may have sent it already
     read([] { return false; });
     if (helper.end() != 0) bring_back();
     while (callers.load(std::memory_order_acquire) != 0) sleep_ms(1);

@@ -52,7 +52,7 @@ const char *environment(const char *name) noexcept {
     return *policy_at_start && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
 }
 
-// curb's only constructor, for what must happen before main. glibc passes it main's arguments.
+// curb's only constructor: does the work that must precede main. glibc passes it main's arguments.
 __attribute__((constructor)) void at_load(int /*count*/, char ** /*arguments*/, char **variables) {
     const KeepErrno keep_errno;
     log::check_stderr();

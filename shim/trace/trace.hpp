@@ -88,7 +88,7 @@ std::optional<control::TraceStatus> status();
 // Logs the error that stopped the trace, once. Not for curb-trace, which has no descriptor to log to.
 void log_error() noexcept;
 
-// Stops recording in a fork child; the parent goes on. Async-signal-safe.
+// Stops recording in a fork child; the parent continues. Async-signal-safe.
 void in_fork_child() noexcept;
 
 }  // namespace curb::shim::trace

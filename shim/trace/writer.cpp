@@ -60,7 +60,7 @@ class Current {
     // False if the trace has ended by an error.
     bool write_header(const Record &begin);
     void take(const Record &record);
-    // Writes what is pending, after the ring was read. True if it put records into the ring itself.
+    // Writes the pending lines, after the ring was read. True if it put records into the ring itself.
     bool finish_pass();
     void lose() noexcept { ++lost_; }
     [[nodiscard]] bool ended() const noexcept { return ended_; }
