@@ -57,7 +57,7 @@ void trace_limits(const std::string &by) {
     }
 }
 
-// Traces to the file that the policy in force names.
+// Has the trace follow the policy in force: begins it, ends it, or changes its file.
 void update_trace() {
     const auto in_use = snapshot();
     const Version &now = in_use->version;

@@ -77,8 +77,7 @@ bool do_what_is_due() {
         if ((!work.measured && !soon) || !devices::in_use(device) || gate::is_closed()) continue;
         reconcile(device);
     }
-    if (!was_called)
-        gate::watch();  // these calls were ours: a request for status must not keep the process from its nap
+    if (!was_called) gate::watch();  // these calls were ours: a request for status must not prevent a nap
     if (work.measured) work.measured();
     return work.apply_with_driver || work.measured || !work.lines.empty();
 }
@@ -114,7 +113,7 @@ Next do_periodic_work() noexcept {
     for (const Device &device : devices::all()) limits::tell_job(device);
     if (signals::program_has_set()) process::check_signal();
     const Next nap = nap::poll();
-    // While the gate is closed, the worker must not call the driver: that would bring the process back.
+    // While the gate is closed, the worker must not call the driver: the call would wait until the gate opens.
     if (gate::is_closed()) return sooner(nap, last_thread::poll());
     const Next release = sooner(idle::poll(), soft_limit::poll());
     const Next next = sooner(sooner(cache::sweep(), release), sooner(adjust_thresholds(), last_thread::poll()));
