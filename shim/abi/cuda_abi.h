@@ -3,7 +3,7 @@
  * to build. Names, values and layouts are those of CUDA 13.0's public interface; tests/link/cuda_abi_matches.cpp
  * compares every one of them with <cuda.h> wherever a toolkit is installed.
  *
- * Include nothing of curb from here: the simulated driver builds on this header alone.
+ * This header includes nothing of curb: the simulated driver builds on it alone.
  */
 #ifndef CURB_CUDA_ABI_H
 #define CURB_CUDA_ABI_H

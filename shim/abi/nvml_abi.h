@@ -77,7 +77,7 @@ typedef struct nvmlUtilization_st {
 
 typedef enum nvmlTemperatureSensors_enum { NVML_TEMPERATURE_GPU = 0 } nvmlTemperatureSensors_t;
 
-/* Of a cgroup, since driver 615. */
+/* The limits of a cgroup. Since driver 615. */
 typedef struct {
     const char *nameSpace;        /* in: the cgroup's folder, below /sys/fs/cgroup */
     unsigned long long softLimit; /* bytes; 0: none */

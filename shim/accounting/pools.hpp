@@ -96,7 +96,7 @@ void graphs_trimmed() noexcept;
 void note(CUmemoryPool handle, Device *device, Kind kind) noexcept;
 // Records a new pool. If the handle is known, that pool ended without curb's knowledge and is credited.
 void made(CUmemoryPool handle, Device *device, Kind kind) noexcept;
-// The pool is shared with another process, which made it or imports it.
+// Marks the pool as shared with another process, which made it or imports it.
 void share(CUmemoryPool handle) noexcept;
 bool any_shared() noexcept;
 // Removes a pool that is about to be destroyed. The caller then owns its charge, and calls ended() after the driver has
@@ -171,7 +171,7 @@ class Ahead : NoCopy {
 };
 // Asks whether the pool keeps its memory at a synchronisation. Calls the driver.
 void query_keeps(Pool &pool) noexcept;
-// The program has set the threshold: the next request asks again.
+// Call it when the program has set the threshold: a later request calls query_keeps() again.
 void threshold_changed(Pool &pool) noexcept;
 // Takes back the units that are offered, and reads the pools that may have grown. Afterwards Ledger::ahead() is what
 // requests under way have. Calls the driver.

@@ -1,19 +1,19 @@
 // Memory that this process shares with others. The driver cannot move such a process out of its GPUs: the others would
-// go on using memory that is gone.
+// use memory that is gone.
 #pragma once
 
 #include "driver.hpp"
 
 namespace curb::shim::shared {
 
-// The program has opened another process's block, or closes it. Thread-safe.
+// Record that the program has opened or closed another process's block. Thread-safe.
 void opened(CUdeviceptr address, CUcontext context) noexcept;
 void closed(CUdeviceptr address) noexcept;
 // Forgets the blocks that were opened in a destroyed context.
 void drop_context(CUcontext context) noexcept;
 
 // True if other processes may access memory of this one (CUDA IPC, dma-buf, exported handles and pools), or it has such
-// memory of others. Takes locks, one after the other; calls nothing.
+// memory of others. Takes locks, one after the other. Does not call the driver. Thread-safe.
 bool any() noexcept;
 
 }  // namespace curb::shim::shared

@@ -18,7 +18,7 @@ bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) n
 // Adds a reference if the imported handle is of this process's own memory. Other memory is charged where it was
 // created; it is recorded without a charge.
 void imported(CUmemGenericAllocationHandle handle) noexcept;
-// The program has made the memory of this handle available to other processes.
+// Records that other processes may access the memory of this handle.
 void exported(CUmemGenericAllocationHandle handle) noexcept;
 // True if other processes may access memory of this one, or it has memory of others.
 bool any_shared() noexcept;

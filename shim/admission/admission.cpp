@@ -109,7 +109,8 @@ std::optional<policy::Limit> behind_others(Device &device, const policy::Growth 
     return std::nullopt;
 }
 
-// How often one request asks the other processes of the job: what one of them releases, a third may take.
+// How often one request asks the other processes of the job: a third process may take the memory that one of them
+// releases.
 constexpr int kMostAsks = 8;
 
 // Has the other processes of the job release memory, if the job's cap is what the request exceeds. If so, counts in

@@ -74,7 +74,7 @@ namespace admission {
 // refused and reported. `retry`: see Request.
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept;
 
-// The request has its memory: reports it if it has waited.
+// Reports a granted request, if it has waited.
 void granted(Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept;
 
 // Called when the driver is out of memory although the limits grant the request: other processes fill the device. Waits

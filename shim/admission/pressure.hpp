@@ -16,7 +16,7 @@
 
 namespace curb::shim {
 
-// The pressure on one device. Thread-safe; two loads while it is not armed. Leaves errno alone.
+// The pressure on one device. Thread-safe. Costs two loads while it is not armed. Keeps errno.
 class Pressure {
   public:
     static constexpr std::uint64_t kArmedMs = 10'000;  // a request hours later must not pay for this release

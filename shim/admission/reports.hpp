@@ -1,7 +1,7 @@
 // Reports refusals, waits and growth: in the log with figures and remedies, in the trace, and in the counters of
 // `curb ps`.
 //
-// All functions are thread-safe and leave errno alone.
+// Thread-safe. Keeps errno.
 #pragma once
 
 #include <string>

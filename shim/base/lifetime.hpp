@@ -17,8 +17,8 @@ class NoCopy {
     constexpr NoCopy() noexcept = default;
 };
 
-// Returns the single T, which is never destroyed: threads may use it until the process is gone. Constructs it at first
-// use, without an allocation if T's default constructor needs none, as it must.
+// Returns the single T, constructed at first use and never destroyed: threads may use it until the process is gone. T's
+// default constructor must not allocate. Thread-safe.
 template <class T>
 T &leaked() noexcept {
     static_assert(std::is_nothrow_default_constructible_v<T>);

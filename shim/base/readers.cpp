@@ -74,7 +74,7 @@ bool barrier() noexcept {
 
 const void *driver_call() noexcept {
     const std::scoped_lock lock(mutex);
-    // Those without a record count as in a call: nobody knows.
+    // A thread without a record may be in a call.
     if (some_unknown.load(std::memory_order_seq_cst)) return &unknown;
     for (Reader *reader = first; reader; reader = reader->next)
         if (const void *call = reader->driver_call.load(std::memory_order_acquire)) return call;

@@ -1,6 +1,6 @@
 // Tracks which threads read a snapshot, so that a replaced snapshot can be freed, and which are inside a call that must
-// return before the process may be moved (gate.hpp). Each thread marks its own record and runs no fence and no locked
-// instruction. The thread that waits for them uses membarrier(2) instead (docs/decisions/0030).
+// return before the process may be moved (gate.hpp). Each thread marks its own record, without a fence or a locked
+// instruction. The thread that waits for the others calls membarrier(2) instead (docs/decisions/0031).
 #pragma once
 
 #include <atomic>
@@ -34,6 +34,7 @@ namespace detail {
 Reader &enlist() noexcept;
 }  // namespace detail
 
+// Returns the calling thread's record. The thread's first call takes a lock and allocates.
 inline Reader &mine() noexcept {
     Reader *reader = detail::mine;
     return reader ? *reader : detail::enlist();
@@ -42,7 +43,8 @@ inline Reader &mine() noexcept {
 // Makes every thread's marks visible to this one. False if the kernel has no membarrier.
 bool barrier() noexcept;
 
-// Returns a `driver_call` of some thread. Null if no thread is in one.
+// Returns the `driver_call` of one thread that is in such a call. Null if no thread is. Never null once a thread got no
+// record.
 const void *driver_call() noexcept;
 
 // A grace period: it lasts until every thread has been seen without a snapshot. After that, no thread uses a snapshot

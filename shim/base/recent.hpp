@@ -1,4 +1,4 @@
-// A small cache of records by handle. A hit needs no lock; every thread would write to the lock's cache line.
+// A small cache of records by handle. A hit takes no lock: every thread would write to the lock's cache line.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Shortens text for replies on the control socket, which are limited (control::kLongestReply). Policies and programs
-// can supply text of any length.
+// Shortens text to `most` bytes and "...", for replies on the control socket, which are limited
+// (control::kLongestReply). Policies and programs can supply text of any length.
 #pragma once
 
 #include <cstddef>

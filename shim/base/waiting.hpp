@@ -1,9 +1,8 @@
-// The ways in which a thread waits: for a time, for a condition, on a futex, for an event, for other threads to leave a
-// section.
+// Ways to wait: for a time, for a condition, on a futex, for an event, for other threads to leave a section.
 //
-// A futex needs no descriptor, which the program could close or reuse (docs/decisions/0023). Timeouts are durations,
-// never points in time: another preload may shift the clocks or run them backwards (libfaketime), so a point in time
-// may never come. No function here is a cancellation point, and all keep errno.
+// A futex needs no descriptor, which the program could close or reuse (docs/decisions/0023). Timeouts are durations:
+// another preload may shift the clocks or run them backwards (libfaketime), so a point in time may never come. No
+// function here is a cancellation point, and all keep errno.
 #pragma once
 
 #include <linux/futex.h>
@@ -31,8 +30,8 @@ inline void sleep_us(std::uint64_t microseconds) noexcept {
 }
 inline void sleep_ms(std::uint64_t milliseconds) noexcept { sleep_us(milliseconds * 1000); }
 
-// Calls `done` every `pause_us` until it returns true, for about `milliseconds`. Returns its last result. Also counts
-// the calls, because the clock may be a false one. Signals shorten the wait but never prolong it.
+// Calls `done` every `pause_us` until it returns true, for about `milliseconds`. Returns its last result. Also limits
+// the number of calls, because the clock may be a false one. Signals shorten the wait but never prolong it.
 template <class Done>
 bool poll_until(Done done, std::uint64_t milliseconds, std::uint64_t pause_us = 1000) {
     using Clock = std::chrono::steady_clock;
@@ -97,7 +96,8 @@ class BusyCount {
         BusyCount &count_;
     };
 
-    // Waits until no thread is counted, at most `milliseconds`; nullopt waits without limit. Costs one load if none is.
+    // Waits until no thread is counted. Gives up `milliseconds` after the last change of the count; nullopt: never.
+    // Costs one load if none is counted.
     void wait(std::optional<std::uint64_t> milliseconds = std::nullopt) noexcept {
         if (busy_.load() == 0) return;
         waiting_.fetch_add(1);

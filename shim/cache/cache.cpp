@@ -26,7 +26,7 @@ namespace {
 using Block = KeptBlocks::Block;
 constexpr std::uint64_t kAnyAge = ~std::uint64_t{0};
 
-// Whether a sweep is scheduled, and the callback that wakes the worker.
+// True if a sweep is scheduled; and the callback that wakes the worker.
 constinit std::atomic<bool> sweep_scheduled{false};
 constinit std::atomic<void (*)()> wake_worker{nullptr};
 

@@ -2,8 +2,8 @@
 // call.
 //
 // As cudaFree does, curb waits for the device's work before it keeps a block. A kept block stays charged;
-// Device::cached counts the bytes that freeing all kept blocks would return.
-// All functions are thread-safe, leave errno alone, and hold no lock across a driver call.
+// Device::cached counts the bytes that freeing all kept blocks would return. Thread-safe. Keeps errno. Holds no lock
+// across a driver call.
 #pragma once
 
 #include <atomic>
@@ -24,13 +24,13 @@ Bytes free_kept(Device &device, Bytes wanted) noexcept;
 }  // namespace detail
 
 // Hands out a kept block of the calling thread's context and records it as the program's. Returns 0 if there is none or
-// none may be reused now. One load if the device has no kept blocks.
+// none may be reused now. Costs one load if the device has no kept blocks.
 inline CUdeviceptr take(Device &device, Bytes bytes) noexcept {
     return device.kept.load(std::memory_order_relaxed) == 0 ? 0 : detail::take(device, bytes);
 }
 
-// Called when the program frees this pointer: waits for the device's work, then keeps the block. False if the block may
-// not be kept; the caller frees it. Two loads if the policy has no cache.
+// Call it when the program frees this pointer. Waits for the device's work, then keeps the block. False if the block
+// may not be kept: the caller frees it. Costs two loads if the policy has no cache.
 bool keep(CUdeviceptr pointer) noexcept;
 
 // Frees the kept block at this address, because the program frees it a second time. False if none is kept there.
@@ -57,7 +57,7 @@ inline void note_work() noexcept {
         detail::work_since_check.store(true, std::memory_order_relaxed);
 }
 
-// Forgets and credits the kept blocks of a context that was destroyed. Call before other records of it are dropped.
+// Forgets and credits the kept blocks of a destroyed context. Call it before other records of the context are dropped.
 void drop_context(CUcontext context) noexcept;
 
 // Marks the block at this address as shared with another process (`exports`) or device: it is never kept. Frees it if

@@ -69,9 +69,9 @@ bool beginning(Origin &origin) noexcept try {
         registry().origins.push_back(origin);
     }
     in_progress.fetch_add(1);
-    // A thread of curb that is just about to enter the driver's synchronisation would break this capture, so wait for
-    // it. It may be preempted at that moment, for longer than 2 ms where cores are few. (A synchronisation already
-    // inside the driver does no harm (measured on an H200), but looks the same from here: hence the limit.)
+    // A thread of curb that is about to enter the driver's synchronisation would break this capture, so wait for it. It
+    // may be preempted there, for longer than 2 ms where cores are few. The wait is limited because a synchronisation
+    // already inside the driver looks the same from here, and does no harm (measured on an H200).
     constexpr unsigned kMostMs = 50;
     synchronising.wait(kMostMs);
     return true;

@@ -1,5 +1,5 @@
 // Tracks graph captures in progress. Synchronising a context breaks any capture, in every capture mode (measured,
-// docs/results/driver.md), so curb synchronises only while no capture is in progress.
+// docs/results/driver.md), so curb synchronises only while no capture is in progress. Thread-safe.
 #pragma once
 
 #include <pthread.h>
@@ -11,6 +11,7 @@
 
 namespace curb::shim::captures {
 
+// True if a capture is in progress. Costs one load.
 bool any() noexcept;
 
 // The stream in which a capture began. Equal records are interchangeable: each end removes one of them.

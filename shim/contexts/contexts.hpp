@@ -113,7 +113,7 @@ class All {
     std::array<Known, 16> known_{};
     std::size_t count_ = 0;
 };
-// Returns them. nullopt if one of them is about to be destroyed, or if there are more than 16.
+// Returns the contexts of the device. nullopt if one of them is about to be destroyed, or if there are more than 16.
 std::optional<All> on(const Device &device) noexcept;
 // Returns the device of a context; null if it is unknown.
 Device *device_of(CUcontext context) noexcept;
@@ -131,7 +131,7 @@ StackChange stack_set(CUcontext context, Bytes limit) noexcept;
 
 // True if the device's primary context is active. nullopt if the driver fails.
 std::optional<bool> primary_is_active(const Device &device) noexcept;
-// Returns its handle and keeps no reference; null if it is not active. Calls the driver.
+// Returns the handle of the active primary context, and keeps no reference. Null if it is not active. Calls the driver.
 CUcontext primary_of(const Device &device) noexcept;
 // Stores the handle that the driver returned to the program.
 void note_primary(const Device &device, CUcontext context) noexcept;

@@ -129,7 +129,7 @@ class Ledger {
     [[nodiscard]] Bytes held() const noexcept { return held_.load(std::memory_order_relaxed); }
     // Returns held() plus the bytes that the driver returns only at a synchronisation: requests cannot use these yet.
     [[nodiscard]] Bytes taken() const noexcept { return taken(held_.load(std::memory_order_acquire)); }
-    // What the other processes of the job see of this ledger. Every change of the bytes held is a change of it too.
+    // This ledger as the other processes of the job see it. Every change of the bytes held changes it too.
     job::Share share;
     ReturnedAtSync returned_at_sync{share};
     // Opens the share in the job that the process has joined. Requests may run meanwhile. False as Share::open().

@@ -2,7 +2,7 @@
 // stuck, and such a call cannot be interrupted (docs/decisions/0032).
 //
 // Threads that want the same figure share one question. Each gets an answer whose reading began after it asked.
-// Thread-safe. Takes no lock.
+// Thread-safe. Takes no lock, except to load NVML.
 #pragma once
 
 #include <atomic>

@@ -21,7 +21,7 @@ struct Device;
 
 namespace curb::shim::wait_queue {
 
-// Says where the runtime directory is. Before that there is no order among processes. Call it once.
+// Sets the runtime directory. Before that there is no order among processes. Call it once.
 void use(const control::Places &places) noexcept;
 
 // Wakes all waiting requests to try again. Call it when memory was freed, an allowance grew or the policy was edited.
@@ -63,10 +63,10 @@ class Wait : NoCopy {
 
     // Call it before each attempt. A change after it ends the next sleep.
     void attempt() noexcept;
-    // Joins the order, in which requests and processes that come back stand alike.
+    // Joins the order, which also has the processes that come back to their GPUs.
     void join(Order order, const Device &device, policy::Bytes bytes) noexcept;
     [[nodiscard]] bool is_in_order(Order order) const noexcept { return turns_[static_cast<std::size_t>(order)]; }
-    // Joins the order. False if one that came first can be served with `room`, which is free for this one.
+    // Joins the order. False if an earlier one can be served with `room`, the bytes that are free for this one.
     [[nodiscard]] bool has_turn(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
     // True if the request has waited less than `most` in total.
     [[nodiscard]] bool left(policy::Duration most) const noexcept;

@@ -178,7 +178,7 @@ const char *stored_in(const Object &object, const Range &driver) {
             for (std::size_t i = 0; i < got / sizeof(Address); ++i)
                 if (driver.has(block[i]))
                     if (const char *symbol = symbol_of(reinterpret_cast<void *>(block[i]))) return symbol;
-            // If a page cannot be read, go on with the next one.
+            // If a page cannot be read, continue with the next one.
             at += got / sizeof(Address) != 0 ? got / sizeof(Address) * sizeof(Address) : 4096;
         }
     }

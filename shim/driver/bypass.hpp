@@ -9,8 +9,8 @@
 namespace curb::shim {
 
 // Returns the libraries that bypass curb at this moment. Empty before the first cuInit through curb, which shows where
-// the driver is. On curb's own threads: it takes milliseconds and holds the loader's lock for one library at a time.
-// May throw std::bad_alloc.
+// the driver is. For curb's own threads: takes milliseconds, reads /proc, and holds the loader's lock for one library
+// at a time. May throw std::bad_alloc.
 std::vector<control::Bypass> bypasses();
 
 }  // namespace curb::shim

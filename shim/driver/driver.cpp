@@ -141,7 +141,7 @@ void end(Slot<CUresult(Args...)> &slot) noexcept {
     slot.address.store([](Args...) { return CUDA_ERROR_DEINITIALIZED; });
 }
 
-// Every function answers that the driver has ended.
+// Returns a driver whose functions all return CUDA_ERROR_DEINITIALIZED.
 const Driver &ended_driver() noexcept {
     static Driver driver;
     static constinit std::atomic<bool> made{false};

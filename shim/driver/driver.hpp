@@ -84,7 +84,7 @@ const Driver &driver_slowly() noexcept;
 }  // namespace detail
 
 // Returns the driver's functions. Every slot is empty while libcuda is not loaded. Waits while the gate is closed. If
-// the process is ending meanwhile, every function of the returned driver answers CUDA_ERROR_DEINITIALIZED.
+// the process ends meanwhile, every function of the returned driver returns CUDA_ERROR_DEINITIALIZED.
 [[gnu::always_inline]] inline const Driver &driver() noexcept {
     return curb_gate.load(std::memory_order_acquire) == 0 ? detail::the_driver : detail::driver_slowly();
 }

@@ -21,7 +21,7 @@ constinit std::atomic<void (*)() noexcept> waits{nullptr}, opens{nullptr};
 // was killed before it opened the gate, may have brought it back.
 constexpr std::uint64_t kLookMs = 100;
 
-// True if the driver says that the process is running: then there is no reason to keep the gate closed.
+// True if the process is running, by the driver: then there is no reason to keep the gate closed.
 bool is_running() noexcept {
     CUprocessState state{};
     return detail::the_driver.cuCheckpointProcessGetState(getpid(), &state) == CUDA_SUCCESS &&

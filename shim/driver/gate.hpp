@@ -1,9 +1,9 @@
-// The gate: while it is closed, no call of the program reaches the driver. The calls wait, and go on when it opens.
+// The gate: while it is closed, no call of the program reaches the driver. The calls wait, and continue when it opens.
 //
-// It is closed while the process is out of its GPUs. The driver's own lock holds most functions back in that time, but
-// not all: a synchronisation or a query ends the program by SIGSEGV (measured on an H200: docs/results/driver.md). Such
-// functions are the CURB_COUNT rows of entry_points.def. A call of one that is under way when the gate closes must
-// return before the process may be moved, so these calls are counted, each thread in a record of its own.
+// It is closed while the process is out of its GPUs. The driver's own lock blocks most functions then, but not all: a
+// synchronisation or a query ends the program by SIGSEGV (measured on an H200: docs/results/driver.md). These functions
+// are the CURB_COUNT rows of entry_points.def. If one is running when the gate closes, it must return before the
+// process may be moved. So curb counts these calls, each thread in a record of its own.
 //
 // An open gate costs a call one load. Thread-safe.
 #pragma once
@@ -27,35 +27,35 @@ inline constexpr std::uint32_t kWatched = 4;   // the next call clears this bit,
 
 inline bool is_closed() noexcept { return (curb_gate.load(std::memory_order_acquire) & kClosed) != 0; }
 
-// Waits while the gate is closed. False if the process is ending, so that the gate will not open any more: the call
-// must return CUDA_ERROR_DEINITIALIZED. Keeps errno; no cancellation point.
+// Waits while the gate is closed. False if the process is ending: the gate will not open again, and the call must
+// return CUDA_ERROR_DEINITIALIZED. Keeps errno. No cancellation point.
 bool wait() noexcept;
 
-// Closes the gate, or keeps it closed, for the client that moves the process. If the client does not ask again within
+// Closes the gate, or keeps it closed, for the client that moves the process. If the client does not renew it within
 // `lease`, and the driver says that the process is running, the next call of the program opens the gate: the client may
-// have died. False if calls cannot be counted here (the kernel has no membarrier): then the gate stays open.
+// have died. False if the kernel has no membarrier, so that calls cannot be counted: the gate then stays open.
 bool close(std::chrono::milliseconds lease) noexcept;
 // Opens the gate. Async-signal-safe.
 void open() noexcept;
-// Returns the name of a function whose call must return before the process may be moved. Null if there is none. Only
-// while the gate is closed.
+// Returns the name of a running function that must return before the process may be moved. Null if there is none. Exact
+// only while the gate is closed.
 const char *call_under_way() noexcept;
 
-// Sets the function that each call of the program which begins to wait calls first. It must not block.
+// Sets the function that each call of the program runs before it waits. It must not block.
 void on_wait(void (*call)() noexcept) noexcept;
-// Sets the function that is called each time the gate opens, before any call passes it. It must not block.
+// Sets the function that runs each time the gate opens, before any call passes. It must be async-signal-safe.
 void on_open(void (*call)() noexcept) noexcept;
 
-// Notices whether the program calls the driver, at no cost to calls but the first one. was_called() is true if a call
-// has begun since watch().
+// Begins to watch for calls of the driver; only the first call pays for it. was_called() is true if a call has begun
+// since watch().
 void watch() noexcept;
 inline bool was_called() noexcept { return (curb_gate.load(std::memory_order_acquire) & kWatched) == 0; }
-// A call has begun while the gate was watched.
+// Records that a call has begun.
 void note_call() noexcept;
 
-// The process ends, so waiting calls return.
+// Call it when the process ends: waiting calls return.
 void at_exit() noexcept;
-// The driver refuses all calls in a fork child: nothing waits there.
+// Opens the gate in a fork child, where the driver refuses all calls.
 void in_fork_child() noexcept;
 
 // Counts a call of a CURB_COUNT function on this thread.

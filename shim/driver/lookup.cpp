@@ -68,8 +68,8 @@ void *answer_dlvsym(void *handle, const char *name, const char *version) {
 
 // Returns the address that the exports jump to. Preloads use RTLD_NEXT to reach the library behind them. glibc answers
 // that, also with our exports for a preload before curb. We answer only if no library behind curb has the name: then
-// that preload must not find our export. Other names of the driver's kind may be functions of libcuda or NVML that curb
-// does not know; if they are looked up in one library, its answer gets a thunk.
+// that preload must not find our export. Other names that begin like the driver's may be functions of libcuda or NVML
+// that curb does not know: a look-up in one library gets a thunk for them.
 extern "C" __attribute__((used)) void *curb_choose_dlsym(void *handle, const char *name) noexcept {
     const bool ours = export_named(name) ? handle != RTLD_NEXT || !real::dlsym()(RTLD_NEXT, name)
                                          : may_be_ours(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;

@@ -19,7 +19,7 @@ struct Functions {
 // Loads NVML if needed. False if NVML is missing or failed recently; a later call tries again.
 bool ensure_loaded() noexcept;
 
-// True if NVML is loaded and has limits of cgroups. Loads nothing.
+// True if NVML is initialised and knows limits of cgroups. Loads nothing.
 bool has_memory_limits() noexcept;
 
 // Waits until no other thread holds the loader's lock.

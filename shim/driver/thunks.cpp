@@ -14,11 +14,11 @@
 #include "real_libc.hpp"
 #include "stubs.hpp"
 
-// The functions of libcuda 13.0 are some 670, of which cudart asks for 440; monitors ask for 20 or so of NVML's.
+// libcuda 13.0 has about 670 functions, of which cudart looks up 440. Monitors look up about 20 of NVML's.
 #define CURB_SUPPLY 768
 
 // A thunk whose slot is at `slot`: with the gate open it jumps to the address in the slot. The slot of a named thunk is
-// empty until libcuda is found. (No initial address there: the loader would fill in each, at the start of every
+// empty until libcuda is found. (It has no initial address: the loader would relocate each at the start of every
 // process.)
 #if defined(__x86_64__)
 #define CURB_NAMED_BYTES 48
@@ -42,8 +42,8 @@
 #define CURB_STRING_OF(number) #number
 #define CURB_STRING(number) CURB_STRING_OF(number)
 
-// The slots, and the thunks in the same order. Assembler's macros, because the whole text would pass the length of a
-// string that a compiler must take.
+// The slots, and the thunks in the same order. Assembler macros, because the whole text would exceed the string length
+// that every compiler must accept.
 asm(".pushsection .bss.curb_slots, \"aw\", %nobits\n.balign 8\ncurb_named_slots:\n"
     ".macro curb_slot symbol\ncurb_slot_of_\\symbol: .skip 8\n.endm\n"
 #define CURB_THUNK(symbol) "curb_slot " #symbol "\n"
@@ -63,7 +63,7 @@ asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 64\ncurb_named_thunks:\n.cf
     ".balign " CURB_STRING(CURB_FOUND_BYTES) "\n" CURB_FOUND_THUNK("curb_found_slots + 8 * curb_number")
     ".set curb_number, curb_number + 1\n.endr\n.cfi_endproc\n.popsection\n");
 
-// Keeps the registers of a call's arguments, asks curb_thunk_target(slot) for the function, and jumps to it.
+// Saves the argument registers, gets the function from curb_thunk_target(slot), and jumps to it.
 #if defined(__x86_64__)
 asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 16\n.type curb_thunk_slowly, @function\ncurb_thunk_slowly:\n"
     ".cfi_startproc\n"
@@ -146,7 +146,8 @@ void *supplied(std::size_t number) noexcept {
     return const_cast<char *>(curb_found_thunks + number * CURB_FOUND_BYTES);
 }
 
-// Functions that only read what the process knows, and those that move it.
+// True for functions that work while the process is out of its GPUs: those that only read its own data, and those that
+// move it.
 bool answers_while_closed(std::string_view name) noexcept {
     return name.starts_with("cuCheckpointProcess") || name.starts_with("cuGetError") || name == "cuCtxGetCurrent" ||
            name == "cuDriverGetVersion" || name == "cuGetExportTable";
@@ -199,10 +200,10 @@ class Preloads {
     const link_map *begin_ = nullptr, *end_ = nullptr;
 };
 
-// A stub that calls curb again without having loaded libcuda would do so for ever.
+// Limits the calls of a stub that calls curb again without having loaded libcuda: they would recurse for ever.
 constinit thread_local int stubs_without_driver = 0;
 
-// Returns what a thunk jumps to whose slot is empty: the program's own stub if libcuda is not loaded.
+// Returns the address for a thunk with an empty slot: the program's own stub if libcuda is not loaded.
 void *without_slot(std::size_t number) noexcept {
     const KeepErrno keep_errno;
     const char *name = name_of(number);
@@ -240,7 +241,7 @@ void *named(const char *symbol) noexcept {
 namespace {
 
 void *supplied_for(void *driver_address) noexcept {
-    // The slots are a hash table of their own: without a lock, which a fork child could find taken.
+    // The slots themselves are a lock-free hash table: a fork child could find a lock taken.
     const std::size_t first = reinterpret_cast<std::uintptr_t>(driver_address) >> 4;
     for (std::size_t i = 0; i < CURB_SUPPLY; ++i) {
         const std::size_t number = (first + i) % CURB_SUPPLY;
@@ -260,7 +261,7 @@ void *for_function(void *driver_address, const char *name) noexcept {
 }
 
 void *for_nvml(void *address, const char *name) noexcept {
-    const bool is_answered = std::strcmp(name, "nvmlErrorString") == 0;  // by NVML alone
+    const bool is_answered = std::strcmp(name, "nvmlErrorString") == 0;  // without the driver
     return is_answered ? address : supplied_for(address);
 }
 

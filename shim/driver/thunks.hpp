@@ -1,5 +1,5 @@
 // Thunks: the gate (gate.hpp) in front of the driver functions that curb does not wrap. Each is a few instructions that
-// test the gate and jump on to the function, with the caller's arguments, return address and stack as they are.
+// test the gate and jump to the function. The caller's arguments, return address and stack stay unchanged.
 //
 // Two kinds: one under each name of functions.def and of the CURB_PASS rows, for programs that are linked to the
 // driver; and a supply without names, for functions that a look-up has found. Nothing is generated at run time.
@@ -14,14 +14,14 @@ void fill() noexcept;
 // Returns the exported thunk of exactly this name. Null if there is none.
 void *named(const char *symbol) noexcept;
 
-// Returns the thunk for a function of libcuda that a look-up of `name` has found. Returns the function itself if the
-// driver answers it also while the process is out of its GPUs, or if the supply of thunks is used up.
+// Returns the thunk for a function of libcuda that a look-up of `name` has found. Returns the function itself if it
+// works while the process is out of its GPUs, or if the supply of thunks is used up.
 void *for_function(void *driver_address, const char *name) noexcept;
 
 // The same for a function of NVML, whose calls wait in the driver while the process is out of its GPUs.
 void *for_nvml(void *address, const char *name) noexcept;
 
-// False once the supply was used up: then some calls pass a closed gate.
+// False once the supply was used up: then some calls bypass a closed gate.
 bool all_gated() noexcept;
 
 // Returns the name of libcuda's function at this address, if functions.def or a CURB_PASS row has it; else null.

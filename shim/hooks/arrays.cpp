@@ -38,12 +38,12 @@ Bytes least_bytes(const CUDA_ARRAY3D_DESCRIPTOR &array) noexcept {
     return bytes;
 }
 
-// Arrays of up to 1 MiB share granules of 2 MiB; larger ones do not (measured on an H200). The size reported for the
-// twin is up to some 64 KiB tiles larger than that, so below a granule the array may be either.
+// Arrays of up to 1 MiB share granules of 2 MiB; larger ones do not (measured on an H200). The size that the driver
+// reports for the twin may be some tiles of 64 KiB larger, so an array of up to one granule may or may not share it.
 constexpr Bytes kPerhapsShared = policy::kGranule;
 
-// `kept` of the reserved `worst` bytes stay charged: all, or `least` where the array may share a granule; then the rest
-// is measured on the device.
+// Of the reserved `worst` bytes, `kept` stay charged: all of them, or `least` if the array may share a granule. Then a
+// measurement finds the rest.
 struct Size {
     Bytes least;
     Bytes worst;

@@ -1,4 +1,4 @@
-// Contexts. No argument tells their cost, so curb measures it. Their memory is freed with them.
+// Contexts. No argument gives a context's cost, so curb measures it. The driver frees a context's memory with it.
 
 #include "contexts.hpp"
 
@@ -137,8 +137,8 @@ Device *credit_context(Device *device, CUcontext context) noexcept {
     return device->limited.load(std::memory_order_relaxed) ? device : nullptr;
 }
 
-// A driver call that may destroy a context. One operation of the ledger: else a measurement that began before the call
-// would count the context's memory as overhead after it. Reconciles when the operation has ended.
+// Guards a driver call that may destroy a context. It is one operation of the ledger: otherwise a measurement that
+// began before the call would count the context's memory as overhead after it. Reconciles when the operation has ended.
 class ContextEnd : NoCopy {
   public:
     ContextEnd(Device *device, CUcontext context) noexcept : device_(device), context_(context), guard_(context) {
@@ -172,7 +172,7 @@ contexts::Added record(Device &device, const contexts::New &made) noexcept {
     }
 }
 
-// Room under the job's cap for a context whose cost is not known, until it is charged.
+// Reserves room under the job's cap for a context of unknown cost, until the context is charged.
 class HeldInJob : NoCopy {
   public:
     explicit HeldInJob(Device &device) noexcept : device_(device) {
@@ -192,7 +192,8 @@ class HeldInJob : NoCopy {
     bool refused_ = false;
 };
 
-// `call` creates a context, `context()` returns it, `undo` destroys it. `made`: what is known before the call.
+// `call` creates a context, `context()` returns it, `undo` destroys it. `made`: the fields that are known before the
+// call.
 template <class Call, class Context, class Undo>
 CUresult create(Device &device, contexts::New made, Call call, Context context, Undo undo) {
     Bytes &cost = made.cost;
@@ -238,7 +239,7 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
     }
     if (result != CUDA_SUCCESS) return result;
     made.context = context();
-    // A context without a handle shows in NVML's figure.
+    // Without a handle there is no record, and NVML's figure shows the context.
     const contexts::Added recorded = made.context ? record(device, made) : contexts::Added::known;
     if (recorded == contexts::Added::recorded) {
         devices::context_made(device);
@@ -300,7 +301,7 @@ CUresult create_green(Device &device, Call call) {
     });
 }
 
-// Whether a successful call ends the primary context. perhaps: the driver must be asked whether it still exists.
+// The effect of a successful call on the primary context. perhaps: ask the driver whether it still exists.
 enum class Ends { surely, perhaps };
 
 template <class Call>

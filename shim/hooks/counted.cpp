@@ -1,4 +1,4 @@
-// Synchronisations and queries: passed to the driver, which counts them (driver.hpp: CountedSlot).
+// Synchronisations and queries. CountedSlot counts their calls (driver.hpp).
 
 #include "driver.hpp"
 

@@ -169,7 +169,7 @@ CUresult cuGraphExecDestroy(CUgraphExec executable) {
     // Forget it first: after the call the driver may reuse the handle for another thread's graph.
     auto memory = process::active() ? graphs::forget(executable) : std::nullopt;
     const CUresult result = driver().cuGraphExecDestroy(executable);
-    // If this fails for want of host memory, the graph is charged after its next launch instead of before.
+    // If host memory is exhausted, the graph is charged after its next launch instead of before.
     if (result != CUDA_SUCCESS && memory) graphs::made(executable, std::move(*memory));
     return result;
 }

@@ -67,7 +67,7 @@ Bytes stack_limit() noexcept {
     return ask_twice<&Driver::cuCtxGetLimit>(&limit, CU_LIMIT_STACK_SIZE) == CUDA_SUCCESS ? limit : 0;
 }
 
-// Returns a kernel's local memory per thread. 0 if it needs none or the driver cannot tell.
+// Returns a kernel's local memory per thread. 0 if it needs none or the driver fails.
 Bytes local_bytes(CUfunction function, const Device &device) noexcept {
     int bytes = 0;
     // The handle may be a function's, or a library kernel's.
@@ -189,7 +189,8 @@ CUresult load(CUmodule *module, Call call) {
 }
 
 // Calls the driver, which loads the code of `handle` (nullptr: unknown) at the first such call. Its size is unknown and
-// it cannot be unloaded again, so code may exceed the cap; but curb loads no more once `by` bytes above it are held.
+// it cannot be unloaded again, so code may exceed the cap; but curb refuses more code once the process holds `by` bytes
+// above it.
 template <class Call>
 CUresult load_lazily(const void *handle, Bytes by, Call call) {
     const std::uintptr_t key = handle ? key_of(handle) : 0;

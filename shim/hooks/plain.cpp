@@ -15,7 +15,8 @@ using caller_match::Way;
 using policy::kGranule;
 using policy::round_up;
 
-// Serves the request by `call`, which stores the address in `pointer`. `bytes()` returns what the driver handed out.
+// Serves the request by `call`, which stores the address in `pointer`. `bytes()` returns the bytes that the driver
+// handed out.
 template <class Call, class Allocated>
 CUresult allocate(const Request &request, CUdeviceptr *pointer, Call call, Allocated bytes) {
     return charged(request, call, [&](Charge &charge) {
@@ -52,7 +53,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
     // If the product overflows, the driver refuses the call.
     if (!device || __builtin_mul_overflow(width, height, &least))
         return driver().cuMemAllocPitch_v2(pointer, pitch, width, height, element);
-    // The driver pads rows to at most the next 512 bytes; `*pitch` tells the real size afterwards.
+    // The driver pads rows to at most the next 512 bytes; `*pitch` gives the real size afterwards.
     constexpr size_t kWidestRowPadding = 512;
     size_t worst = 0;
     if (__builtin_mul_overflow(round_up(width, kWidestRowPadding), height, &worst)) worst = ~size_t{0};

@@ -81,11 +81,11 @@ void *nvml_function(const char *symbol, const void *own, const stubs::Call &call
     return nvml::loaded(symbol);
 }
 
-// The last answers of NVML's figures. While the process is out of its GPUs, NVML's calls from within it wait for its
-// return (measured on an H200), and a thread that logs figures must neither hang nor bring the process back.
+// NVML's last answers. While the process is out of its GPUs, its calls of NVML wait until it is back (measured on an
+// H200). A thread that logs figures must neither hang nor bring the process back.
 class LastAnswers {
   public:
-    // `which`: the question, where there are several. An answer that finds no place, or the table in use, is left out.
+    // `which`: distinguishes the questions of one function. Drops the answer if the table is full or in use.
     void remember(const void *function, nvmlDevice_t handle, unsigned which, const void *bytes,
                   std::size_t size) noexcept {
         if (busy_.exchange(true, std::memory_order_acquire)) return;
@@ -99,7 +99,7 @@ class LastAnswers {
         }
         busy_.store(false, std::memory_order_release);
     }
-    // False if there was none.
+    // False if there is none, or if the table stays in use for 100 ms.
     bool recall(const void *function, nvmlDevice_t handle, unsigned which, void *out, std::size_t size) noexcept {
         if (!poll_until([&] { return !busy_.exchange(true, std::memory_order_acquire); }, 100)) return false;
         const auto found = std::find_if(answers_.begin(), answers_.end(),
@@ -121,13 +121,13 @@ class LastAnswers {
             return function == function_ && handle == handle_ && which == which_;
         }
     };
-    std::atomic<bool> busy_{false};  // no lock: a fork child may find it taken
+    std::atomic<bool> busy_{false};  // no lock: a fork child could find it taken
     std::array<Answer, 128> answers_{};
 };
 constinit LastAnswers last_answers;
 
-// Returns the result of `ask`, which calls NVML; the last answer while the process is out of its GPUs. Without one, the
-// call waits as calls of CUDA do.
+// Returns the result of `ask`, which calls NVML. While the process is out of its GPUs, returns the last answer; without
+// one it waits, as calls of CUDA do.
 template <auto &Export, class Out, class Ask>
 nvmlReturn_t figure(nvmlDevice_t handle, unsigned which, Out *out, Ask ask) noexcept {
     static_assert(sizeof(Out) <= sizeof(nvmlMemory_v2_t) && std::is_trivially_copyable_v<Out>);

@@ -10,9 +10,9 @@
 namespace curb::shim {
 namespace {
 
-// True for the attributes that programs query before they register memory with a network card through nv-p2p.h; no
-// other call shows it: the interface's tokens, its capability, and the buffer ID by which registration caches tell a
-// block from a later one at the same address.
+// True for the attributes that programs query before they register memory with a network card through nv-p2p.h: its
+// tokens, its capability, and the buffer ID, by which registration caches distinguish a block from a later one at the
+// same address. No other call shows a registration.
 bool is_for_registration(CUpointer_attribute attribute) noexcept {
     return attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS || attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID ||
            attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;

@@ -95,9 +95,9 @@ CUresult allocate(const StreamCalls &calls, pools::Pool &pool, CUdeviceptr *poin
     return charged(request, call, record, reserved);
 }
 
-// Serves a request from a pool for which bytes are reserved ahead, without asking for the limits. Reads the pool's size
+// Serves a request from a pool for which bytes are reserved ahead, without checking the limits. Reads the pool's size
 // only if the memory lies where the pool had none before. Then asks `served_by()` which pool it came from: a library
-// may have set the device's pool without curb's knowledge. nullopt: there are no such bytes, or the driver is out of
+// may have set the device's pool without curb's knowledge. nullopt if there are no such bytes, or the driver is out of
 // memory.
 template <class Call, class ServedBy>
 std::optional<CUresult> allocate_ahead(pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, Call call,
@@ -126,8 +126,8 @@ std::optional<CUresult> allocate_ahead(pools::Pool &pool, CUdeviceptr *pointer, 
     return CUDA_SUCCESS;
 }
 
-// Returns the device's current pool, as the driver says. Null if the driver fails, or if host memory is exhausted.
-// `answer`: the driver's result.
+// Asks the driver for the device's current pool. Null if the driver fails, or if host memory is exhausted. `answer`:
+// the driver's result.
 pools::Pool *query_current(Device &device, CUresult &answer) noexcept {
     const std::uint64_t version = pools::current_version();
     CUmemoryPool handle = nullptr;

@@ -16,13 +16,13 @@ inline constinit real::ClockGettime *clock_gettime = nullptr;  // cached: every 
 // Looks up libc's clock_gettime. Call it once, before the first now_ms().
 inline void find_clock() noexcept { detail::clock_gettime = real::clock_gettime(); }
 
-// Returns milliseconds, up to 4 ms coarse.
+// Returns milliseconds, in steps of up to 4 ms.
 inline std::uint64_t now_ms() noexcept {
     timespec now{};
     detail::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
 }
-// Returns exact microseconds of the same clock.
+// Returns microseconds of the same clock, exact.
 inline std::uint64_t now_us() noexcept {
     timespec now{};
     detail::clock_gettime(CLOCK_MONOTONIC, &now);

@@ -108,7 +108,7 @@ void write(policy::LogLevel level, std::string_view message) noexcept try {
     const KeepErrno keep_errno;
     logger().log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
 } catch (...) {
-    // Lose the message rather than end the program.
+    // Out of host memory: drop the message.
 }
 
 }  // namespace curb::shim::log

@@ -8,6 +8,7 @@
 
 namespace curb::shim::log {
 
+// Applies the policy's level and file. Keeps the old log if host memory is exhausted.
 void configure(const policy::LogPolicy &policy) noexcept;
 bool enabled(policy::LogLevel level) noexcept;
 void write(policy::LogLevel level, std::string_view message) noexcept;

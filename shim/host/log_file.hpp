@@ -1,8 +1,8 @@
 // The log's output: a file that curb opens, or the program's stderr.
 //
-// If a line cannot be written, it is lost and the program is unaffected: no SIGPIPE or SIGXFSZ, and at most 100 ms of
-// waiting for a pipe without a reader. A line never goes into a file that the program opened under curb's or stderr's
-// descriptor number. One thread at a time. Changes errno.
+// A line that cannot be written is dropped, without effect on the program: no SIGPIPE or SIGXFSZ, and a wait of at most
+// 100 ms for a full pipe. A line never goes into a file that the program opened under the number of curb's descriptor,
+// or as 2 if it was started without stderr. One thread at a time. Changes errno.
 #pragma once
 
 #include <string>

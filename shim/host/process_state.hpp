@@ -1,4 +1,4 @@
-// Whether curb is active in this process.
+// The state of curb in this process.
 //
 // States, in this order:
 //   asleep   the program has not used CUDA; curb has read, opened and started nothing

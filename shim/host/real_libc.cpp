@@ -44,8 +44,8 @@ void *find_next(const char *name) noexcept {
     return look_up ? look_up(RTLD_NEXT, name) : nullptr;
 }
 
-// The function that an indirect one stands for (STT_GNU_IFUNC). On AArch64 its resolver is given the hardware's
-// capabilities; on x86-64 it asks the processor.
+// Returns the implementation of an indirect function (STT_GNU_IFUNC). Its resolver takes the hardware's capabilities on
+// AArch64; on x86-64 it asks the processor.
 void *resolved(void *resolver) noexcept {
     return reinterpret_cast<void *(*)(unsigned long)>(resolver)(::getauxval(AT_HWCAP));
 }
@@ -102,7 +102,7 @@ void *glibcs(const char *name) noexcept {
 
 namespace {
 
-// Falls back to the one in the search order: requests that wait call it, so it must not be null.
+// Falls back to the next one in the search order, so that it is never null: waiting requests call it.
 void *find_clock(const char *name) noexcept {
     void *own = glibcs(name);
     return own ? own : reinterpret_cast<void *>(::clock_gettime);

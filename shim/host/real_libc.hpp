@@ -1,4 +1,4 @@
-// The libc functions that curb wraps, as the next library in the search order defines them. Of dlsym and dlvsym also
+// The libc functions that curb wraps, as the next library in the search order defines them. For dlsym and dlvsym also
 // glibc's own: curb looks up driver functions with these, because another preload might return its own instead.
 //
 // Usable from the first instruction of the process: other libraries' constructors call dlsym and sigaction before
@@ -27,10 +27,12 @@ void *glibcs(const char *name) noexcept;
 // Returns the function `name` that one loaded object defines, by its base address and dynamic section. Null if none.
 void *defined_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) noexcept;
 
+// glibc's own.
 Dlsym *dlsym() noexcept;
 Dlvsym *dlvsym() noexcept;
 // glibc's own: another preload's clock may stand still or run backwards (libfaketime).
 ClockGettime *clock_gettime() noexcept;
+// The next in the search order.
 Dlsym *next_dlsym() noexcept;
 Dlvsym *next_dlvsym() noexcept;
 Sigaction *sigaction() noexcept;

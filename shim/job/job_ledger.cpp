@@ -27,9 +27,9 @@ namespace {
 
 constinit Segment *segment = nullptr;
 constinit std::uint32_t mine = 0;                  // this process's slot
-constinit std::atomic<std::uint32_t> own_word{0};  // what is in its owner's word
+constinit std::atomic<std::uint32_t> own_word{0};  // the value of its owner's word
 
-// What join() came to. Never destroyed.
+// The result of join(). Never destroyed.
 struct Joined {
     bool tried = false;
     std::string name, fault;
@@ -38,8 +38,8 @@ Joined &joined() noexcept { return leaked<Joined>(); }
 
 // ---- the slot ----
 
-// What the kernel walks when the thread that called set_robust_list(2) ends. All of it is this process's own memory,
-// so that nothing in the segment can mislead the kernel or the C library; only the owner's word lies there.
+// The list that the kernel walks when the thread that called set_robust_list(2) ends. All of it is this process's own
+// memory, so that nothing in the segment can mislead the kernel or the C library; only the owner's word lies there.
 constinit robust_list entry{};
 constinit robust_list_head robust{};
 
@@ -103,7 +103,8 @@ bool is_gone(Member &member) noexcept {
     if (has_ended(member)) return true;
     const auto own = static_cast<std::uint32_t>(getpid());
     if (member.pid.load() == own && member.pid_namespace.load() == pid_namespace()) return true;  // before its exec
-    // Called exec; or about to exit; or in another pid namespace, where it cannot be seen.
+    // Milliseconds to wait for one that called exec, for one in another pid namespace, where we cannot see it, and for
+    // one that is exiting.
     constexpr std::uint64_t kAlive = 500, kUnseen = 100, kExiting = 10'000;
     const std::uint64_t now = now_ms();
     std::uint64_t since = 0;
@@ -156,7 +157,7 @@ void set_slot_state(Slot state) noexcept {
     futex_wake(slot_state);
 }
 
-// As futex_wait() and futex_wake(), between processes. Once a day at least.
+// As futex_wait() and futex_wake(), between processes. The wait ends after a day.
 void wait_for_others(std::atomic<std::uint32_t> &word, std::uint32_t value) noexcept {
     const KeepErrno keep_errno;
     const timespec most{86'400, 0};
@@ -175,7 +176,7 @@ constexpr std::uint64_t request_of(std::size_t row, std::uint32_t number) noexce
     return static_cast<std::uint64_t>(row) << 32 | number;
 }
 
-// Looks for requests that this process has not answered, and for changed live caps.
+// Passes on the requests that this process has not answered, and changed live caps.
 void look_at_rows() noexcept {
     static std::array<std::uint32_t, kGpus> passed_on{};
     static std::array<Bytes, kGpus> live_caps{};
@@ -194,7 +195,7 @@ void look_at_rows() noexcept {
     if (caps_changed) events.caps_changed();
 }
 
-// The thread curb-job: holds the slot until the process ends, and hears what the others ask.
+// The thread curb-job: holds the slot until the process ends, and passes on the requests of the others.
 void hold_slot() {
     robust.list.next = &entry;
     entry.next = &robust.list;
@@ -301,7 +302,7 @@ void Share::keep(Bytes bytes) const noexcept {
 
 Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
     Row &row = *row_.load(std::memory_order_acquire);
-    // A lower live cap holds at once, before this process has heard of it.
+    // A lower live cap applies at once, before this process has put it in force.
     if (const Bytes live = row.live_cap.load(); live != 0) cap = std::min(cap, live - 1);
     if (bytes > cap) return Answer::over;
     row.asking[mine].fetch_add(bytes);

@@ -1,9 +1,9 @@
-// The ledger of a job: what each of its processes holds of each GPU, so that one cap holds for all of them.
+// The ledger of a job: the bytes that each of its processes holds of each GPU, so that one cap applies to all of them.
 //
 // It is a System V segment that every process of the job attaches: no daemon, no descriptor, no file that could be
 // truncated, no lock. Each process has a slot and writes that slot alone. To reserve, it adds the bytes to its slot and
 // sums the slots of all living processes; over the cap, it takes them back. Of two processes at once the later one sees
-// the other's bytes, so the cap is never passed, and a process that is stopped or killed at any instruction holds up no
+// the other's bytes, so the cap is never exceeded, and a process that is stopped or killed at any instruction blocks no
 // other one.
 #pragma once
 
@@ -24,8 +24,8 @@ using policy::Bytes;
 
 struct Row;
 
-// What this process holds of one device, as the others of its job see it. Without a job every function does nothing.
-// Thread-safe; takes no lock.
+// The bytes that this process holds of one device, as the others of its job see them. Without a job every function does
+// nothing. Thread-safe; takes no lock.
 class Share : NoCopy {
   public:
     // True once the process has joined a job.
@@ -50,7 +50,7 @@ class Share : NoCopy {
     void note_context_cost(Bytes bytes) const noexcept;
     // Returns the cap that `curb cap --job` has set for the job; nullopt: none.
     [[nodiscard]] std::optional<Bytes> live_cap() const noexcept;
-    // Sets it in all processes of the job. nullopt: back to that of each one's policy.
+    // Sets it in all processes of the job. nullopt: the cap of each one's policy applies again.
     void set_live_cap(std::optional<Bytes> cap) const noexcept;
     // False for a while after the others had nothing to give: a tenth of a second, or ten seconds if one of them did
     // not answer.
@@ -89,14 +89,14 @@ class Share : NoCopy {
     std::atomic<bool> asking_{false};
 };
 
-// What the thread curb-job calls.
+// The functions that the thread curb-job calls.
 struct Events {
     // Another process of the job lacks `bytes`. Releases them, now or later, and then calls answered(request).
     void (*wanted)(Bytes bytes, std::uint64_t request) noexcept = nullptr;
     // A live cap of the job has been set or removed.
     void (*caps_changed)() noexcept = nullptr;
 };
-// The process has done what it could for a request of Events::wanted. Thread-safe.
+// Reports that the process has released what it can for a request of Events::wanted. Thread-safe.
 void answered(std::uint64_t request) noexcept;
 
 // Joins the job of this name, once in the life of a process; later calls return the first one's result. Returns why the

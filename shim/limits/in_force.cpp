@@ -74,7 +74,7 @@ void put_in_force(std::unique_ptr<const Snapshot> next) {
     detail::limited.store(some_limited, std::memory_order_relaxed);
     detail::caches.store(next->caches, std::memory_order_relaxed);
     const Snapshot *before = detail::snapshot.exchange(next.release(), std::memory_order_acq_rel);
-    // It was reserved ahead under the old limits.
+    // Bytes that were reserved ahead were granted under the old limits.
     for (Device &device : devices::all()) device.ledger.take_back_ahead();
     if (before) replaced().waiting.emplace_back(before);
     free_replaced();

@@ -1,8 +1,8 @@
 // The policy in force: the policy file and the live caps (curb cap), published together as one snapshot behind one
 // atomic pointer.
 //
-// Two threads publish: curb-policy after edits, curb-control for caps. The lock between them is never held across a
-// call that may block: driver, NVML, file, log.
+// Several threads publish: curb-policy after edits, curb-control or its helper thread for caps, curb-job for caps of
+// the job. The lock between them is never held across a call that may block: driver, NVML, file, log.
 #pragma once
 
 #include <atomic>
@@ -56,7 +56,7 @@ struct Version {
 };
 
 // Version and live caps, applied to the devices of this process. Immutable once in force. A new snapshot replaces it,
-// and it is freed once no thread uses it (docs/decisions/0030).
+// and it is freed once no thread uses it (docs/decisions/0031).
 struct Snapshot {
     explicit Snapshot(std::shared_ptr<const Version> of)
         : kept(std::move(of)), version(*kept), policy(version.policy), unusable(version.unusable) {}

@@ -11,7 +11,7 @@ namespace {
 void lay_job_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms &out) noexcept {
     if (!gpu.terms.job_cap) return;
     const Bytes own = policy::limit(out);
-    if (!device.ledger.share.joined()) {  // the ledger of the job cannot be used: nobody knows what the others hold
+    if (!device.ledger.share.joined()) {  // the job's ledger cannot be used: the others' bytes are unknown
         policy::lay_job_over(out, 0, 0);
         return;
     }

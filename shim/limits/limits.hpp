@@ -1,5 +1,5 @@
-// The limits in force for a device, compared with the bytes held. Thread-safe; takes no lock. Only must_shrink() may
-// call NVML.
+// The limits in force for a device, compared with the bytes held. Thread-safe. Takes no lock. Only must_shrink() may
+// call NVML or the driver.
 #pragma once
 
 #include <optional>

@@ -20,17 +20,17 @@
 #include "own_thread.hpp"
 #include "real_libc.hpp"
 
-// libc's clone by its other name: ThreadSanitizer's clone takes every new process for one with a copy of the memory,
-// and ends this one when it next starts a thread.
+// libc's clone by its other name: ThreadSanitizer's wrapper of clone assumes that the new process has a copy of the
+// memory, and would end this process when it next starts a thread.
 extern "C" int __clone(int (*)(void *), void *, int, void *, ...);
 
 namespace curb::shim {
 namespace {
 
-// The variables that the command, the driver and NVML look at. Not LD_PRELOAD, nor what hides GPUs.
+// The variables that the command, the driver and NVML read. Not LD_PRELOAD, and none that hides GPUs.
 constexpr std::string_view kKept[] = {"HOME=", "PATH=", "XDG_RUNTIME_DIR=", "LD_LIBRARY_PATH=", "CURB_SIM"};
 
-// Returns the variables that the program was started with: environ may be changing.
+// Returns these variables with the values at the program's start: another thread may be changing environ.
 std::vector<std::string> environment() {
     std::vector<std::string> kept;
     constexpr std::size_t kMost = 1 << 20;
@@ -41,7 +41,8 @@ std::vector<std::string> environment() {
     return kept;
 }
 
-// Where the command is, from where this library is: PREFIX/bin/curb beside PREFIX/lib, lib/curb, lib/TRIPLET/curb.
+// Returns the path of the command, found from this library's: PREFIX/bin/curb beside PREFIX/lib, lib/curb or
+// lib/TRIPLET/curb. Empty if there is none.
 std::string command() {
     Dl_info self{};
     if (dladdr(reinterpret_cast<const void *>(&command), &self) == 0 || !self.dli_fname) return {};
@@ -62,7 +63,8 @@ struct Start {
     int socket;
 };
 
-// Runs in the new process, on the memory of ours: only system calls, and nothing that the program could see.
+// Runs in the new process, which shares our memory: makes only system calls, and changes nothing that the program could
+// see.
 int become(void *given) {
     const auto &start = *static_cast<const Start *>(given);
     // A signal for this process must not run the program's handler here.
@@ -72,7 +74,7 @@ int become(void *given) {
     for (int number = 0; number < 3; ++number)
         if (start.socket != number) syscall(SYS_dup3, start.socket, number, 0);
     fcntl(start.socket, F_SETFL, 0);  // blocking, for all three
-    // glibc has SYS_close_range since 2.34.
+    // Not SYS_close_range, which glibc has since 2.34.
     if (syscall(__NR_close_range, 3U, ~0U, 0U) != 0)
         for (int number = 3; number < 4096; ++number) close(number);
     sigset_t none;
@@ -83,7 +85,7 @@ int become(void *given) {
     return 127;
 }
 
-// As clone's stack grows; the new process leaves it when it executes the command.
+// The new process's stack until it executes the command. It grows down, so clone gets its end.
 alignas(16) constinit std::array<char, 65'536> stack{};
 
 }  // namespace
@@ -102,8 +104,8 @@ bool Helper::start(std::initializer_list<std::string> words) {
     arguments.push_back(nullptr);
     variables.push_back(nullptr);
     Start start{path.c_str(), arguments.data(), variables.data(), theirs.number()};
-    // No signal at its end: then wait() without __WALL does not find it. As vfork: this thread goes on once the command
-    // is executed. (All signals are blocked in curb's threads.)
+    // Without a signal for its end, the program's wait() does not find it (only with __WALL). As with vfork, this
+    // thread continues once the command is executed. (All signals are blocked in curb's threads.)
     pid_ = __clone(become, stack.data() + stack.size(), CLONE_VM | CLONE_VFORK, &start);
     return pid_ > 0;
 }
@@ -122,7 +124,7 @@ std::optional<std::string> Helper::take_line() {
 }
 
 void Helper::read_for(int milliseconds) {
-    if (!socket_.ours()) {  // the program has closed it: the helper ends its work and itself
+    if (!socket_.ours()) {  // the program has closed it: the helper finishes and ends
         closed_ = true;
         return;
     }

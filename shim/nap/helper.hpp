@@ -1,5 +1,5 @@
-// Starts the command `curb` from within the program, so that the program does not notice: no SIGCHLD, no child that its
-// wait() could find, none of its descriptors, signal handlers or variables.
+// Starts the command `curb` so that the program does not notice: no SIGCHLD, and no child that its wait() could find.
+// The command gets none of the program's descriptors and signal handlers, and few of its variables.
 #pragma once
 
 #include <initializer_list>
@@ -13,15 +13,15 @@ namespace curb::shim {
 
 class Helper : NoCopy {
   public:
-    // Starts `curb WORDS...` with a socket as its standard input, output and error. start() may throw std::bad_alloc;
-    // it returns false if there is no command or no process. One helper at a time.
     Helper() noexcept = default;
+    // Starts `curb WORDS...` with a socket as its standard input, output and error. False if the command is missing or
+    // no process can be started. One helper at a time. May throw std::bad_alloc.
     bool start(std::initializer_list<std::string> words);
     // Waits for the helper's end.
     ~Helper() { end(); }
 
-    // Waits for its next line. nullopt if it has closed its output, or once `stop` returns true, which is called every
-    // 100 ms.
+    // Waits for the helper's next line. nullopt if it has closed its output, or once `stop()`, called every 100 ms,
+    // returns true.
     template <class Stop>
     std::optional<std::string> line(Stop stop) {
         for (;;) {
@@ -33,9 +33,9 @@ class Helper : NoCopy {
     std::optional<std::string> line() {
         return line([] { return false; });
     }
-    // Writes a line to its standard input.
+    // Writes a line to its standard input. Does not wait. Thread-safe.
     void tell(const char *line) const noexcept;
-    // Waits for its end. Returns its exit status: 0 only if it did what it was started for.
+    // Waits until it ends. Returns its exit status: 0 only if it succeeded.
     int end() noexcept;
 
   private:

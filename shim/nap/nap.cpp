@@ -40,13 +40,13 @@ namespace {
 
 using policy::LogLevel;
 
-// Longer than a move takes. Until then no waiting call opens the gate because the driver says that the process is
-// still, or again, in its GPUs.
+// The gate's lease during a move; longer than any move takes. Until it is over, a waiting call does not ask the driver
+// whether the process is running, and so does not open the gate.
 constexpr std::chrono::minutes kMove{60};
 
-constinit std::atomic<bool> napping{false};         // the thread of a nap runs
+constinit std::atomic<bool> napping{false};         // a nap's thread runs
 constinit std::atomic<std::uint64_t> called_ms{0};  // when the first call of the program began to wait; 0: none waits
-// Of the nap: what decides first, a call of the program or stay_out(), holds.
+// The phase of the nap. A call of the program and stay_out() both change `out`; the first one decides.
 enum class Phase : std::uint8_t { in, out, coming_back, staying_out };
 constinit std::atomic<Phase> phase{Phase::in};
 bool change_from_out(Phase to) noexcept {
@@ -55,17 +55,17 @@ bool change_from_out(Phase to) noexcept {
 }
 constinit std::atomic<int> refusals{0};  // in a row
 constinit std::atomic<bool> refused_since_poll{false};
-constinit std::atomic<bool> wanted{false}, was_wanted{false};  // by begin_soon()
-constinit std::atomic<bool> by_request{false};                 // the nap that begins
+constinit std::atomic<bool> wanted{false}, was_wanted{false};  // set by begin_soon()
+constinit std::atomic<bool> by_request{false};                 // begin_soon() requested the nap
 
-// How the process has left its GPUs, with how many bytes; when the gate opened at its last return, and how long the
+// How the process left its GPUs, and with how many bytes; when the gate opened at its last return, and how long the
 // resume took.
 enum class Left : std::uint8_t { no, by_nap, by_command };
 constinit std::atomic<Left> left{Left::no};
 constinit std::atomic<policy::Bytes> left_bytes{0};
 constinit std::atomic<std::uint64_t> opened_ms{0}, resume_took_ms{0};
 
-// The gate opens.
+// Runs when the gate opens: traces the return, if the process was out. Async-signal-safe.
 void opened() noexcept {
     const Left how = left.exchange(Left::no, std::memory_order_acq_rel);
     if (how == Left::no) return;
@@ -102,7 +102,7 @@ void note_in() {
     });
 }
 
-// The gate opens, and the next attempt comes later than this one did.
+// Ends an attempt without a nap: opens the gate, and doubles the time to the next attempt.
 void refuse(const std::string &why) {
     gate::open();
     bool is_new = false;
@@ -123,7 +123,7 @@ std::optional<CUprocessState> state_by_driver() noexcept {
 
 bool is_in_its_gpus() noexcept { return state_by_driver() == CU_PROCESS_STATE_RUNNING; }
 
-// Brings the process back, whatever happens to helpers: it waits for room as long as it takes.
+// Brings the process back, by as many helpers as it takes. Waits for room without limit.
 void bring_back() {
     const std::string pid = std::to_string(getpid());
     for (std::uint64_t pause_ms = 100; !is_in_its_gpus(); pause_ms = std::min<std::uint64_t>(2 * pause_ms, 10'000)) {
@@ -138,7 +138,7 @@ void bring_back() {
     }
 }
 
-// Calls that would reach the driver while the process is out. Empty: none.
+// Returns why some calls would reach the driver while the process is out. Empty if none would.
 std::string bypassing() {
     const auto found = bypasses();
     if (!found.empty())
@@ -146,7 +146,7 @@ std::string bypassing() {
     return thunks::all_gated() ? "" : "the program has looked up more functions of the driver than curb has thunks for";
 }
 
-// "out 2147483648": the helper has moved so many bytes.
+// Returns the bytes that the helper has moved, from its line "out 2147483648". nullopt for another line.
 std::optional<policy::Bytes> moved(const std::string &line) {
     constexpr std::string_view kOut = "out ";
     policy::Bytes bytes = 0;
@@ -158,10 +158,11 @@ std::optional<policy::Bytes> moved(const std::string &line) {
 
 // The helper of a process that is out.
 constinit std::atomic<const Helper *> mover{nullptr};
-constinit std::atomic<std::uint64_t> no_room_since_ms{0};  // it waits for room since then; 0: it does not
-constinit std::atomic<int> callers{0};                     // of noted_call(), which may use it
+constinit std::atomic<std::uint64_t> no_room_since_ms{0};  // since when it has waited for room; 0: it does not wait
+constinit std::atomic<int> callers{0};                     // threads in noted_call(), which may use `mover`
 
-// A call of the program begins to wait. It tells the helper itself, so that the move begins at once.
+// Runs when a call of the program begins to wait. Tells the helper at once to bring the process back, without waiting
+// for the nap's thread.
 void noted_call() noexcept {
     std::uint64_t none = 0;
     called_ms.compare_exchange_strong(none, now_ms(), std::memory_order_acq_rel);
@@ -172,7 +173,7 @@ void noted_call() noexcept {
 
 bool wants_back() noexcept { return called_ms.load(std::memory_order_acquire) != 0 || !gate::is_closed(); }
 
-// The process is out. Returns false if it shall stay out.
+// Waits until a call of the program needs the process back, and brings it back. False if it stays out (stay_out()).
 bool wait_and_come_back(Helper &helper) {
     std::string last;
     const auto read = [&](auto stop) {
@@ -190,7 +191,7 @@ bool wait_and_come_back(Helper &helper) {
         log::write(LogLevel::info, "the nap is a suspend now: calls of CUDA wait until curb resume");
         return false;
     }
-    helper.tell("back");  // a second time, if the call has told it
+    helper.tell("back");  // the call may have sent it already
     read([] { return false; });
     if (helper.end() != 0) bring_back();
     while (callers.load(std::memory_order_acquire) != 0) sleep_ms(1);
@@ -206,12 +207,12 @@ bool wait_and_come_back(Helper &helper) {
     return true;
 }
 
-// One nap, on a thread of its own. The gate is open again when it returns, unless the process is suspended by then.
+// Takes one nap, on the thread curb-nap. The gate is open again when it returns, unless the process is then suspended.
 void take_nap(const std::string &host_memory) {
     called_ms.store(0, std::memory_order_seq_cst);
     no_room_since_ms.store(0, std::memory_order_relaxed);
     gate::on_wait(noted_call);
-    // Before the gate closes: without an answer it could not be seen later whether the process is back.
+    // Ask before the gate closes: without an answer curb could not see later whether the process is back.
     if (!state_by_driver())
         return refuse("the driver cannot move processes out of their GPUs; that takes 570 or newer");
     if (!gate::close(kMove))
@@ -246,17 +247,17 @@ void take_nap(const std::string &host_memory) {
                                    " moved to host memory; the next call of CUDA ends it");
     mover.store(&helper, std::memory_order_release);
     phase.store(Phase::out, std::memory_order_release);
-    // From here on another tool may bring the process back: a waiting call then opens the gate.
+    // End the lease: from here on another tool may bring the process back, and then a waiting call opens the gate.
     gate::close(std::chrono::milliseconds(0));
     const bool is_back = wait_and_come_back(helper);
     phase.store(Phase::in, std::memory_order_release);
     note_in();
     if (!is_back) return;
     gate::open();
-    opened();  // it may have been open before the nap was noted
+    opened();  // the gate may have opened before note_out()
 }
 
-// Out of host memory: whatever has been done, the process comes back.
+// Out of host memory: brings the process back from any state of a nap.
 void come_back_at_any_cost() noexcept {
     for (;;) {
         try {
@@ -290,14 +291,15 @@ void run() {
 constinit std::atomic<bool> ending{false};
 constinit std::atomic<pid_t> naps_in{0};  // a fork child inherits the handler, not the nap
 
-// Looked up here, since each name that the library refers to costs every start of a program.
+// Looks up a function of libc at run time: each symbol that libcurb.so refers to costs time at every start of a
+// program.
 template <class Function>
 Function *of_libc(const char *name) noexcept {
     return reinterpret_cast<Function *>(real::glibcs(name));
 }
 
-// Before the driver's own exit handler, which must not run while the process is out of its GPUs or on its way, the
-// process comes back. Where there is no room for it for some seconds it ends here, holding nothing of a GPU.
+// Brings the process back at exit: the driver's own exit handler must not run while the process is out of its GPUs or
+// on its way. If there is no room for it for 5 s, ends the process here, where it holds no GPU memory.
 void at_exit(int status, void *) noexcept {
     if (naps_in.load(std::memory_order_relaxed) != getpid()) return;
     ending.store(true, std::memory_order_seq_cst);
@@ -317,7 +319,7 @@ void at_exit(int status, void *) noexcept {
 }
 
 void begin(bool requested) noexcept {
-    // After the handlers of curb's threads, and so before them at the end.
+    // Registered after the exit handlers of curb's threads, so it runs before them.
     static const int registered = of_libc<int(void (*)(int, void *), void *)>("on_exit")(at_exit, nullptr);
     if (registered != 0) return;
     by_request.store(requested, std::memory_order_relaxed);
@@ -338,7 +340,7 @@ struct State {
 // NVML samples once a second, and reading a sample takes 1.5 ms (H200).
 constexpr std::uint64_t kSampleMs = 1000;
 
-// After a refusal the next attempt comes after twice the time, at most an hour.
+// Returns the idle time before the next attempt. Each refusal in a row doubles it, until it is an hour or more.
 policy::Duration backed_off(policy::Duration idle) noexcept {
     constexpr policy::Duration kLongest = std::chrono::hours(1);
     policy::Duration out = idle;
@@ -386,7 +388,8 @@ std::optional<std::uint64_t> poll() noexcept try {
         state.emplace();
         return next;
     }
-    // A process out of its GPUs whose request waits would wait for itself to come back, and so hold up others.
+    // A waiting request counts as use: out of its GPUs, the process would wait for itself to come back, and block
+    // others.
     if (gate::was_called() || gate::call_under_way() || wait_queue::any()) state->period.used(now);
     const auto due = [&] {
         return state->period.due(now, backed_off(idle)) ||

@@ -1,5 +1,5 @@
-// Naps (the policy's suspend.idle): a process that has not called the driver for so long leaves its GPUs, and its next
-// call brings it back. A helper, `curb suspend --nap`, makes the moves, because a process cannot lock itself.
+// Naps (the policy's suspend.idle): a process that has not called the driver for that time leaves its GPUs, and its
+// next call brings it back. A helper, `curb suspend --nap`, moves it, because a process cannot lock itself.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,24 @@ namespace curb::shim::nap {
 // the policy has no naps. On the worker, which calls gate::watch() after its own calls of the driver. Calls NVML.
 std::optional<std::uint64_t> poll() noexcept;
 
-// For `curb suspend --until-used`: begins a nap now, whatever the policy says. status() tells what becomes of it.
+// For `curb suspend --until-used`: has the worker begin a nap, whatever the policy says. status() shows the result.
 // Thread-safe.
 void begin_soon() noexcept;
 
-// Returns why the process cannot leave its GPUs now, as far as it can tell itself; empty: it can. Thread-safe.
+// Returns why the process cannot leave its GPUs now. Empty if it knows no reason. Thread-safe.
 std::string stays() noexcept;
 
-// For `curb suspend`: a process that naps stays out until `curb resume`, and its calls no longer bring it back. False
-// if it does not nap.
+// For `curb suspend`: turns a nap into a suspend, which `curb resume` ends and a call does not. False if the process
+// does not nap. Thread-safe.
 bool stay_out() noexcept;
 
-// For `curb suspend` and `curb resume`: the process is out, with so many bytes in host memory, or comes back, which
-// took so long: the gate opens next. For the trace.
+// Record a move for the trace: `curb suspend` has moved `bytes` to host memory, or `curb resume` has brought the
+// process back in `took_ms` and opens the gate next.
 void left_by_command(policy::Bytes bytes) noexcept;
 void brought_back(std::uint64_t took_ms) noexcept;
 
-// nullopt if the policy has no naps and none was asked for. Thread-safe. May throw std::bad_alloc.
+// Returns the status of naps. nullopt if the policy has no naps and none was requested. Thread-safe. May throw
+// std::bad_alloc.
 std::optional<control::NapStatus> status();
 
 }  // namespace curb::shim::nap

@@ -14,7 +14,8 @@
 namespace curb::shim::idle {
 namespace {
 
-// When the last release ended, and for how long after it NVML reports its work as use of the device (seen on an H200).
+// When the last release ended, and how long NVML then still reports the release's own work as use of the device (seen
+// on an H200).
 constinit std::uint64_t released_ms = 0;
 constexpr std::uint64_t kNvmlLagMs = 1500;
 

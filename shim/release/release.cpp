@@ -36,7 +36,7 @@ Shared &shared() noexcept { return leaked<Shared>(); }
 
 constinit std::atomic<bool> running{false};
 
-// Marks a release as running while it lives.
+// Marks a release as running during the guard's lifetime.
 class RunningGuard : NoCopy {
   public:
     RunningGuard() noexcept { running.store(true, std::memory_order_release); }

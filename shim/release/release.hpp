@@ -27,9 +27,9 @@ bool ask(Request request) noexcept;
 // Moves the queued requests to the end of `out`. Throws std::bad_alloc before anything is moved. Thread-safe.
 void take_queued(std::vector<Request> &out);
 
-// Runs one plan for all requests, logs what each step freed, calls each request's `done` and clears `requests`. Before
-// each step `more` adds newly queued requests, which join the plan. Throws std::bad_alloc, and then keeps the requests,
-// so that they can be run again. On the worker.
+// Runs one plan for all requests, logs the bytes that each step freed, calls each request's `done` and clears
+// `requests`. Before each step `more` adds newly queued requests, which join the plan. Throws std::bad_alloc and then
+// keeps the requests for another run. On the worker.
 void run(std::vector<Request> &requests, const std::function<void(std::vector<Request> &)> &more);
 
 // True while a release is running. Thread-safe.

@@ -8,12 +8,12 @@
 namespace curb::shim::soft_limit {
 namespace {
 
-// Limits are set after the container has begun, or changed; NVML tells of that only if it is asked.
+// A limit may be set or changed after the container has started, and NVML sends no event, so poll.
 constexpr std::uint64_t kWithoutLimitMs = 60'000, kWithLimitMs = 1000, kAgainMs = 10'000;
 
 constinit std::uint64_t next_ms = 0, may_release_ms = 0;
 
-// True if there is a limit on some device.
+// Requests a release for each device above its soft limit. True if some device has such a limit.
 bool look(std::uint64_t now) {
     bool limited = false;
     for (Device &device : devices::all()) {

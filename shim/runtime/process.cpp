@@ -57,7 +57,7 @@ void trace_limits(const std::string &by) {
     }
 }
 
-// Traces to the file that the policy in force names.
+// Has the trace follow the policy in force: begins it, ends it, or changes its file.
 void update_trace() {
     const auto in_use = snapshot();
     const Version &now = in_use->version;
@@ -85,7 +85,7 @@ void release_for_job(Bytes bytes, std::uint64_t request) noexcept try {
     if (gate::is_closed() || !release::ask({"another process of its job", {bytes, std::nullopt}, done}))
         job::answered(request);
 } catch (...) {
-    job::answered(request);  // out of host memory: it has nothing to give
+    job::answered(request);  // out of host memory: nothing is released
 }
 void take_job_caps() noexcept try {
     if (!in_force::take_job_caps()) return;
@@ -95,8 +95,8 @@ void take_job_caps() noexcept try {
     log::write(policy::LogLevel::error, "out of host memory: the new cap of the job is not in force here");
 }
 
-// Joins the job that a policy with a cap of it names, once in the life of the process. Without the ledger nothing is
-// granted on devices with such a cap.
+// If the policy caps a job, joins that job, once in the life of the process. If the job's ledger cannot be used,
+// nothing is granted on devices with such a cap.
 void join_job(const policy::Policy &policy) {
     if (!policy::has_job_cap(policy)) return;
     static constinit std::atomic<bool> warned{false};
@@ -120,8 +120,8 @@ std::vector<std::string> differences(const policy::Policy &before, const policy:
     return out;
 }
 
-// Wakes waiting requests, and requests a release if the ledger shows a device above its cap. A running release joins
-// it.
+// Wakes waiting requests, and requests a release if the ledger shows a device above its cap. It joins a running
+// release.
 void react_to_new_limits() {
     wait_queue::changed();
     const auto all = devices::all();

@@ -13,11 +13,11 @@ namespace curb::shim::process {
 // Reads the policy and puts it in force. Called once, by startup. `environment` returns a variable's value. Throws
 // std::bad_alloc before anything changes.
 void begin(const char *(*environment)(const char *));
-// Handles the release signal that the policy in force names.
+// Handles the release signal that the policy in force names. Logs if that is impossible.
 void take_signal() noexcept;
 
-// Returns the process as rules see it, at its first use of CUDA: later some programs overwrite their arguments, to show
-// a title, and the environment behind them. Not thread-safe. Only once curb is active.
+// Returns the process as rules see it, as it was at begin(): some programs overwrite their arguments later, to show a
+// title, and the environment behind them. Not thread-safe: for begin() and then curb-policy.
 policy::Subject subject(bool with_user);
 
 // Returns when curb became active in this process, in milliseconds since 1970.
@@ -33,8 +33,8 @@ void check_signal() noexcept;
 // cap. Calls no driver: the worker does the rest. Throws std::bad_alloc before anything changes.
 void enforce(const config::Loaded &loaded);
 
-// Sets a live cap of the process or of its job, with the same effects. Never blocks, because the control thread calls
-// it.
+// Sets a live cap of the process or of its job, with the same effects. Does not block, because the control thread calls
+// it. Thread-safe.
 control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> cap, bool of_job) noexcept;
 // Applies the parts of a new policy or cap that need driver calls. On the worker. `measure_if_stale`: reconcile first,
 // because the ledger may not show yet that a device exceeds its cap.

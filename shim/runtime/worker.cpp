@@ -35,7 +35,7 @@ namespace {
 
 using Next = std::optional<std::uint64_t>;  // milliseconds until the next check; nullopt: none is due
 
-// Work queued by other threads, who may queue until the process ends.
+// Work that other threads have queued. Never destroyed: they may queue until the process ends.
 struct Work {
     std::vector<std::string> lines;  // for the log
     bool apply_with_driver = false, measure_if_stale = false;
@@ -66,7 +66,7 @@ bool do_what_is_due() {
     {
         const std::scoped_lock lock(mutex);
         std::swap(work, queued());
-        // What calls the driver is done when the gate is open again.
+        // Work that calls the driver waits until the gate is open again.
         if (gate::is_closed()) queued().apply_with_driver = std::exchange(work.apply_with_driver, false);
     }
     for (const std::string &line : work.lines) log::write(policy::LogLevel::info, line);
@@ -77,7 +77,7 @@ bool do_what_is_due() {
         if ((!work.measured && !soon) || !devices::in_use(device) || gate::is_closed()) continue;
         reconcile(device);
     }
-    if (!was_called) gate::watch();  // these calls were ours: who asks what a process holds must not keep it from a nap
+    if (!was_called) gate::watch();  // these calls were ours: a request for status must not prevent a nap
     if (work.measured) work.measured();
     return work.apply_with_driver || work.measured || !work.lines.empty();
 }
@@ -113,7 +113,7 @@ Next do_periodic_work() noexcept {
     for (const Device &device : devices::all()) limits::tell_job(device);
     if (signals::program_has_set()) process::check_signal();
     const Next nap = nap::poll();
-    // While the gate is closed, no call of the worker's may wait there: it would bring the process back.
+    // While the gate is closed, the worker must not call the driver: the call would wait until the gate opens.
     if (gate::is_closed()) return sooner(nap, last_thread::poll());
     const Next release = sooner(idle::poll(), soft_limit::poll());
     const Next next = sooner(sooner(cache::sweep(), release), sooner(adjust_thresholds(), last_thread::poll()));

@@ -1,5 +1,5 @@
 // The thread curb-worker. When woken (worker_signal.hpp) it runs releases and other work that may block on the driver,
-// NVML or the log. Never joined: it ends with the process.
+// NVML or the log. Never joined: it ends with the process. Thread-safe.
 #pragma once
 
 #include <string>

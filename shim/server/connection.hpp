@@ -17,7 +17,7 @@ class Connection {
   public:
     using Clock = std::chrono::steady_clock;
 
-    // Longest that a client may take to send a request or read the answer. The time to serve a request does not count.
+    // The time that a client has to send a request or to read the answer. The time to serve a request does not count.
     static constexpr std::chrono::seconds kIdleLimit{5};
 
     Connection(OwnSocket socket, std::uint64_t id, Clock::time_point now) noexcept
@@ -34,8 +34,8 @@ class Connection {
 
     // Reads or writes as far as possible, after poll returned `events`. Throws std::bad_alloc.
     void on(short events, Clock::time_point now);
-    // Returns the next complete request. nullopt if there is none, or the last one has not been answered. Answers a
-    // line that is too long itself.
+    // Returns the next complete request. nullopt if there is none, or the last one has not been answered. If a line is
+    // too long, answers with an error and closes the connection.
     std::optional<std::string> line(Clock::time_point now);
     // Answers the request. `last`: then closes the connection.
     void answer(const control::Reply &reply, Clock::time_point now, bool last = false);

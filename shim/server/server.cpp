@@ -50,7 +50,7 @@ using policy::LogLevel;
 constexpr std::size_t kClients = 16;
 constexpr std::size_t kMaxPending = 64;    // answers due from other threads
 constexpr std::chrono::seconds kPause{1};  // after accept found no free descriptor
-// Longest that a client waits for a fresh measurement, mostly for NVML's start (9 ms). Then it gets the last figures.
+// How long a client waits for a fresh measurement, mostly for NVML's start (9 ms). Then it gets the last figures.
 constexpr std::chrono::milliseconds kMeasureWait{20};
 constexpr std::uint64_t kLongestLeaseMs = 60'000;
 
@@ -59,7 +59,7 @@ struct Inbox {
     std::mutex mutex;
     struct Answer {
         std::uint64_t client;
-        std::optional<control::Reply> reply;  // nullopt: there was no memory for it
+        std::optional<control::Reply> reply;  // nullopt if host memory was exhausted
     };
     std::vector<Answer> answers;
     std::size_t asked = 0;  // answers due from other threads
@@ -69,8 +69,8 @@ struct Inbox {
         std::optional<policy::Size> cap;
         bool of_job;
     };
-    std::list<Cap> caps;        // waiting for NVML or for an earlier one, in order
-    bool setting_caps = false;  // a thread is setting them
+    std::list<Cap> caps;        // in order; they wait for NVML or for an earlier one
+    bool setting_caps = false;  // a thread is setting the caps
 };
 Inbox &inbox() noexcept { return leaked<Inbox>(); }
 
@@ -81,7 +81,7 @@ constinit std::atomic<std::uint64_t> measurements{0};
 // The socket that wakes the thread. Never closed by curb: another thread may be about to use it.
 constinit std::atomic<const OwnSocket *> waker{nullptr};
 
-// Makes the control thread read its inbox. Leaves errno alone.
+// Makes the control thread read its inbox. Keeps errno.
 void wake() noexcept {
     if (pending.exchange(true, std::memory_order_seq_cst)) return;
     const KeepErrno keep_errno;
@@ -253,7 +253,7 @@ void Server::wait() {
     const Clock::time_point then = Clock::now();
     for (std::size_t i = 0; i < clients_.size(); ++i)
         if (polled[2 + i].revents != 0) clients_[i].on(polled[2 + i].revents, then);
-    // A drain() that finds the other end closed is noticed before the next poll.
+    // If drain() finds the other end closed, wait() notices it before the next poll.
     if (polled[0].revents != 0 && woken_.ours()) static_cast<void>(woken_.drain());
     if (polled[1].revents != 0) accept_clients(then);
 }
@@ -345,7 +345,7 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
     });
 }
 
-// The client asks again until no call is under way.
+// Opens or closes the gate, or begins a nap. After a close the client asks again until no call is under way.
 Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*client*/, Clock::time_point /*now*/) {
     control::GateReport out;
     if (asked.nap) {
@@ -393,7 +393,7 @@ Connection *Server::find(std::uint64_t client) {
     return found == clients_.end() ? nullptr : &*found;
 }
 
-// Sends the answers that are ready to the clients that still wait.
+// Sends the finished answers to the clients that still wait.
 void Server::deliver_answers(Clock::time_point now) {
     std::vector<Inbox::Answer> done;
     {

@@ -1,4 +1,4 @@
-// The control socket. Processes of the same user and of root request status, releases and caps here. One
+// The control socket. Processes of the same user and of root request status, releases, caps and the gate here. One
 // thread, curb-control, serves it and blocks on its sockets only, so that it answers even if the driver is stuck or the
 // program keeps the GIL.
 //
@@ -11,7 +11,7 @@ namespace curb::shim::server {
 // Starts the thread. Called once, by the first successful cuInit.
 void start() noexcept;
 
-// Closes the child's copies of the sockets, in a fork child. The parent goes on serving. Async-signal-safe.
+// Call it in a fork child: closes its copies of the sockets. The parent continues to serve. Async-signal-safe.
 void in_fork_child() noexcept;
 
 }  // namespace curb::shim::server

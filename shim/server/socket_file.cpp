@@ -72,8 +72,8 @@ OwnSocket listen(const control::Folder &folder, std::string &why) {
     const std::scoped_lock lock(file().mutex);
     if (file().exiting) return {};
     unlink(fresh.c_str());
-    // chmod, so that the same user can connect under any umask. Renamed only once it listens, because clients take a
-    // socket that refuses for a dead process's.
+    // chmod, so that the same user can connect under any umask. Rename it only once it listens: clients take a socket
+    // that refuses them for that of a dead process.
     struct stat status {};
     if (!out || bind(out.number(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0 ||
         ::listen(out.number(), kBacklog) != 0 || chmod(fresh.c_str(), 0600) != 0 ||

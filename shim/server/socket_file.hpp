@@ -9,18 +9,17 @@
 
 namespace curb::shim::socket_file {
 
-// Deletes the file at the end of the process. Call once, before the other functions. Throws std::bad_alloc, as
-// listen().
+// Has exit() delete the file. Call it once, before the other functions. Throws std::bad_alloc, as listen().
 void until_exit();
 
 // Creates a socket in the folder that others can connect to. On failure returns an invalid socket and sets `why`; `why`
 // stays empty if the process is ending.
 OwnSocket listen(const control::Folder &folder, std::string &why);
 
-// Deletes the file, unless another has replaced it: a process in another pid namespace may have the same pid.
+// Deletes the file, unless it was replaced: a process in another pid namespace may have the same pid.
 void withdraw() noexcept;
 
-// Leaves the file to the parent, in a fork child. Async-signal-safe.
+// Call it in a fork child: leaves the file to the parent. Async-signal-safe.
 void in_fork_child() noexcept;
 
 }  // namespace curb::shim::socket_file

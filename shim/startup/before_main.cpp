@@ -18,13 +18,14 @@
 namespace curb::shim::before_main {
 namespace {
 
-// The words that a policy file contains. A \u escape could spell any key, so it counts as `frameworks`.
+// The words that a policy file contains. A \u escape could spell any key, so it counts as `frameworks`, `job` and
+// `environment`.
 struct Mentions {
     bool frameworks = false;   // or CURB_STEER is set
     bool cap = false;          // outside the rules: it applies to every process
     bool cap_in_rule = false;  // in or after the rules: it may apply to this process
     bool job = false;
-    bool environment = false;  // which may say that other systems' limits are ignored
+    bool environment = false;  // it may exclude the caps that other systems hand in
 };
 
 // Searches the file instead of parsing it, because every program of a session does this. Allocates nothing.
@@ -114,7 +115,8 @@ bool is_set_for_a_cap() noexcept {
 // Parses the policy only if its text does not decide: parsing costs each command of a shell script 0.5 ms.
 void set_environment(const char *(*environment)(const char *), const char *const *variables) noexcept try {
     const Mentions said = mentioned(environment, variables);
-    // A process whose policy may cap a job begins a tree, unless it is in one: what it starts is of the same job.
+    // If the policy may cap a job, this process becomes the root of a tree, unless it is in one: the processes that it
+    // starts are of the same job.
     if (said.job && !environment("CURB_JOB") && getauxval(AT_SECURE) == 0)
         setenv("CURB_JOB", config::new_tree().c_str(), 0);
     const bool decided = !said.frameworks && (said.cap || !said.cap_in_rule || is_set_for_a_cap());

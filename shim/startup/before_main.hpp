@@ -3,10 +3,10 @@
 
 namespace curb::shim::before_main {
 
-// Sets the policy's variables that are not set yet. Called once, by the constructor, while there is one thread. If the
-// policy does not mention frameworks, it only searches the file's text, and sets one variable if that mentions a cap.
-// An invalid policy is reported later, when the program uses CUDA. `environment` returns a variable's value,
-// `variables` are all of them: "NAME=value", the last null.
+// Sets the policy's variables that are not set yet. Called once, by the constructor, while there is one thread. Unless
+// the policy's text mentions `frameworks`, it usually decides by the text alone, without parsing it. An invalid policy
+// is reported later, when the program uses CUDA. `environment` returns a variable's value, `variables` are all of them:
+// "NAME=value", the last null.
 void set_environment(const char *(*environment)(const char *), const char *const *variables) noexcept;
 
 }  // namespace curb::shim::before_main

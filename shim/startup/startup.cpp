@@ -52,7 +52,7 @@ const char *environment(const char *name) noexcept {
     return *policy_at_start && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
 }
 
-// curb's only constructor, for what must happen before main. glibc passes it main's arguments.
+// curb's only constructor: does the work that must precede main. glibc passes it main's arguments.
 __attribute__((constructor)) void at_load(int /*count*/, char ** /*arguments*/, char **variables) {
     const KeepErrno keep_errno;
     log::check_stderr();
@@ -62,7 +62,7 @@ __attribute__((constructor)) void at_load(int /*count*/, char ** /*arguments*/, 
 }
 
 // In a fork child, threads that no longer exist may hold curb's locks, and there is no worker. The driver returns
-// CUDA_ERROR_NOT_INITIALIZED to all calls there, so curb passes them on. It destroys no state: a destructor could wait
+// CUDA_ERROR_NOT_INITIALIZED to all calls there, so curb forwards them. It destroys no state: a destructor could wait
 // for one of those locks.
 void in_fork_child() {
     const KeepErrno keep_errno;  // of fork; closing a descriptor here may fail

@@ -8,27 +8,27 @@ namespace curb::shim::own_thread {
 // Runs `body` in a detached thread with all signals blocked. Logs and returns false if no thread can be started.
 bool start(void (*body)(), const char *name) noexcept;
 
-// True on such a thread.
+// True on a thread that start() has made.
 bool is_own() noexcept;
 
-// Waits until no such thread works, as exit() does. For an exit function that must run after that.
+// Waits up to 0.2 s until no such thread works, as exit() does. For an exit function that must run after that.
 void stop_at_exit() noexcept;
-// True once they are stopped, or about to be.
+// True once stop_at_exit() has begun.
 bool stopped() noexcept;
-// In a fork child, which has no such threads. Async-signal-safe.
+// Call it in a fork child, which has no such threads. Async-signal-safe.
 void in_fork_child() noexcept;
 
-// Marks the time in which such a thread works. exit() waits up to 0.2 s for that to end before it runs the destructors
-// of the program and of other libraries: a release must not run during these, and preloads may wrap functions that we
-// call here. Not longer, because the thread may wait for a lock that the exiting thread holds. After that, the
-// constructor never returns. Does not nest.
+// Marks such a thread as working. exit() waits up to 0.2 s until none works, before it runs the destructors of the
+// program and of other libraries: a release must not run during these, and preloads may wrap functions that we call
+// here. It waits no longer, because the thread may wait for a lock that the exiting thread holds. Once exit() has
+// begun, the constructor never returns. Does not nest.
 class Awake : NoCopy {
   public:
     Awake() noexcept;
     ~Awake();
 };
 
-// Marks a wait within an Awake.
+// Marks a wait within an Awake, for which exit() does not wait.
 class Asleep : NoCopy {
   public:
     Asleep() noexcept;

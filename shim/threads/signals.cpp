@@ -116,7 +116,7 @@ Action action_to_run(int signal, bool our_process) noexcept {
     return action;
 }
 
-// For a child that still has curb's handler: does what the signal would do without it.
+// For a child that still has curb's handler: runs the signal's default action.
 void default_action(int signal) noexcept {
     const Action action{};
     real::sigaction()(signal, &action, nullptr);

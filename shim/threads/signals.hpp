@@ -34,9 +34,9 @@ void restore_program_action() noexcept;
 // release signal, or not in this process (vfork children share our memory but have their own actions): call libc then.
 bool set(int signal, const Action &wanted, Action &before) noexcept;
 
-// Sets whether the signal interrupts system calls. Returns as set().
+// Sets whether the release signal interrupts system calls. False as set().
 bool set_interrupting(int signal, bool interrupting) noexcept;
-// Records it for other signals, after libc has set it.
+// Records the same for another signal, after libc has set it.
 void note_interrupting(int signal, bool interrupting) noexcept;
 [[nodiscard]] bool interrupting(int signal) noexcept;
 

@@ -23,7 +23,7 @@ class Lines {
     // Appends the record's line, and counters for viewers at most once a millisecond per device. Appends nothing for
     // the free of a pool's block that was allocated before the trace began.
     void add(const Record &record);
-    // Appends a line that so many events are missing.
+    // Appends a line with the number of missing events.
     void add_dropped(std::uint64_t ns, std::uint64_t events);
     // Appends the counters that are due.
     void add_counters();

@@ -66,7 +66,7 @@ class Ring {
         return true;
     }
 
-    // Counts records that were lost because the ring was full.
+    // Counts a record that was dropped because the ring was full.
     void drop() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
     [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
 

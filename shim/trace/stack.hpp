@@ -1,7 +1,7 @@
-// Who allocated: the call stack of large allocations, for a trace whose policy has `trace.stacks`.
+// Records who allocated: the call stacks of large allocations, for a trace whose policy has `trace.stacks`.
 //
-// The allocating thread walks its stack by the process's unwinder and keeps addresses; the thread curb-trace looks up
-// their names. No Python: docs/decisions/0036.
+// The allocating thread walks its stack with the process's unwinder and records the addresses; the thread curb-trace
+// looks up their names. No Python frames: docs/decisions/0036.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,7 @@
 
 namespace curb::shim::trace::stack {
 
-// Counts a stack that is about to be taken. False if too many have been taken lately: 256 at once, and then one in a
-// millisecond. Thread-safe. Takes no lock.
+// True if a stack may be taken now, and counts it: 256 at once, then one a millisecond. Thread-safe. Takes no lock.
 bool may_take(std::uint64_t now_ns) noexcept;
 
 // Returns the addresses of this thread's calls, the innermost first, 8 bytes each. May throw std::bad_alloc.

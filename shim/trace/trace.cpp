@@ -22,7 +22,7 @@ namespace curb::shim::trace {
 using control::trace::What;
 
 constinit std::atomic<bool> detail::recording{false};
-// Of allocations of at least so many bytes of a device the trace has the stack; kUnbounded: of none.
+// By device: the least bytes of an allocation whose stack is traced; kUnbounded: no stacks.
 constinit std::array<std::atomic<Bytes>, devices::kMost> stacks_from{};
 constinit std::atomic<bool> has_stacks{false};
 constinit Ring<Record, kRecords> ring;
@@ -42,7 +42,7 @@ std::int64_t signed_bytes(Bytes bytes) noexcept {
     return static_cast<std::int64_t>(std::min<Bytes>(bytes, std::numeric_limits<std::int64_t>::max()));
 }
 
-// If the ring is full, the event is lost and counted.
+// If the ring is full, drops the event and counts it.
 void put(const Record &record, const Device *device) noexcept {
     if (!try_put(record, device)) ring.drop();
 }
@@ -78,7 +78,7 @@ Record books_record(Kind kind, std::int64_t change) noexcept {
     return record;
 }
 
-// Other threads may use the figures before for a moment.
+// Other threads may use the former figures for a moment.
 void set_stacks(const std::optional<policy::Size> &least) noexcept {
     for (const Device &device : devices::all())
         stacks_from[static_cast<std::size_t>(device.ordinal)].store(
@@ -123,7 +123,7 @@ namespace {
     return record;
 }
 
-// Apart, so that a trace without stacks pays one test of a byte. Out of host memory: the trace lacks the stack.
+// Out of line, so that a trace without stacks costs one test of a byte. Out of host memory: the trace lacks the stack.
 [[gnu::noinline, gnu::cold]] void allocated_with_stack(const Device &device, Kind kind, std::uint64_t pointer,
                                                        Bytes bytes, Bytes charge, bool reused) noexcept try {
     const KeepErrno keep_errno;

@@ -2,8 +2,8 @@
 //
 // Each function is one event of control/trace_events.def. Call it right after the ledger has changed. Without a trace
 // it costs one load. With one, it puts a record into a ring (ring.hpp), and the thread curb-trace writes the lines
-// (writer.hpp). Nothing here waits, takes a lock, allocates or touches a file, except for the rare events with text.
-// Thread-safe. Keeps errno.
+// (writer.hpp). An event does not wait, take a lock or touch a file. Only events with text or a stack allocate; a stack
+// may also take the loader's lock. Thread-safe. Keeps errno.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ void freed(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, 
            bool reused) noexcept;
 void freed_to_pool(std::uint64_t pointer) noexcept;
 void books(const Device &device, Kind kind, std::int64_t change) noexcept;
-// Records the bytes held of this kind, for the writer after events were lost. False if the ring is full.
+// Records the bytes held of this kind, for the writer after events were dropped. False if the ring is full.
 bool say_held(const Device &device, Kind kind) noexcept;
 void allowance(const Device &device, Bytes bytes) noexcept;
 }  // namespace detail
@@ -88,7 +88,7 @@ std::optional<control::TraceStatus> status();
 // Logs the error that stopped the trace, once. Not for curb-trace, which has no descriptor to log to.
 void log_error() noexcept;
 
-// Stops recording in a fork child; the parent goes on. Async-signal-safe.
+// Stops recording in a fork child; the parent continues. Async-signal-safe.
 void in_fork_child() noexcept;
 
 }  // namespace curb::shim::trace

@@ -60,7 +60,7 @@ class Current {
     // False if the trace has ended by an error.
     bool write_header(const Record &begin);
     void take(const Record &record);
-    // Writes what is pending, after the ring was read. True if it put records into the ring itself.
+    // Writes the pending lines, after the ring was read. True if it put records into the ring itself.
     bool finish_pass();
     void lose() noexcept { ++lost_; }
     [[nodiscard]] bool ended() const noexcept { return ended_; }
@@ -140,8 +140,8 @@ bool Current::finish_pass() {
 bool Current::record_held() noexcept {
     bool all = true;
     for (const Device &device : devices::all()) {
-        // A thread changes the figure of a kind before that of all: an event in between shows the one without the
-        // other.
+        // A thread changes the figure of a kind and the sum one after the other: an event in between shows only one
+        // change.
         const bool stale = unwritten_ || device.ledger.held() != lines_.said_held(device.ordinal);
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
             if (stale || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(device.ordinal)[kind])

@@ -153,7 +153,7 @@ void note_answers(const std::string &asked) noexcept {
             caller_match::note_answer(row.name);
 }
 
-// Retains a device's active primary context and makes it current while it lives.
+// Retains a device's active primary context and makes it current during the guard's lifetime.
 class PrimaryContextGuard : NoCopy {
   public:
     explicit PrimaryContextGuard(CUdevice device) noexcept : device_(device) {

@@ -1,5 +1,5 @@
-// Step "pressure": has the next large allocation refused once, if a loaded framework frees its cache and retries on
-// that. Frees nothing before that allocation; the bytes freed are logged then.
+// Step "pressure": curb refuses the next large allocation once, if a loaded framework then frees its cache and retries.
+// Nothing is freed before that allocation; curb logs the bytes then.
 
 #include "pressure.hpp"
 

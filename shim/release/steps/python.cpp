@@ -1,4 +1,4 @@
-// pthread_exit unwinds the thread that takes the GIL, so no frame of it may be noexcept or catch all exceptions.
+// pthread_exit may unwind the thread that takes the GIL, so none of its frames may be noexcept or catch all exceptions.
 
 #include "python.hpp"
 

@@ -1,4 +1,4 @@
-// The Python interpreter of this process, and its lock (GIL), which a thread of curb's own takes.
+// The Python interpreter of this process, and its lock (GIL), which one of curb's threads takes.
 //
 // Never take the GIL within an intercepted call: a framework may hold its allocator's lock there and wait for the GIL
 // next. The thread belongs to the main interpreter, so modules of sub-interpreters are not seen.
