@@ -32,11 +32,13 @@ bool is_running() noexcept {
 
 bool wait() noexcept {
     const KeepErrno keep_errno;
-    if (auto *call = waits.load(std::memory_order_acquire); call && is_closed() && !own_thread::is_own()) call();
+    const bool is_own = own_thread::is_own();
     for (;;) {
         const std::uint32_t word = curb_gate.load(std::memory_order_acquire);
         if (ending.load(std::memory_order_acquire)) return false;
         if ((word & kClosed) == 0) return true;
+        // Each time: the gate may have opened and closed again, for a nap that does not know of this call.
+        if (auto *call = waits.load(std::memory_order_acquire); call && !is_own) call();
         if (now_ms() >= lease_until_ms.load(std::memory_order_relaxed) && is_running())
             open();
         else

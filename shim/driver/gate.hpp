@@ -41,7 +41,8 @@ void open() noexcept;
 // only while the gate is closed.
 const char *call_under_way() noexcept;
 
-// Sets the function that each call of the program runs before it waits. It must not block.
+// Sets the function that each call of the program runs before it waits, and every 100 ms while it waits. It must not
+// block.
 void on_wait(void (*call)() noexcept) noexcept;
 // Sets the function that runs each time the gate opens, before any call passes. It must be async-signal-safe.
 void on_open(void (*call)() noexcept) noexcept;

@@ -12,6 +12,7 @@
 #include "allocations.hpp"
 #include "cache.hpp"
 #include "catch.hpp"
+#include "gate.hpp"
 #include "policy/granule.hpp"
 #include "pools.hpp"
 #include "sim.h"
@@ -83,6 +84,18 @@ void *operator new(std::size_t bytes) {
 void operator delete(void *memory) noexcept { std::free(memory); }
 void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 #endif
+
+TEST_CASE("A call that waits at the closed gate says so more than once: a nap may begin while it waits") {
+    start();
+    static std::atomic<int> said{0};
+    gate::on_wait([]() noexcept { ++said; });
+    REQUIRE(gate::close(std::chrono::minutes(1)));
+    std::thread call([] { gate::wait(); });
+    for (int i = 0; i < 1000 && said < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK(said >= 3);
+    gate::open();
+    call.join();
+}
 
 TEST_CASE("a program reads back its own release threshold, also when curb lowers or restores it meanwhile") {
     start();
