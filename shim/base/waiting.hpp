@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -96,12 +97,19 @@ class BusyCount {
         BusyCount &count_;
     };
 
-    // Waits until no thread is counted. Gives up `milliseconds` after the last change of the count; nullopt: never.
-    // Costs one load if none is counted.
+    // Waits until no thread is counted, at most `milliseconds`; nullopt: without limit. Costs one load if none is
+    // counted.
     void wait(std::optional<std::uint64_t> milliseconds = std::nullopt) noexcept {
+        using Clock = std::chrono::steady_clock;
         if (busy_.load() == 0) return;
+        const auto begun = Clock::now();
+        const auto left = [&]() -> std::optional<std::uint64_t> {
+            if (!milliseconds) return std::nullopt;
+            const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begun).count();
+            return *milliseconds - std::min(*milliseconds, static_cast<std::uint64_t>(took));
+        };
         waiting_.fetch_add(1);
-        for (std::uint32_t busy = 0; (busy = busy_.load()) != 0 && futex_wait(busy_, busy, milliseconds);) {
+        for (std::uint32_t busy = 0; (busy = busy_.load()) != 0 && left() != 0 && futex_wait(busy_, busy, left());) {
         }
         waiting_.fetch_sub(1);
     }

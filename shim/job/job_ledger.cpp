@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -33,6 +34,7 @@ constinit std::atomic<std::uint32_t> own_word{0};  // the value of its owner's w
 struct Joined {
     bool tried = false;
     std::string name, fault;
+    std::atomic<bool> has_name{false};  // other threads may read the name
 };
 Joined &joined() noexcept { return leaked<Joined>(); }
 
@@ -86,7 +88,7 @@ void move_in(std::uint32_t slot, std::uint32_t owner) noexcept {
 
 std::uint64_t now_ms() noexcept {
     timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);  // the same in all processes
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);  // the same in all processes, also beside libfaketime in one
     return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
 }
 
@@ -271,13 +273,16 @@ std::string join(std::string_view name, const Events &what) {
         if (!again) break;
     }
     if (out.fault.empty()) out.fault = take_own_slot();
-    if (out.fault.empty()) out.name = name;
+    if (out.fault.empty()) {
+        out.name = name;
+        out.has_name.store(true, std::memory_order_release);
+    }
     return out.fault;
 }
 
-std::string name() { return joined().name; }
+std::string name() { return joined().has_name.load(std::memory_order_acquire) ? joined().name : ""; }
 
-std::string key() { return std::to_string(hash_of(joined().name)); }
+std::string key() { return std::to_string(hash_of(name())); }
 
 bool Share::open(std::string_view uuid, Bytes held) noexcept {
     if (joined()) return true;

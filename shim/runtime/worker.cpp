@@ -67,7 +67,10 @@ bool do_what_is_due() {
         const std::scoped_lock lock(mutex);
         std::swap(work, queued());
         // Work that calls the driver waits until the gate is open again.
-        if (gate::is_closed()) queued().apply_with_driver = std::exchange(work.apply_with_driver, false);
+        if (gate::is_closed()) {
+            queued().apply_with_driver = std::exchange(work.apply_with_driver, false);
+            queued().measure_if_stale = work.measure_if_stale;
+        }
     }
     for (const std::string &line : work.lines) log::write(policy::LogLevel::info, line);
     const bool was_called = gate::was_called();

@@ -34,7 +34,7 @@ Mentions mentions_of(const char *path) noexcept {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) return out;
     constexpr std::string_view kWord = "frameworks", kEscape = "\\u", kCap = "cap\"", kRules = "\"rules\"",
-                               kJob = "\"job", kEnvironment = "\"environment\"";
+                               kJob = "\"job", kEnvironment = "\"environment\"", kLongest = kEnvironment;
     constexpr auto kNowhere = std::string_view::npos;
     char block[16 * 1024];
     struct stat status {};
@@ -52,7 +52,7 @@ Mentions mentions_of(const char *path) noexcept {
         if (cap != kNowhere) (cap < rules ? out.cap : out.cap_in_rule) = true;
         in_rules = rules != kNowhere;
         seen += static_cast<std::size_t>(got);
-        kept = text.size() < kWord.size() ? text.size() : kWord.size();
+        kept = text.size() < kLongest.size() ? text.size() : kLongest.size();
         memmove(block, text.data() + text.size() - kept, kept);
     }
     close(fd);

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <utility>
 
 namespace curb::shim {
@@ -69,7 +70,9 @@ bool OwnSocket::pair(OwnSocket &woken, OwnSocket &waker) noexcept {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) return false;
     woken = OwnSocket(ends[0]);
     waker = OwnSocket(ends[1]);
-    return true;
+    if (woken && waker) return true;
+    errno = EMFILE;
+    return false;
 }
 
 void OwnSocket::wake() const noexcept {
