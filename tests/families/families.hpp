@@ -40,7 +40,7 @@ class Calls {
     }
 };
 
-// What a thread uses on one device.
+// The context, streams and pools that a thread uses on one device.
 struct Place {
     static constexpr int kStreams = 5, kPools = 3;
 
@@ -95,7 +95,7 @@ struct Use {
 #define CU(function, ...) use.call(#function, &::function __VA_OPT__(, ) __VA_ARGS__)
 #endif
 
-// Why some programs have to do without a family.
+// Properties for which some programs leave a family out.
 enum class Trait {
     none,
     stream_ordered,  // of a pool, which may grow for a moment although its idle memory would do (decision 0004)
@@ -118,7 +118,7 @@ enum class Takes {
     measured,    // contexts and code: only a measurement shows it
 };
 
-// What is the same for several families.
+// Properties that several families share.
 struct Memory {
     std::string_view kind = {};  // in the books, as "plain"; empty: several kinds, or none
     Takes takes;

@@ -1,5 +1,5 @@
-// Kernels as PTX, which the driver compiles for its GPU. The simulated driver reads no code: the comment lines have the
-// module's sizes for it.
+// Kernels as PTX, which the driver compiles for its GPU. The comment lines have the module's sizes, for the simulated
+// driver, which reads no code.
 #pragma once
 
 #include <cstddef>

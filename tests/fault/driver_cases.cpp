@@ -1,5 +1,4 @@
-// Errors of the driver that once harmed programs under curb, and that a single failing call (driver_faults) does not
-// show.
+// Errors of the driver that once harmed programs under curb. One failing call, as in driver_faults, does not show them.
 //
 //   LD_PRELOAD=libcurb.so driver_cases [CASE]
 #include "contract/images.hpp"

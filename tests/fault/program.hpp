@@ -18,7 +18,7 @@ using Bytes = std::uint64_t;
 inline constexpr Bytes KiB = 1ULL << 10, MiB = 1ULL << 20, GiB = 1ULL << 30;
 inline constexpr std::size_t kMostBooks = 4;  // readings of one run
 
-// What is to fail in one run.
+// The fault of one run.
 struct Fault {
     std::uint64_t call = 0;  // fails, counted from the start of CUDA; 0: none, calls are only counted
     int code = 0;            // CUresult or errno

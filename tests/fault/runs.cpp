@@ -240,7 +240,7 @@ void Runs::sweep_in_child(const Way &way, bool others, const std::vector<int> &c
         ::alarm(kSeconds);
         sweep.now = fault;
         do_once(way, *injector, fault, report);
-        cuDevicePrimaryCtxRelease_v2(0);  // the program's
+        cuDevicePrimaryCtxRelease_v2(0);  // the reference that start() took
         return report;
     };
     const Fault none{0, 0, others, false};

@@ -23,8 +23,7 @@ class Runs {
     // Each child calls `make_injector`. With `same_books` a faulted run must have the books of a clean one.
     Runs(std::function<std::unique_ptr<Injector>()> make_injector, bool same_books);
 
-    // Runs the way without a fault. Returns how many calls the program makes, or other threads if `others`; 0 if the
-    // way fails.
+    // Runs the way without a fault. Returns the calls of the program, or of other threads if `others`; 0 if it fails.
     std::uint64_t calls(const Way &way, bool others);
     // Runs one trial, after calls(). False if its fault was not reached.
     bool run(const Trial &trial);

@@ -1,6 +1,5 @@
 // Checks of any bytes that come over the control socket, at the server or at a client: they become the same lines
-// however they are cut; each line is a message or is refused with a reason; and a message that is written again says
-// the same.
+// however they are cut; each line is a message or is refused with a reason; and a message written again says the same.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""Ends in the way that its argument names, with memory of the GPU that __del__ gives back: exit_python.py WAY"""
+"""Ends in the way that its argument names, with GPU memory that __del__ frees: exit_python.py WAY"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ void rest() { usleep(20); }
 
 enum class Handler { none, siginfo, restart, resethand, nodefer, altstack };
 
-// One thread that signals are sent to.
+// A thread to which main() sends signals.
 struct Target {
     std::atomic<std::uint64_t> sent{0}, handled{0};
     pid_t tid = 0;

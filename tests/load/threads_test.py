@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Threads that take and free memory of every family: threads_test.py BUILD PORTION [RUNTIME]
+"""Threads that allocate and free memory of every family: threads_test.py BUILD PORTION [RUNTIME]
 
 Runs threads_program with 32 threads under several policies until the matrix's figure of operations is reached, divided by
 PORTION (sanitizers are slow); CURB_LOAD_SEED repeats this part. Then runs random sequences with 1 to 8 threads, with NVML

@@ -224,8 +224,7 @@ SCENARIO_NAMED(a_kept_block_that_the_driver_will_not_free_stays_kept) {
     EXPECT_EQ(told_held(), kContext);
 }
 
-// A call that returns an error of earlier work has still had its own effect. A second call would act on what is not
-// curb's.
+// A call can return an error of earlier work and still have its effect: a second one would act on what is not curb's.
 SCENARIO_NAMED(nothing_is_done_twice_that_has_been_done_once) {
     constexpr int kEarlier = CUDA_ERROR_UNKNOWN;
     const CUcontext primary = start();

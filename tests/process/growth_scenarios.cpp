@@ -1,5 +1,4 @@
-// Growth in front of a program: allowances, waiting, and memory kept free for others. policy_shim_test.cpp sets the
-// policy of each scenario.
+// Growth: allowances, waiting, and memory kept free for others. policy_shim_test.cpp sets the policy of each scenario.
 
 #include <fcntl.h>
 #include <poll.h>

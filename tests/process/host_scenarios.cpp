@@ -1,4 +1,4 @@
-// What a program finds of curb around it: look-ups, live policies, refusals, errno, forks, NVML that does not list it.
+// How a program sees curb: look-ups, live policies, refusals, errno, forks, NVML that does not list the process.
 
 #include <dlfcn.h>
 #include <unistd.h>

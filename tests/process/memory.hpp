@@ -1,4 +1,4 @@
-// What the scenarios about memory share: ways to take it, and to fill a device up to the cap.
+// Helpers of the scenarios about memory: they allocate it, and fill a device up to the cap.
 #pragma once
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Memory that programs ask for by its size, under a cap: what the driver's books say, what is refused, what comes back.
+// Memory that programs request by its size, under a cap: the driver's books, refusals, and what comes back.
 
 #include "memory.hpp"
 

@@ -345,7 +345,7 @@ TEST_CASE("a nap that fails in the driver leaves the process as it was") {
     CHECK(program.finish() == 0);
 }
 
-TEST_CASE("a napping program that ends comes back first, and without room it ends all the same") {
+TEST_CASE("a napping program that ends comes back first, and without room it still ends") {
     const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
     const bool has_room = GENERATE(true, false);
     CAPTURE(has_room);

@@ -278,8 +278,7 @@ SCENARIO_NAMED(a_cache_comes_back_before_a_growth_step) {
     EXPECT_EQ(torch::figures().refused.load(), grows_first ? 0 : 1);
     EXPECT_EQ(in_log("may now hold"), grows_first ? 1 : 0);
     if (grows_first) return;
-    // For a request that still does not fit the allowance grows at once: curb never refuses a second attempt for
-    // pressure.
+    // If the request still does not fit, the allowance grows: curb never refuses a second attempt for pressure.
     EXPECT(torch::allocate(600 * MiB) != 0);
     EXPECT_EQ(torch::figures().refused.load(), 1);
     EXPECT_EQ(torch::figures().failed.load(), 0);

@@ -73,8 +73,7 @@ inline std::function<void()> becoming(uid_t user) {
     };
 }
 
-// Returns `wanted` as NAME=VALUE, with a PATH and a HOME. Of the test's own environment it takes only options of
-// sanitizers.
+// Returns `wanted` as NAME=VALUE, with a PATH and a HOME, and only the sanitizers' options of the test's environment.
 inline Words environment_of(Environment wanted) {
     wanted.emplace("PATH", "/usr/bin:/bin");
     wanted.emplace("HOME", "/nonexistent");

@@ -1,5 +1,4 @@
-// Runs programs under libcurb.so on the simulated driver, as a user would start them. Each exits with 1 if it found
-// something wrong.
+// Runs programs under libcurb.so on the simulated driver, as a user would. Each exits with 1 if something is wrong.
 
 #include <chrono>
 #include <deque>
@@ -242,7 +241,7 @@ TEST_CASE("without NVML a context counts 518 MiB, which is reported once") {
     CHECK(lines(outcome.err).size() == 2);  // and the refusal
 }
 
-TEST_CASE("NVML that hangs from the start delays no call for long, and the cap holds all the same") {
+TEST_CASE("NVML that hangs from the start delays no call for long, and the cap still holds") {
     std::deque<Job> jobs;
     std::map<std::string, Begun> begun;
     for (const std::string call : {"init", "processes", "memory"})

@@ -62,7 +62,7 @@ TEST_CASE("suspend and resume do not depend on the GPUs that the shell sees") {
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("suspend refuses what the driver cannot move, and the process runs on") {
+TEST_CASE("suspend refuses a process that the driver cannot move, and it runs on") {
     struct Case {
         const char *why;
         Environment program, curb;
@@ -154,7 +154,7 @@ TEST_CASE("without its record a process is resumed only with --bytes") {
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("suspend and resume say that the driver has given a process up") {
+TEST_CASE("suspend and resume report that the driver has given a process up") {
     const Machine machine;
     Program program(machine, {});
     REQUIRE(program.answers("hold 8192") == "held");

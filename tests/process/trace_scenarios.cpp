@@ -57,8 +57,7 @@ SCENARIO_NAMED(threads_trace_as_fast_as_they_can) {
             take_and_free(kTimes, 2 * MiB);
         });
     for (std::thread &thread : threads) thread.join();
-        // At exit the writer has half a second, which is too short on a busy machine. Sanitizers take ten times as
-        // long.
+        // The writer has half a second at exit, too short on a busy machine. Sanitizers take ten times as long.
 #ifdef CURB_SANITIZED
     std::this_thread::sleep_for(std::chrono::seconds(4));
 #else

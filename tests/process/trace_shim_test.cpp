@@ -229,7 +229,7 @@ TEST_CASE("when two threads change a figure at once, the last line has its final
     CHECK(stale == 0);
 }
 
-TEST_CASE("a trace has the stacks of large allocations, each behind its allocation, if the policy asks for them") {
+TEST_CASE("a trace has the stacks of large allocations, each after its allocation, if the policy asks for them") {
     for (const bool asked : {true, false}) {
         Job job;
         job.policy(R"({ "version": 1, "trace": { "file": "trace-%p.json")" +

@@ -62,7 +62,7 @@ inline ReadTrace read_trace(const fs::path &file) {
     return out;
 }
 
-// What a reader knows of one device after the events so far.
+// The books of one device by the events so far.
 struct Books {
     std::map<Kind, std::uint64_t> kinds;
     std::uint64_t held = 0;
