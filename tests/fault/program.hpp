@@ -99,9 +99,9 @@ class Program {
     void mend();
     // Checks that `cap` is in force: a request of its size is refused, and one of a third is granted.
     void cap_holds(Bytes cap);
-    // Asks curb over its socket for a release by these steps, and waits for its end; or sets a live cap.
+    // Asks curb over its socket for a release by these steps, and waits for its end.
     void release(const char *steps);
-    bool set_cap(const char *size);  // false if curb does not answer after a fault of the host
+    bool set_cap(const char *size);  // sets a live cap; false if curb does not answer after a fault of the host
     void problem(const std::string &text);
 
   private:

@@ -33,8 +33,7 @@ class Runs {
 
     // Makes every call of a way fail once with each of `codes`, in one process that keeps the device's context, in an
     // order that `seed` decides, for at most `most`. Tries each fault that shows an error again in a process of its
-    // own. An error that does not come again is due to the many runs: it is only printed. Returns how many faults were
-    // reached.
+    // own. An error that does not come again is due to the many runs, and only printed. Returns the faults reached.
     std::uint64_t sweep(const Way &way, bool others, const std::vector<int> &codes, std::chrono::seconds most,
                         std::uint64_t seed);
 
