@@ -10,8 +10,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "command" / "answers"
 
 
 def differences(answer: Any, example: Any, path: str = "$") -> Iterator[str]:
-    """Yields where the members or their types differ. null stands for a value of any type, and an empty list
-    for any items; else an item of a list needs one like it."""
+    """Yields where the members or their types differ. In the example null stands for any value, and an empty list
+    for any items; otherwise each item of a list needs one like it in the example."""
     if answer is None or example is None:
         return
     if type(answer) is not type(example) and not {type(answer), type(example)} <= {int, float}:
@@ -28,13 +28,13 @@ def differences(answer: Any, example: Any, path: str = "$") -> Iterator[str]:
 
 
 def faults(command: str, answer: Any) -> list[str]:
-    """Where an answer of `curb COMMAND --json` is like none of its examples."""
+    """Returns how an answer of `curb COMMAND --json` differs from the example that is most like it."""
     examples = json.loads((FOLDER / f"{command}.json").read_text())
     return min((list(differences(answer, one)) for one in examples), key=len)
 
 
 def merged(one: Any, other: Any) -> Any:
-    """An example like both, as far as there is one."""
+    """Returns an example that is like both; `one` if there is none."""
     if one is None:
         return other
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
@@ -43,7 +43,7 @@ def merged(one: Any, other: Any) -> Any:
 
 
 def shortened(items: list[Any]) -> list[Any]:
-    """As few examples as are like all of these."""
+    """Returns as few examples as possible, so that each item is like one of them."""
     kept: list[Any] = []
     for item in (merged(one, one) for one in items):
         for at, example in enumerate(kept):

@@ -1,4 +1,4 @@
-"""What `curb COMMAND --help` says, taken apart: for the man page and for the tests of both."""
+"""Parses `curb COMMAND --help`, for the manual pages and for the tests of both."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ class Command:
 
     @property
     def examples(self):
-        """The rows behind "Examples:"."""
+        """Returns the rows below "Examples:"."""
         for (kind, what), following in zip(self.notes, self.notes[1:]):
             if kind == "heading" and what == "Examples":
                 return following[1]
@@ -36,7 +36,7 @@ class Command:
             yield from command.all()
 
     def spellings(self):
-        """Each spelling of an option, and whether a value follows it: {"-h": False, "--cap": True}."""
+        """Returns each spelling of an option, with True if it takes a value: {"-h": False, "--cap": True}."""
         out = {}
         for left, _ in self.options:
             names, _, value = left.removesuffix("...").partition(" ")
@@ -45,7 +45,7 @@ class Command:
 
 
 def rows_of(lines):
-    """Indented lines: what begins in the first column, and what stands in the second or goes on there."""
+    """Splits indented lines into (first column, second column). A line without a first column continues the second."""
     rows = []
     for line in lines:
         begins = re.match(r"  (\S.*?)(?:  +(\S.*))?$", line)
@@ -89,7 +89,7 @@ def walk(ask, words):
 
 
 def misuse(command, words):
-    """What is wrong with these words behind a command, by its help; None: nothing."""
+    """Returns what is wrong with the words after a command, by its help; None if nothing is."""
     while command.commands and words[:1] != ["--version"]:
         if not words:
             return f"{command.name} alone"
@@ -118,7 +118,7 @@ def misuse(command, words):
 
 
 def commands_of(curb):
-    """`curb` and all below it."""
+    """Returns `curb` with all its commands."""
 
     def ask(words):
         run = subprocess.run([curb, *words[1:], "--help"], check=True, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""A simulated machine with processes on it, as tests look at one from outside."""
+"""A simulated machine and its processes, for tests that watch them from outside."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 MIB = 2**20
 CONTEXT = 518 * MIB
-"""What the simulated driver takes for a context."""
+"""Bytes of a context on the simulated driver."""
 PATIENCE_S = 60.0
-"""Until what should take milliseconds has failed: the machine may be busy."""
+"""The limit for what should take milliseconds: the machine may be busy."""
 
 
 class Process:
-    """A program that does what it is told line by line, as the one of tests/process/told_scenarios.cpp."""
+    """A program that takes commands, one a line, as that of tests/process/told_scenarios.cpp does."""
 
     def __init__(self, command: list[Any], environment: dict[str, str], **options: Any) -> None:
         # pylint: disable=consider-using-with
@@ -33,7 +33,7 @@ class Process:
         self.child.stdin.write(line + "\n")
 
     def line(self) -> str:
-        """The next that it says; empty: it says no more."""
+        """Returns its next line of output; empty at the end."""
         assert self.child.stdout
         return self.child.stdout.readline().rstrip("\n")
 
@@ -46,7 +46,7 @@ class Process:
         self.expect(answer)
 
     def ends(self) -> int:
-        """By itself: it is told no more."""
+        """Closes its input, and waits for its end. Returns its exit status."""
         assert self.child.stdin
         self.child.stdin.close()
         return self.child.wait(PATIENCE_S)
@@ -60,7 +60,7 @@ class Process:
 
 
 class Machine:
-    """Its state, a runtime directory and what its processes write, all in one folder; gone at the end of a `with`."""
+    """A folder with the machine's state, a runtime directory and its processes' files. A `with` deletes it at its end."""
 
     def __init__(self, build: Path, gpus: int = 1, memory: str = "80GiB", sanitizer: str = "") -> None:
         # pylint: disable=consider-using-with
@@ -95,7 +95,7 @@ class Machine:
         return file
 
     def under_curb(self, policy: dict[str, Any] | None = None, **more: str) -> dict[str, str]:
-        """The environment of a program under curb, with this policy."""
+        """Returns the environment of a program under curb, with this policy."""
         environment = self.bare | {"LD_PRELOAD": self.preload} | more
         if policy is not None:
             file = Path(tempfile.mkstemp(suffix=".json", dir=self.folder)[1])
@@ -103,7 +103,7 @@ class Machine:
         return environment
 
     def start(self, command: list[Any], environment: dict[str, str], **options: Any) -> Process:
-        """With its socket there, where it is under curb."""
+        """Starts a program and waits until it is ready; under curb, also for its control socket."""
         process = Process(command, environment, **options)
         self.processes.append(process)
         process.expect("ready")
@@ -112,11 +112,11 @@ class Machine:
         return process
 
     def told(self, environment: dict[str, str] | None = None) -> Process:
-        """A program of tests/process; under a cap of 8 GiB unless it is said how."""
+        """Starts the program of told_scenarios.cpp, by default under a cap of 8 GiB."""
         return self.start([self.build / "tests/scenarios", "does_what_it_is_told"], environment or self.under_curb(CURB_CAP="8GiB"))
 
     def wait_for_socket(self, pid: int) -> None:
-        """It comes a moment after the first use of CUDA."""
+        """Waits for a process's control socket, which comes a moment after its first use of CUDA."""
         deadline = time.monotonic() + PATIENCE_S
         while not any(name.startswith(f"{pid}-") and name.endswith(".sock") for name in self.sockets()):
             assert time.monotonic() < deadline, f"process {pid} has no socket"
@@ -137,7 +137,7 @@ class Machine:
         )  # fmt: skip
 
     def books(self, *options: str) -> list[dict[str, Any]]:
-        """By device: total, used, and by process what the simulated driver itself says that it holds."""
+        """Returns the simulated driver's books by device: total, used, and what each process holds."""
         done = subprocess.run(
             [self.build / "bin/curb-sim-books", *options, self.bare["CURB_SIM_STATE"]],
             capture_output=True, text=True, timeout=PATIENCE_S, check=True,
@@ -146,7 +146,7 @@ class Machine:
         return devices
 
     def held(self, *options: str) -> dict[tuple[int, int], dict[str, int]]:
-        """The same by (pid, device)."""
+        """Returns the books of each process by (pid, device)."""
         return {
             (process["pid"], number): process
             for number, device in enumerate(self.books(*options))

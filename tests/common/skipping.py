@@ -1,4 +1,4 @@
-"""What cannot be tried here is said in lines that scripts/test prints once more at its end, with the test's name."""
+"""Reports what cannot be tried here. scripts/test prints these lines again at its end, with the test's name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NoReturn
 
 
 def skipped(why: str) -> None:
-    """Of a part of a test."""
+    """Reports that a part of a test is skipped."""
     print(f"skipped: {why}", flush=True)
 
 
 def skip(why: str) -> NoReturn:
-    """Of all of it."""
+    """Reports that the whole test is skipped, and exits."""
     skipped(why)
     sys.exit(77)
 
@@ -25,5 +25,5 @@ class _Result(unittest.TextTestResult):
 
 
 def run_cases() -> None:
-    """unittest.main() for the file that calls it, whose own words are behind sys.argv[1] and none of unittest's."""
+    """Runs unittest.main() for the calling file, and keeps that file's own arguments from unittest."""
     unittest.main(argv=sys.argv[:1], testRunner=unittest.TextTestRunner(resultclass=_Result))

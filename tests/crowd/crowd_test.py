@@ -29,7 +29,7 @@ SECONDS = float(os.environ.get("CURB_CROWD_SECONDS", "15"))
 SEED = int(os.environ.get("CURB_CROWD_SEED", str(time.time_ns() % 1_000_000)))
 CROWD = 24
 CAPS = {"file": 3 * 1024, "traced": 2 * 1024, "variable": 4 * 1024}
-"""MiB, by kind; the rest has none."""
+"""In MiB, by kind; the other kinds have none."""
 KINDS = (*CAPS, "no cap", "without curb")
 # A command waits for a process that does not answer, and for its turn on a machine with few cores.
 PATIENCE_S = 20.0
@@ -150,7 +150,7 @@ class Crowd:
             self.expect(words[2] == "0", f"{member.kind}: {words[2]} calls fail with more than a refusal")
 
     def differences(self) -> list[str]:
-        """Between curb's figures and the machine's."""
+        """Returns the differences between curb's figures and the machine's."""
         answer = self.run("ps", ["ps", "--json"], {0})
         books = self.machine.held()
         ours = {member.pid for member in self.members} | self.ended | {pid for pid, _ in books}
@@ -160,7 +160,7 @@ class Crowd:
             for use in gpu["uses"]:
                 pid, real = use["pid"], books.get((use["pid"], number), {"bytes": 0, "managed": 0})
                 if pid not in ours:
-                    continue  # root sees the processes of everybody, and of other machines that are simulated here
+                    continue  # root sees the processes of all users, and of other simulated machines
                 seen.add((pid, number))
                 if (use["nvml"] or 0) != real["bytes"]:
                     out.append(f"{pid} on {number}: nvml {use['nvml']}, books {real}")
@@ -194,7 +194,7 @@ class Crowd:
         self.expect(len(sockets) == capped, f"{len(sockets)} sockets for {capped} processes: dead ones stay")
 
     def read_traces(self) -> None:
-        """Also those of killed processes."""
+        """Reads the traces, also those of killed processes."""
         traces = sorted(self.machine.folder.glob("trace-*.json"))
         for trace in traces[:8]:
             if trace.stat().st_size == 0:

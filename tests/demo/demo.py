@@ -2,7 +2,7 @@
 
     demo.py --build BUILD_DIRECTORY [--gpu UUID] --directory SCRATCH
 
-Every figure is read from outside the process. Exits 1 when one of them is not what it must be.
+Reads every figure from outside the process. Exits with 1 if a figure is wrong.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Program:
         return held
 
     def answer(self, word):
-        """The program's next line, which must begin with `word`, as a dictionary."""
+        """Returns the program's next line, which must begin with `word`, as a dictionary."""
         line = self.process.stdout.readline()
         if not line.startswith(word):
             self.process.kill()
@@ -76,7 +76,7 @@ class Program:
         return int(self.ask("memory", "memory")["total"])
 
     def wait_until(self, condition):
-        """Whether it came true, and after how many ms."""
+        """Returns whether the condition became true, and after how many ms."""
         start = time.monotonic()
         while not condition():
             if time.monotonic() - start > PATIENCE:
@@ -181,7 +181,7 @@ def released(program):
     program.process.send_signal(signal.SIGUSR1)
     came, after_ms = program.wait_until(lambda: program.held() <= before - GIB)
     time_taken = f" within {after_ms:.0f} ms" if came else ""
-    # The release may still be at work: its line in the log is its end.
+    # The release may still be running: it ends with its line in the log.
     program.wait_until(lambda: last_log_line(program, "released "))
     after = program.held()
     row("after SIGUSR1", after)

@@ -1,4 +1,4 @@
-"""What a process holds of GPU 0, read from outside the process: the simulated machine's books, or NVML."""
+"""Reads from outside a process what it holds of GPU 0: by the simulated machine's books, or by NVML."""
 
 import ctypes
 import json
@@ -14,7 +14,7 @@ class SimulatedMachine:
     def held(self, pid):
         answer = subprocess.run(self.command, capture_output=True, text=True)
         if answer.returncode != 0:
-            return 0  # the machine is made by the first program that uses it
+            return 0  # the first program that uses the machine makes it
         for process in json.loads(answer.stdout)["devices"][0]["processes"]:
             if process["pid"] == pid:
                 return process["bytes"]
@@ -61,5 +61,5 @@ class Gpu:
                 return process.bytes
         if count.value == 0:
             return 0
-        # Inside a container NVML names other pids than ours: then what the whole device has more in use than before.
+        # In a container NVML has other PIDs than ours. Then use the growth of what is in use on the whole device.
         return max(0, self.memory().used - self.used_before)

@@ -2,10 +2,10 @@
 
 Reads commands from stdin, like a notebook:  fit STEPS | memory | quit. The batch has 256 samples, or as many as its
 argument says.
-It does with memory what frameworks do: segments of cuMemAlloc that are kept when they are freed (PyTorch's allocator),
-activations in a stream-ordered pool that keeps everything (cudaMallocAsync), and, out of memory, it drops its cache and
-tries again, then halves the micro-batch. The arithmetic is a linear regression on the host, sample by sample, so the loss
-is the same to the last digit however the batch is cut.
+It uses memory as frameworks do. It keeps freed segments of cuMemAlloc (PyTorch's allocator) and takes activations from a
+stream-ordered pool that keeps everything (cudaMallocAsync). Out of memory, it frees its cache and tries again, then halves
+the micro-batch. The arithmetic is a linear regression on the host, sample by sample, so the loss is the same to the last
+digit however the batch is cut.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ RELEASE_THRESHOLD = 4
 BATCH, LAYERS, FEATURES = int(sys.argv[1]) if len(sys.argv) > 1 else 256, 8, 64
 ACTIVATION = 2 * MIB  # of a sample in each layer: 4 GiB for a batch of 256
 WORKSPACE = 256 * MIB
-LAYER_TIME = 0.002  # s that a GPU would take, so that it can be watched
+LAYER_TIME = 0.002  # seconds, as a GPU would take, so that the run can be watched
 
 driver = ctypes.CDLL("libcuda.so.1")
 
@@ -36,7 +36,7 @@ def call(name, *arguments):
 
 
 def allocated(name, size, *more):
-    """A pointer from cuMemAlloc or cuMemAllocAsync."""
+    """Returns a pointer from cuMemAlloc or cuMemAllocAsync. Out of memory, frees the cache and tries again."""
     pointer = ctypes.c_uint64()
     try:
         call(name, ctypes.byref(pointer), ctypes.c_size_t(size), *more)
@@ -58,7 +58,7 @@ model = [allocated("cuMemAlloc_v2", 256 * MIB) for _ in range(4)]  # weights, gr
 
 
 def samples():
-    """Inputs and targets, the same in every run."""
+    """Returns inputs and targets, the same in every run."""
     out = []
     for number in range(BATCH):
         state, x = (number * 2654435761 + 1) % 2**32, []
@@ -74,7 +74,7 @@ weights = [0.0] * FEATURES
 
 
 def forward_backward(micro_batch):
-    """Takes the memory of one micro-batch: each layer's activations on the way there, freed on the way back."""
+    """Allocates each layer's activations of a micro-batch on the way forward, and frees them on the way back."""
     workspace = cached.pop() if cached else allocated("cuMemAlloc_v2", WORKSPACE)
     activations = []
     try:

@@ -52,7 +52,7 @@ def fit(steps):
     print(f"fitted steps={steps} micro_batch={micro_batch} out_of_memory={refused} loss={loss:.17g}")
 
 
-# One small step first, before memory is full: what cuBLAS takes for itself then has no error that PyTorch takes for its own.
+# A small step first, while there is memory: later an allocation of cuBLAS's own may fail, which PyTorch takes for its own.
 nn.functional.mse_loss(model(torch.zeros(1, WIDTH, device=device)), torch.zeros(1, 1, device=device)).backward()
 optimizer.zero_grad(set_to_none=True)
 torch.cuda.synchronize()

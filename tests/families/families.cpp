@@ -12,14 +12,14 @@ namespace families {
 
 namespace {
 
-// An error of any call after the one that takes memory is no refusal.
 CUresult first_error(std::initializer_list<CUresult> results) {
     for (const CUresult result : results)
         if (result != CUDA_SUCCESS) return result;
     return CUDA_SUCCESS;
 }
+// Only the call that allocates may be refused: of any other call out-of-memory is an error.
 CUresult no_refusal(CUresult result) { return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_ERROR_UNKNOWN : result; }
-// After a refusal, `ended` is the result of the calls that undo what was made before it.
+// Returns the refusal, or the error of the calls that undo what was made before it.
 CUresult refused(CUresult result, CUresult ended) { return ended == CUDA_SUCCESS ? result : no_refusal(ended); }
 
 Bytes round_up(Bytes bytes, Bytes unit) { return (bytes + unit - 1) / unit * unit; }
@@ -64,7 +64,7 @@ CUresult free_host(const Use &use, const Block &block) { return CU(cuMemFreeHost
 
 // --- arrays of floats
 
-// Narrow ones share granules; the height of a wide one of 512 MiB is within the limits of the driver.
+// Narrow arrays share granules. The height of a wide one of 512 MiB is within the driver's limits.
 std::size_t width_for(Bytes bytes) { return bytes > 64 * kMiB ? 8192 : 512; }
 std::size_t height_for(Bytes bytes) { return round_up(bytes, 4 * width_for(bytes)) / (4 * width_for(bytes)); }
 
@@ -73,7 +73,7 @@ CUresult take_array(const Use &use, Block &block) {
     block.bytes = 4 * shape.Width * shape.Height;
     return CU(cuArrayCreate_v2, &block.array, &shape);
 }
-// The driver rounds the depth up to 16 layers, of which 16 of these are 1 MiB.
+// The driver rounds the depth up to a multiple of 16 layers; 16 of these layers are 1 MiB.
 CUresult take_cube(const Use &use, Block &block) {
     block.bytes = round_up(block.bytes, kMiB);
     const CUDA_ARRAY3D_DESCRIPTOR shape{128, 128, 16 * block.bytes / kMiB, CU_AD_FORMAT_FLOAT, 1, 0};
@@ -108,13 +108,13 @@ CUresult unmap(const Use &use, const Block &block) {
 }
 
 CUresult take_mapping(const Use &use, Block &block) { return map(use, block, CU_MEM_HANDLE_TYPE_NONE); }
-// In both orders: the memory goes back with the last of handle and mapping.
+// Releases handle and mapping in either order: the memory goes back with the last of them.
 CUresult give_mapping(const Use &use, const Block &block) {
     const CUresult early = use.random % 2 ? CU(cuMemRelease, block.handle) : CUDA_SUCCESS;
     return first_error({early, unmap(use, block), use.random % 2 ? CUDA_SUCCESS : CU(cuMemRelease, block.handle)});
 }
 
-// The handle is released right after the mapping, as ggml and NCCL do it: the mapping alone keeps the memory.
+// Releases the handle right after the mapping, as ggml and NCCL do: the mapping alone keeps the memory.
 CUresult take_mapping_alone(const Use &use, Block &block) {
     if (const CUresult result = take_mapping(use, block)) return result;
     return no_refusal(CU(cuMemRelease, block.handle));
@@ -177,7 +177,7 @@ CUmemPoolProps pool_at(CUmemAllocationType type, CUmemLocation location) {
     return properties;
 }
 
-// A block of a pool that ends with it, before or after it.
+// Allocates from a new pool, which is destroyed before or after its block.
 CUresult take_from_new_pool(const Use &use, Block &block, CUmemPoolProps properties) {
     if (const CUresult made = CU(cuMemPoolCreate, &block.pool, &properties)) return no_refusal(made);
     const CUresult result = take_from(use, block, block.pool);
@@ -241,7 +241,7 @@ CUresult destroy_graph(const Use &use, const Block &block) {
     return first_error({CU(cuGraphExecDestroy, block.executable), CU(cuGraphDestroy, block.graph)});
 }
 
-// A graph with a node that allocates, and with `freed` another that frees.
+// Makes a graph with a node that allocates and, with `freed`, a node that frees.
 CUresult make_graph(const Use &use, Block &block, bool freed) {
     CUDA_MEM_ALLOC_NODE_PARAMS parameters;
     std::memset(&parameters, 0, sizeof parameters);
@@ -269,7 +269,7 @@ CUresult instantiate(const Use &use, Block &block) {
     return no_refusal(CU(cuGraphInstantiateWithFlags, &block.executable, block.graph, 0));
 }
 
-// What the launch allocates is the program's.
+// The memory that the launch allocates belongs to the program.
 template <Form form>
 CUresult take_graph(const Use &use, Block &block) {
     if (const CUresult result = make_graph(use, block, false)) return result;
@@ -326,7 +326,7 @@ CUresult take_captured(const Use &use, Block &block) {
     return refused(result, first_error({gone, destroy_graph(use, block)}));
 }
 
-// A capture that is still under way.
+// Allocates in a capture, which stays in progress.
 CUresult capture_allocation(const Use &use, Block &block) {
     if (const CUresult result = begin_capture(use, block)) return result;
     return no_refusal(CU(cuMemAllocAsync, &block.pointer, block.bytes, block.stream));
@@ -335,7 +335,7 @@ CUresult take_open_capture(const Use &use, Block &block) {
     const std::shared_lock lock(captures());
     return capture_allocation(use, block);
 }
-// With a stream forked into it and destroyed it cannot succeed any more.
+// A capture fails once a stream that was forked into it is destroyed.
 CUresult take_broken_capture(const Use &use, Block &block) {
     const std::shared_lock lock(captures());
     if (const CUresult result = capture_allocation(use, block)) return result;
@@ -369,8 +369,8 @@ CUresult give_context(const Use &use, const Block &block) {
     return first_error({result, CU(cuCtxDestroy_v2, block.context)});
 }
 
-// A green context, and a block that is allocated in it, which is the primary context's. What it takes itself stays
-// until that one goes.
+// A green context, and a block allocated in it, which belongs to the primary context. The memory that the green context
+// itself takes also stays until the primary context ends.
 CUresult take_green(const Use &use, Block &block) {
     CUdevResource all{}, group{};
     unsigned groups = 1;
@@ -394,8 +394,8 @@ CUresult give_green(const Use &use, const Block &block) {
     return first_error({free_plainly(use, block), CU(cuGreenCtxDestroy, block.green)});
 }
 
-// Every thread that the device can hold has a stack. Sets `each` to what is to be added to it, so that all of them take
-// the bytes of the block, and those to that.
+// Every thread that the device can hold has a stack. Sets `each` to the bytes to add to each stack, so that all
+// together take at least the bytes of the block, and sets these to the sum.
 constexpr std::size_t kDefaultStack = 1024;
 CUresult divide(const Use &use, Block &block, Bytes &each) {
     int processors = 0;
@@ -413,14 +413,14 @@ CUresult take_stack(const Use &use, Block &block) {
 }
 CUresult give_stack(const Use &use, const Block &) { return CU(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, kDefaultStack); }
 
-// With a global array.
+// A module with a global array.
 CUresult take_module(const Use &use, Block &block) {
     block.bytes = round_up(block.bytes, kMiB);
     return CU(cuModuleLoadData, &block.module, global_ptx(block.bytes / kMiB).c_str());
 }
 CUresult unload_module(const Use &use, const Block &block) { return CU(cuModuleUnload, block.module); }
 
-// It is loaded with the first question for what is in it.
+// The driver loads a library with the first query for its contents.
 CUresult take_library(const Use &use, Block &block) {
     block.bytes = round_up(block.bytes, kMiB);
     const std::string image = global_ptx(block.bytes / kMiB);

@@ -27,7 +27,7 @@ namespace families {
 using Bytes = std::uint64_t;
 inline constexpr Bytes kKiB = 1 << 10, kMiB = 1 << 20;
 
-// How a suite makes the calls of take and give. This one calls the function that the program is linked with.
+// How a suite makes the calls of take and give. The base class calls the function that the program is linked with.
 class Calls {
   public:
     Calls() = default;
@@ -40,7 +40,7 @@ class Calls {
     }
 };
 
-// What a thread uses on one device.
+// The context, streams and pools that a thread uses on one device.
 struct Place {
     static constexpr int kStreams = 5, kPools = 3;
 
@@ -49,7 +49,7 @@ struct Place {
     CUstream streams[kStreams] = {};  // the null stream, those of all threads, and the thread's own
     CUmemoryPool pools[kPools] = {};  // the default pool, one that keeps everything, and one of the thread's own
 };
-// A place on the device whose context is current: one stream, and its pools if it is to have any.
+// Makes a place on the device whose context is current: one stream, and pools if `with_pools`.
 Place make_place(Calls &calls, int device, bool with_pools = true);
 void end_place(Calls &calls, const Place &place);
 
@@ -88,25 +88,25 @@ struct Use {
     }
 };
 
-// A call of the driver where a `use` is at hand.
+// Calls the driver through the `use` in scope.
 #ifdef FAMILIES_WITHOUT_DRIVER
 #define CU(function, ...) use.call(#function, static_cast<decltype(&::function)>(nullptr) __VA_OPT__(, ) __VA_ARGS__)
 #else
 #define CU(function, ...) use.call(#function, &::function __VA_OPT__(, ) __VA_ARGS__)
 #endif
 
-// Why some programs have to do without a family.
+// Properties for which some programs leave a family out.
 enum class Trait {
     none,
     stream_ordered,  // of a pool, which may grow for a moment although its idle memory would do (decision 0004)
     managed,         // keeps a process from being suspended, and NVML counts it for no process
     code,            // curb knows its size only once it is loaded
-    context,         // few have room
+    context,         // only a few fit under a cap
     whole_context,   // one setting of a context for all its threads
     open_capture,    // fails when another thread waits for the context
 };
 
-// What ends a block, beside the program that gives it back.
+// What ends a block if the program does not free it.
 enum class EndsWith { nothing, its_context, primary_context };
 
 // What the device loses by a block.
@@ -115,12 +115,12 @@ enum class Takes {
     bytes,       // exactly its bytes
     granules,    // its bytes, rounded up to 2 MiB
     pool_units,  // rounded up to 32 MiB
-    measured,    // contexts and code: only the device tells
+    measured,    // contexts and code: only a measurement shows it
 };
 
-// What is the same for several families.
+// Properties that several families share.
 struct Memory {
-    std::string_view kind = {};  // in the books, "plain"; empty: several, or none
+    std::string_view kind = {};  // in the books, as "plain"; empty: several kinds, or none
     Takes takes;
     EndsWith ends_with = EndsWith::nothing;
     Trait trait = Trait::none;
@@ -131,24 +131,24 @@ struct Family {
     const char *name;
     const char *entry;  // the export that the row is about
     Memory memory;
-    unsigned weight;  // how often it is drawn at random, beside the others
+    unsigned weight;  // how often it is drawn at random, relative to the others
     CUresult (*take)(const Use &use, Block &block);
     CUresult (*give)(const Use &use, const Block &block);
     const char *refuses = nullptr;  // the export that is refused at the cap; null: `entry`
 
     [[nodiscard]] bool is_refused_by(std::string_view call) const { return call == (refuses ? refuses : entry); }
-    // What to ask for as the nth block (from 0) of `piece` bytes, so that each takes as much more.
+    // Returns the bytes to request for the nth block (from 0), so that each block takes `piece` bytes more.
     [[nodiscard]] Bytes nth(unsigned n, Bytes piece) const { return memory.shares ? (n + 1) * piece : piece; }
 };
 
 std::span<const Family> families();
-// Null: none has this name.
+// Returns null if no family has this name.
 const Family *find(std::string_view name);
 
-// What the device loses by a block of so many bytes, where a rule tells it.
+// Returns the bytes that the device loses by a block of this size; 0 if that is nothing or only measured.
 Bytes taken(const Family &family, Bytes bytes);
 
-// Held, shared, while a thread captures: no other may wait for the context meanwhile, which would break the capture.
+// A thread holds it shared while it captures: a wait for the context in another thread would break the capture.
 std::shared_mutex &captures();
 
 }  // namespace families

@@ -1,5 +1,5 @@
-// Kernels as PTX, which the driver compiles for the GPU that is there. The comment lines tell the simulated driver,
-// which reads no code, what the module takes.
+// Kernels as PTX, which the driver compiles for its GPU. The comment lines have the module's sizes, for the simulated
+// driver, which reads no code.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ inline std::string mark_ptx() {
 )";
 }
 
-// `frame` has so many bytes of local memory a thread, at indices that no compiler can know.
+// `frame` uses so many bytes of local memory a thread, at indices that no compiler can know.
 inline std::string frame_ptx(std::size_t bytes) {
     const std::string size = std::to_string(bytes);
     return "// curb-sim-module code=2MiB\n// kernel frame local=" + size + R"(

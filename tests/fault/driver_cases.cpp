@@ -1,4 +1,4 @@
-// What errors of the driver once did to programs under curb that a single failing call (driver_faults) does not show.
+// Errors of the driver that once harmed programs under curb. One failing call, as in driver_faults, does not show them.
 //
 //   LD_PRELOAD=libcurb.so driver_cases [CASE]
 #include "contract/images.hpp"
@@ -42,7 +42,7 @@ WAY(a_capture_goes_on_when_its_end_is_refused, kKeeps) {
     fail("cuStreamEndCapture", 1, CUDA_ERROR_NOT_PERMITTED);
     p.call("cuStreamEndCapture", CUDA_ERROR_NOT_PERMITTED, [&] { return cuStreamEndCapture(stream, &graph); });
     DO(cuStreamEndCapture, stream, &graph);
-    // Were there captures less than none, the next one would not be seen, and curb would wait for work and break it.
+    // If the count of captures were -1, curb would not see the next one, wait for work, and break it.
     DO(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     p.release(R"(["pools"])");
     DO(cuStreamEndCapture, stream, &graph);
@@ -58,7 +58,7 @@ WAY(a_capture_ends_when_it_is_told_late_that_it_is_one, kKeeps) {
     DO(cuMemAlloc_v2, &block, 64 * MiB);
     DO(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     fail("cuStreamIsCapturing");
-    DO(cuMemAllocAsync, &node, MiB, stream);  // nothing that breaks the capture
+    DO(cuMemAllocAsync, &node, MiB, stream);  // must not break the capture
     DO(cuMemFreeAsync, node, stream);
     fail("cuStreamIsCapturing");
     DO(cuStreamEndCapture, stream, &graph);

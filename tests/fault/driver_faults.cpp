@@ -1,14 +1,14 @@
-// Every call that reaches the driver while programs run under curb fails once, the program's own and curb's, with each
-// of several codes: the program sees the driver's error, or none that it would not see without curb; it can try again;
-// and the books are the driver's, and those of a run without a fault.
+// Makes every call that reaches the driver under curb fail once, the program's and curb's, with each of several codes.
+// The program must see the driver's error, or no error that it would not see without curb, and can try again. The books
+// must be the driver's, and those of a run without a fault.
 //
 //   LD_PRELOAD=libcurb.so driver_faults [WAY [CALL CODE [others]]]
-//   LD_PRELOAD=libcurb.so driver_faults --sweep WAY SECONDS     in one process, for so long at the most
-//   driver_faults --list                                        the ways
+//   LD_PRELOAD=libcurb.so driver_faults --sweep WAY SECONDS     sweeps in one process, for so long at the most
+//   driver_faults --list                                        prints the ways
 //
-// Without arguments each way is swept, in one process that keeps CUDA; then faults are tried in processes of their own,
-// in which CUDA begins: all of the_start, and of the other ways as many as the matrix wants. They are taken in random
-// order, which CURB_SEED repeats.
+// Without arguments it sweeps each way in one process that keeps CUDA. Then it tries faults in processes of their own,
+// in which CUDA begins: all of the_start, and as many of the other ways as the matrix wants, in random order, which
+// CURB_SEED repeats.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -89,11 +89,11 @@ WAY(captures, R"({"version": 1, "gpu": {"*": {"cap": "2GiB", "cache": {"max": "5
     DO(cuGraphInstantiateWithFlags, &executable, graph, 0);
     DO(cuGraphLaunch, executable, stream);
     DO(cuStreamSynchronize, stream);
-    // Another one ends with its stream; one that never was ends nothing.
+    // Another capture ends with its stream. The end of a capture that never began must change nothing.
     DO(cuStreamBeginCapture_v2, left, CU_STREAM_CAPTURE_MODE_RELAXED);
     DO(cuStreamDestroy_v2, left);
     p.call("cuStreamEndCapture", CUDA_ERROR_ILLEGAL_STATE, [&] { return cuStreamEndCapture(stream, &none); });
-    // No capture is in progress, so a freed block is kept, and a pool is waited for when it is released.
+    // No capture is in progress, so curb keeps a freed block, and a release waits for the pools.
     DO(cuMemFree_v2, plain);
     p.read_books();
     p.mend();

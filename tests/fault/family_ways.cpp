@@ -1,4 +1,4 @@
-// A way for each family of memory (tests/families): two blocks, a third that the cap refuses, and both given back.
+// A way for each family of memory (tests/families): allocates two blocks, is refused a third, and frees both.
 #include <algorithm>
 
 #include "families.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr const char *kRoomForContexts = R"({"version": 1, "gpu": {"*": {"cap": "4GiB"}}})";
 
-// Each call is tried again after an error, and judged. `refusing`: of a block that is beyond the cap.
+// Judges each call, and tries it again after an error. `refusing` is the family of a block that the cap must refuse.
 class Judged final : public families::Calls {
   public:
     explicit Judged(Program &program) : program_(program) {}
@@ -52,7 +52,7 @@ void go_through(Program &p, const families::Family &family) {
     p.cap_holds(4 * GiB);
 }
 
-// A capture that fails is another one afterwards: driver_ways.cpp has what does not depend on that.
+// Without open captures: after an error the program has another capture. driver_ways.cpp has captures.
 const bool kAdded = [] {
     for (const families::Family &family : families::families())
         if (family.memory.trait != families::Trait::open_capture)

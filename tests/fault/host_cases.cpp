@@ -1,4 +1,4 @@
-// What a host without memory once did to programs under curb, a case each.
+// Ways in which a host without memory once harmed programs under curb.
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
@@ -10,7 +10,7 @@ using namespace fault;
 
 namespace {
 
-// Allocations of the library fail from here on, or only the next one that this thread makes, until it ends.
+// During its lifetime allocations of the library fail, or only the next one of this thread.
 class WithoutMemory {
   public:
     explicit WithoutMemory(bool next_alone = false) {
@@ -108,7 +108,7 @@ WAY(a_graph_is_launched_or_refused_without_memory, kCapped) {
 
 WAY(a_release_that_lacks_memory_is_done_when_there_is_some, kCapped) {
     p.start();
-    p.release(R"(["pools"])");  // the control thread has what it needs
+    p.release(R"(["pools"])");  // the control thread has allocated what it needs
     {
         const WithoutMemory none;
         for (int i = 0; i < 20; ++i) {

@@ -1,6 +1,6 @@
-// Each allocation within libcurb.so, and each call that it makes to the system, fails once, then from there on for a
-// while: the program runs on as without curb, or is refused (CUDA_ERROR_OUT_OF_MEMORY); its cap is kept; and once there
-// is memory again, curb works again.
+// Makes each allocation within libcurb.so, and each of its system calls, fail once, then from there on for a while. The
+// program must run on as without curb, or be refused (CUDA_ERROR_OUT_OF_MEMORY); its cap must hold; and once there is
+// memory again, curb must work again.
 //
 //   LD_PRELOAD=libcurb.so host_faults allocations|calls [WAY [CALL NUMBER [lasting]]]
 #include <cstdio>
@@ -16,7 +16,7 @@ using namespace fault;
 
 namespace {
 
-constexpr int kErrors = 5;  // as many as a call of the system may give, at the most
+constexpr int kErrors = 5;  // the most that interposed.cpp has for one system call
 
 }  // namespace
 

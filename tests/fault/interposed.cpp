@@ -45,7 +45,7 @@ bool is_librarys(const void *caller) noexcept {
            address < library_end.load(std::memory_order_relaxed);
 }
 
-// Whether this call of `name` is to fail.
+// True if this call of `name` must fail.
 bool strikes(Kind kind, const char *name, const void *caller) noexcept {
     if (!planned.counting.load(std::memory_order_relaxed) || planned.kind != static_cast<int>(kind) ||
         !is_librarys(caller) || (planned.of_planner && !is_planner))
@@ -113,7 +113,7 @@ using fault::strikes;
 
 #define CURB_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Allocations. glibc has them under these names too, which nobody stands in front of.
+// The allocating functions of glibc under its own names, which are not interposed.
 extern "C" {
 void *__libc_malloc(std::size_t bytes);
 void *__libc_calloc(std::size_t count, std::size_t bytes);
@@ -143,7 +143,7 @@ CURB_EXPORT void *aligned_alloc(std::size_t alignment, std::size_t bytes) {
     return FAILS_TO_ALLOCATE("aligned_alloc") ? none() : __libc_memalign(alignment, bytes);
 }
 
-// Calls of the system, and functions of libc that make some: what they return when they fail, and with which errors.
+// System calls, and functions of libc that make some, with what they return on failure and their errors.
 #define SYSTEM_CALL(type, name, parameters, arguments, failure, ...)                    \
     CURB_EXPORT type name parameters {                                                  \
         if (strikes(Kind::system_call, #name, __builtin_return_address(0))) {           \
@@ -240,7 +240,7 @@ RETURNS_ERROR(pthread_create, (pthread_t * thread, const pthread_attr_t *attribu
               (thread, attributes, body, data), EAGAIN)
 RETURNS_ERROR(getpwuid_r, (uid_t user, passwd *out, char *room, std::size_t bytes, passwd **found),
               (user, out, room, bytes, found), EMFILE, ENOMEM, EIO)
-// It is closed all the same, as Linux does it.
+// Closes the descriptor before it fails, as Linux does.
 CURB_EXPORT int close(int fd) {
     static const auto next = real(static_cast<int (*)(int)>(nullptr), "close");
     if (!strikes(Kind::system_call, "close", __builtin_return_address(0))) return next(fd);

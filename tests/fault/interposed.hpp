@@ -1,6 +1,5 @@
-// What libcurb.so asks of libc, failed one after the other: this program stands in front of libc for it. A call counts
-// by its return address, so that those of libstdc++ within libcurb.so are among them and those of everybody else are
-// not.
+// Makes calls of libcurb.so to libc fail, one after the other: this program interposes the functions. A call counts if
+// its return address is in libcurb.so, which includes the libstdc++ within it and excludes all other callers.
 #pragma once
 
 #include "program.hpp"
@@ -9,15 +8,15 @@ namespace fault {
 
 enum class Kind { allocation, system_call };
 
-// Finds libcurb.so. False: it is not loaded. Before anything is planned.
+// Finds libcurb.so. Call it before plan(). False if libcurb.so is not loaded.
 bool find_library();
 
-// Fault::code: of the errors that a system call may give, the one of this number.
+// Fault::code is the number of an error in the system call's list.
 class HostCalls final : public Injector {
   public:
     explicit HostCalls(Kind kind) : kind_(kind) {}
     void plan(const Fault &fault) override;
-    // The next one fails that the calling thread makes; those of other threads do not.
+    // Makes the next call of the calling thread fail, and none of other threads.
     void plan_next_of_this_thread();
     void pause(bool pause) override;
     const char *failed() override;

@@ -1,4 +1,4 @@
-// What a policy, a release and others do to a program's requests.
+// Ways with a policy that changes requests: kept blocks, pools, growth, releases, live caps and a trace.
 #include "ways.hpp"
 
 using namespace fault;
@@ -40,7 +40,7 @@ WAY(kept_blocks, R"({"version": 1, "gpu": {"*": {"cap": "2GiB", "cache": {"max":
     DO(cuMemFree_v2, block);
     DO(cuMemFree_v2, other);
     DO(cuMemFree_v2, small);
-    // There is room for it without what is kept.
+    // It fits only without the kept blocks.
     DO(cuMemAlloc_v2, &large, 1300 * MiB);
     p.read_books();
     CUdeviceptr second = take(p, 40 * MiB);
@@ -86,7 +86,7 @@ WAY(idle_memory_of_a_pool_at_the_cap, kCapped) {
     DO(cuMemAllocAsync, &pooled, 1024 * MiB, nullptr);
     DO(cuMemFreeAsync, pooled, nullptr);
     DO(cuCtxSynchronize);
-    // Served out of what the pool has, then by taking that away from it.
+    // The pool serves the next request from its idle memory. Then curb trims it for a plain request.
     DO(cuMemAlloc_v2, &plain, 300 * MiB);
     DO(cuMemAllocAsync, &pooled, 900 * MiB, nullptr);
     DO(cuMemFreeAsync, pooled, nullptr);

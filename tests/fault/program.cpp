@@ -102,13 +102,13 @@ void Program::judge(const char *name, CUresult expected, CUresult result, const 
                 ")");
     };
     if (!injector_.is_of_driver() && failed && result == CUDA_ERROR_OUT_OF_MEMORY) return;
-    // Within these curb makes calls of the same name: of a twin of an array, to ask which context is the primary one,
-    // of blocks that it keeps.
+    // Within these curb makes calls of the same name: to create a twin of an array, to free kept blocks, and to find
+    // out which context is the primary one.
     constexpr std::string_view kBoth[] = {"cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuMemFree_v2",
                                           "cuDevicePrimaryCtxRelease_v2"};
     if (result == expected && std::find(std::begin(kBoth), std::end(kBoth), name) != std::end(kBoth)) return;
     if (result == expected) {
-        // Out of memory is answered by giving back what there is, and by a second call.
+        // After out-of-memory curb frees what it can and calls again.
         if (own && result != code && code != CUDA_ERROR_OUT_OF_MEMORY) said("though the driver has refused it");
         return;
     }
@@ -143,8 +143,8 @@ CUcontext Program::start() {
 
 Books Program::read_books() {
     const Unobserved unobserved(injector_);
-    // The driver may have taken or given back memory of its own: a cap looks at the device again, here as before a
-    // program's next request. Without a cap a release does.
+    // The driver may have taken or given back memory of its own. Under a cap these calls make curb measure again, as
+    // before a program's next request. Without a cap a release does.
     std::size_t free = 0, total = 0, stack = 0;
     CUcontext current = nullptr;
     if (cuCtxGetCurrent(&current) == CUDA_SUCCESS && current) {
@@ -222,7 +222,7 @@ bool Program::set_cap(const char *size) {
 }
 
 std::string difference(const Trial &trial, const Report &clean, const Report &faulted) {
-    // A block that could not be seen finished is freed instead of kept; in the end none is kept.
+    // curb frees a block that it could not see finished, instead of keeping it. At the end it keeps none.
     const bool keeps = std::strstr(trial.way->policy, "cache") != nullptr;
     for (std::size_t i = keeps ? clean.books_read - 1 : 0; i < clean.books_read; ++i)
         if (!alike(clean.books[i], faulted.books[i]))

@@ -1,6 +1,6 @@
-// A CUDA program that something fails under, once in each run: a call of the driver, an allocation or a system call
-// within libcurb.so. It does what programs do (ways.hpp), tries again what failed, and notes what must not be: an error
-// that it would not see without curb, a driver's error that it does not see, books that do not balance.
+// A CUDA program in which one thing fails in each run: a call of the driver, or an allocation or a system call within
+// libcurb.so. It does what programs do (ways.hpp), repeats calls that failed, and records what must not happen: an
+// error that it would not see without curb, a driver's error that it does not see, books that do not balance.
 #pragma once
 
 #include <array>
@@ -18,52 +18,52 @@ using Bytes = std::uint64_t;
 inline constexpr Bytes KiB = 1ULL << 10, MiB = 1ULL << 20, GiB = 1ULL << 30;
 inline constexpr std::size_t kMostBooks = 4;  // readings of one run
 
-// What is to fail in one run.
+// The fault of one run.
 struct Fault {
-    std::uint64_t call = 0;  // the k-th from the start of CUDA on; 0: none, they are counted
+    std::uint64_t call = 0;  // fails, counted from the start of CUDA; 0: none, calls are only counted
     int code = 0;            // CUresult or errno
-    bool others = false;     // of threads that are not the program's
+    bool others = false;     // a call of threads that are not the program's
     bool lasting =
-        false;  // of the host: and all that follow, until it is said to be over or a call was refused a few times
+        false;  // of the host: all later calls fail too, until mend() or until a call was refused a few times
 };
 
-// How it is brought about.
+// Makes calls fail.
 class Injector {
   public:
     Injector() = default;
     Injector(const Injector &) = delete;
     Injector &operator=(const Injector &) = delete;
     virtual ~Injector() = default;
-    virtual void plan(const Fault &fault) = 0;  // counted from here on, on the calling thread
-    virtual void pause(bool pause) = 0;         // what the test itself asks is neither counted nor failed
-    virtual const char *failed() = 0;           // what was failed; null: nothing yet
-    virtual std::uint64_t calls() = 0;          // counted
-    // The program is to see it, if it was its own call; else curb may refuse what it has no memory for, and may do
-    // without its control socket.
+    virtual void plan(const Fault &fault) = 0;  // counts from here on, on the calling thread
+    virtual void pause(bool pause) = 0;         // calls of the test itself neither count nor fail
+    virtual const char *failed() = 0;           // the name of the call that failed; null: none yet
+    virtual std::uint64_t calls() = 0;          // how many were counted
+    // True if calls of the driver fail: the program must see an error of its own call. False for faults of the host:
+    // curb may refuse for want of memory, and may have no control socket.
     virtual bool is_of_driver() const { return false; }
 };
 
-// What curb says and what the simulated driver says.
+// The books of curb and of the driver.
 struct Books {
     std::array<Bytes, curb::policy::kKinds> kinds{};
-    Bytes held = 0, driver = 0;  // the driver's without managed memory, as NVML tells it
-    Bytes told = 0;              // held, as cuMemGetInfo tells it the program; 0: not told
+    Bytes held = 0, driver = 0;  // the driver's is NVML's figure, without managed memory
+    Bytes told = 0;              // held, as cuMemGetInfo shows it to the program; 0: not compared
     Bytes cached = 0;
     int contexts = 0;
     bool operator==(const Books &) const = default;
 };
 
-// By how much figures may differ where the driver is a real one, which takes granules for itself: CURB_FAULT_SLACK, in
-// MiB; else nothing.
+// Returns the bytes by which figures may differ: CURB_FAULT_SLACK, in MiB, for a real driver, which takes granules for
+// itself; 0 if unset.
 Bytes slack();
-// Within that.
+// True if the figures differ by at most slack().
 bool alike(Bytes one, Bytes other);
 bool alike(const Books &one, const Books &other);
 
-// What came of a run: in memory that the parent of the process shares.
+// The result of a run, in memory shared with the parent process.
 struct Report {
     bool complete = false;
-    bool reached = false;  // the fault
+    bool reached = false;  // the fault happened
     std::uint64_t calls = 0;
     std::size_t books_read = 0;
     std::array<Books, kMostBooks> books{};
@@ -76,7 +76,7 @@ class Program {
     Program(Injector &injector, const Fault &fault, Report &report) noexcept
         : injector_(injector), fault_(fault), report_(report) {}
 
-    // Calls the driver until it returns what it must, and notes what it may not return on the way.
+    // Calls the driver until it returns `expected`, and records wrong results on the way.
     template <class Call>
     CUresult call(const char *name, CUresult expected, Call call) {
         for (int attempt = 0;; ++attempt) {
@@ -87,27 +87,27 @@ class Program {
         }
     }
 
-    // Cuda is there, with the primary context of device 0 current; from here on the fault is planned.
+    // Plans the fault, then initialises CUDA with the primary context of device 0 current.
     CUcontext start();
-    // Reads the books, and holds them against the driver's. The fault does not reach what the test asks.
+    // Reads the books, and compares them with the driver's. The fault does not affect these calls.
     Books read_books();
-    // What curb says that device 0 has.
+    // Returns the size of device 0 by curb's books.
     Bytes device_size();
-    // Of the kind there is to be so much.
+    // Checks that the books have `bytes` of this kind.
     void holds(curb::policy::Kind kind, Bytes bytes);
-    // The fault is over, if it lasted, and the program has time to be served: what follows must go as without it.
+    // Ends a lasting fault: what follows must go as without it.
     void mend();
-    // A cap of `cap` is in force: more is refused, less is served.
+    // Checks that `cap` is in force: a request of its size is refused, and one of a third is granted.
     void cap_holds(Bytes cap);
-    // Asks curb through its socket: to release by these steps, and waits until it is done; for a cap.
+    // Asks curb over its socket for a release by these steps, and waits for its end.
     void release(const char *steps);
-    bool set_cap(const char *size);  // false: it could not be asked, after a fault of the host
+    bool set_cap(const char *size);  // sets a live cap; false if curb does not answer after a fault of the host
     void problem(const std::string &text);
 
   private:
     template <class Wanted>
     Wanted ask(const curb::control::Request &request);
-    // Whether a program would try once more. Where curb lacks what it needs, that may take a while.
+    // True if the program may try again. Waits first after a fault of the host.
     bool again(int attempt);
     void judge(const char *name, CUresult expected, CUresult result, const char *failed_before);
 
@@ -116,7 +116,7 @@ class Program {
     Report &report_;
 };
 
-// Requests for memory of device 0: mapped, of a pool, and by a graph.
+// Parameters of requests for memory of device 0: mapped, of a pool, and by a graph.
 inline CUmemAllocationProp on_device() {
     CUmemAllocationProp out;
     std::memset(&out, 0, sizeof out);
@@ -142,7 +142,7 @@ inline CUDA_MEM_ALLOC_NODE_PARAMS memory_node(Bytes bytes) {
 #define DO(function, ...) p.call(#function, CUDA_SUCCESS, [&] { return function(__VA_ARGS__); })
 #define REFUSED(function, ...) p.call(#function, CUDA_ERROR_OUT_OF_MEMORY, [&] { return function(__VA_ARGS__); })
 
-// The default pool, from now on keeping all that is freed in it.
+// Returns the default pool, set to keep all freed memory.
 inline CUmemoryPool keeping_pool(Program &p) {
     CUmemoryPool pool = nullptr;
     std::uint64_t keep = ~0ULL;

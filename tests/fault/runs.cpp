@@ -29,7 +29,7 @@ std::string filled_in(std::string policy, const std::string &folder) {
     return policy;
 }
 
-// Where a run has ended that must not: what addr2line -e libcurb.so understands.
+// Prints the stack of a run that crashes, for addr2line -e libcurb.so.
 void say_where(int signal) {
     std::array<void *, 64> frames;
     ::backtrace_symbols_fd(frames.data(), ::backtrace(frames.data(), static_cast<int>(frames.size())), 2);
@@ -37,7 +37,7 @@ void say_where(int signal) {
     ::raise(signal);
 }
 
-// Anonymous memory that children share.
+// Returns an object in anonymous memory, which children share.
 template <class T>
 T *shared_with_children() {
     void *memory = ::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -45,7 +45,7 @@ T *shared_with_children() {
     return new (memory) T;
 }
 
-// What a case has to fail it makes fail itself.
+// For cases, which make calls fail themselves.
 class NoFault final : public Injector {
   public:
     void plan(const Fault & /*fault*/) override {}
@@ -55,7 +55,7 @@ class NoFault final : public Injector {
     [[nodiscard]] bool is_of_driver() const override { return true; }
 };
 
-// Does it, and reports on it.
+// Runs the way once, and fills in the report.
 void do_once(const Way &way, Injector &injector, const Fault &fault, Report &report) {
     Program program(injector, fault, report);
     way.run(program);
@@ -85,7 +85,7 @@ std::string name_of(const Trial &trial, const char *failed) {
 
 }  // namespace
 
-// Of many runs in one process, in memory that the parent shares.
+// The state of many runs in one process, in memory shared with the parent.
 struct Runs::Sweep {
     static constexpr std::size_t kMostSuspects = 16;
     struct Suspect {
@@ -102,7 +102,7 @@ struct Runs::Sweep {
         std::snprintf(one.text.data(), one.text.size(), "%s", text.c_str());
     }
 
-    Fault only;  // a call: this one fault and no other
+    Fault only;  // if it has a call: the only fault to try
     Fault now;
     std::size_t next = 0, all = 0;
     std::uint64_t reached = 0;
@@ -126,7 +126,7 @@ void Runs::take_places() {
     shared_ = shared_with_children<Report>();
 }
 
-// What the process says goes to the file `said`.
+// Sends the child's output to the file `said`, and sets its environment.
 void Runs::begin_child(const Way &way) const {
     const std::string folder = folder_->path().string(), said = (*folder_ / "said").string();
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -196,7 +196,7 @@ std::uint64_t Runs::run(std::vector<Trial> trials, std::uint64_t wanted, std::ui
     if (trials.empty()) return 0;
     std::shuffle(trials.begin(), trials.end(), std::mt19937_64(seed));
     auto *progress = shared_with_children<Progress>();
-    // Most of a run is waiting. Twice as many as faults are wanted is as often as some may miss theirs.
+    // A run mostly waits. Some do not reach their fault, so there may be 2 * `wanted` more runs than trials.
     constexpr int kAtOnce = 8;
     std::fflush(nullptr);
     std::vector<pid_t> children;
@@ -207,7 +207,7 @@ std::uint64_t Runs::run(std::vector<Trial> trials, std::uint64_t wanted, std::ui
             continue;
         }
         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        static_cast<void>(folder_.release());  // the parent's
+        static_cast<void>(folder_.release());  // the parent deletes it
         take_places();
         failures_ = 0;
         std::uint64_t index = 0;
@@ -240,14 +240,14 @@ void Runs::sweep_in_child(const Way &way, bool others, const std::vector<int> &c
         ::alarm(kSeconds);
         sweep.now = fault;
         do_once(way, *injector, fault, report);
-        cuDevicePrimaryCtxRelease_v2(0);  // the program's
+        cuDevicePrimaryCtxRelease_v2(0);  // the reference that start() took
         return report;
     };
     const Fault none{0, 0, others, false};
-    run(none);  // what a driver takes once for all
+    run(none);  // a driver takes some memory only once
     Report clean = run(none);
     if (const Report second = run(none); clean.books != second.books) {
-        // Something goes with the context alone: each run has its own.
+        // Some memory comes back only with the context, so each run gets its own.
         cuDevicePrimaryCtxRelease_v2(0);
         clean = run(none);
     }

@@ -1,5 +1,5 @@
-// Runs of a program, each in a process of its own that is forked before CUDA has begun there: what it does under one
-// fault, held against what it does without any. Where a context takes long to make, one process makes many runs.
+// Runs a program under one fault, and compares the run with one without a fault. Each run has a process of its own,
+// forked before CUDA begins. A sweep makes many runs in one process, for drivers on which a context takes long to make.
 #pragma once
 
 #include <chrono>
@@ -20,21 +20,20 @@ struct Trial {
 
 class Runs {
   public:
-    // `make_injector` in each child. `same_books`: those of a faulted run are those of a clean one.
+    // Each child calls `make_injector`. With `same_books` a faulted run must have the books of a clean one.
     Runs(std::function<std::unique_ptr<Injector>()> make_injector, bool same_books);
 
-    // Without a fault: how many calls `others` or the program make. Nothing can be learned from a way that fails.
+    // Runs the way without a fault. Returns the calls of the program, or of other threads if `others`; 0 if it fails.
     std::uint64_t calls(const Way &way, bool others);
-    // With it, once the calls are known. False: it was not reached.
+    // Runs one trial, after calls(). False if its fault was not reached.
     bool run(const Trial &trial);
-    // In an order that `seed` decides, several at a time, again from the first if need be, until so many faults have
-    // been reached. How many have.
+    // Runs the trials in an order that `seed` decides, several at a time, from the first again if need be, until
+    // `wanted` faults are reached. Returns how many were.
     std::uint64_t run(std::vector<Trial> trials, std::uint64_t wanted, std::uint64_t seed);
 
-    // Every call of a way fails once with each of `codes`, all in one process that keeps the device's context, in an
-    // order that `seed` decides, for so long at the most. A fault under which something is wrong is planned once more
-    // in a process that knows no other: what is not wrong there has come of the many runs, and is only printed.
-    // Returns how many have been reached.
+    // Makes every call of a way fail once with each of `codes`, in one process that keeps the device's context, in an
+    // order that `seed` decides, for at most `most`. Tries each fault that shows an error again in a process of its
+    // own. An error that does not come again is due to the many runs, and only printed. Returns the faults reached.
     std::uint64_t sweep(const Way &way, bool others, const std::vector<int> &codes, std::chrono::seconds most,
                         std::uint64_t seed);
 
@@ -46,7 +45,7 @@ class Runs {
     void take_places();
     void begin_child(const Way &way) const;
     void sweep_in_child(const Way &way, bool others, const std::vector<int> &codes, std::uint64_t seed, Sweep &sweep);
-    // False: the process has not come to its end.
+    // False if the process did not end normally.
     bool swept(const Way &way, bool others, const std::vector<int> &codes, std::uint64_t seed, Sweep &sweep);
     const Report &one(const Trial &trial, std::string &trouble);
 
@@ -58,14 +57,14 @@ class Runs {
     std::uint64_t failures_ = 0;
 };
 
-// Each way once, or the one that the first argument names, where nothing but the way itself makes calls fail. The exit
-// status: 0 where nothing was wrong.
+// Runs each way once, or the one that the first argument names; only the way itself makes calls fail. Returns the exit
+// status: 0 if nothing was wrong.
 int run_cases(int argc, char **argv);
 
-// The seed of this run: CURB_SEED, which a failing run has printed, or another one each time.
+// Returns the seed of this run: CURB_SEED, which a failing run prints, or else a random one.
 std::uint64_t seed();
 
-// How the books differ; empty: not where they must not.
+// Returns how the books differ; empty if they agree where they must.
 std::string difference(const Trial &trial, const Report &clean, const Report &faulted);
 
 }  // namespace fault

@@ -1,5 +1,5 @@
-// What programs do with memory, a way each: under a policy, up to the point where they hold the most (books are read
-// there), and until they have freed it all (and there).
+// Ways in which programs use memory. Each runs under a policy, reads the books when it holds the most, frees
+// everything, and reads the books again.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace fault {
 
 struct Way {
     const char *name;
-    const char *policy;  // JSON; %d: a folder of the run's own; "": none
+    const char *policy;  // JSON, in which %d is a folder of the run's own; "": none
     std::function<void(Program &)> run;
 };
 

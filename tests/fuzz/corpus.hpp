@@ -1,5 +1,5 @@
-// The files that a fuzzer begins with, held by tests against what must hold of any text (`broken`: what does not).
-// Files that a fuzzer found stand in folders named `found`.
+// Checks the corpus of a fuzzer: `broken` returns the check of any text that a file fails, or "". Files that a fuzzer
+// found are in folders named `found`.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Input {
     std::string text;
 };
 
-// All below the folders, in the order of their names.
+// Returns all files below the folders, in the order of their names.
 inline std::vector<Input> corpus(std::initializer_list<std::filesystem::path> folders) {
     std::vector<Input> out;
     for (const auto &folder : folders) {

@@ -1,4 +1,4 @@
-// The corpus of the fuzzer of policies, with any compiler. mutation_test has the wrong policies of the unit tests.
+// Checks the corpus of the fuzzer of policies, with any compiler. mutation_test has the bad policies of the unit tests.
 #include "corpus.hpp"
 #include "policy_parse_checks.hpp"
 

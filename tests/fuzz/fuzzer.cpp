@@ -1,4 +1,4 @@
-// libFuzzer over what must hold of any text that a reader is given (CURB_CHECKS): scripts/fuzz builds and runs it.
+// Runs the checks of any text (CURB_CHECKS) on the inputs of libFuzzer. scripts/fuzz builds and runs it.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Policies, right and wrong, cut off at every byte and changed at random: each is a policy or errors with their places,
-// whatever came of it. CURB_SEED=N repeats a run.
+// Policies, valid and invalid, cut off at every byte and changed at random: the parser must return a policy, or errors
+// with their places. CURB_SEED=N repeats a run.
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>
@@ -19,9 +19,9 @@ namespace {
 #ifdef CURB_SANITIZED
 constexpr bool kCounts = true;
 #else
-constexpr bool kCounts = false;  // a read beyond the text may go unseen: they are fewer, and not reported
+constexpr bool kCounts = false;  // a read beyond the text may go unseen: the test makes fewer, and does not report them
 #endif
-constexpr std::size_t kLongest = 2'000;  // of a text that is begun with: a few of the wrong ones have a megabyte
+constexpr std::size_t kLongest = 2'000;  // of a text to begin with: a few of the bad ones have a megabyte
 
 std::uint64_t seed() {
     const char *said = std::getenv("CURB_SEED");
@@ -37,7 +37,7 @@ std::vector<std::string> beginnings() {
     return {out.begin(), out.end()};
 }
 
-// What a policy is made of, and what it must not be.
+// Returns words of policies, valid and invalid.
 std::vector<std::string> words() {
     std::istringstream list(R"({ } [ ] : , " \ /* */ // null true false 0 1 -1 1.5 1e999 -0 1e-400 NaN
         "*" "0s" "1ms" "8GiB" "" "75%" "101%" "0%" "365d" "366d" "cuda:0" "CUDA:0" "3B:00.0" "GPU-8f3a" "pools" "SIGUSR1"
@@ -62,7 +62,7 @@ class Mutation {
         for (const std::string &text : from_)
             if (config::parse(text, fuzz::kName)) good_.push_back(text);
     }
-    // One half is made of policies, the other of all, most of which are none.
+    // Half of the texts begin as valid policies, half as any, most of which are invalid.
     std::string operator()() {
         std::string text = one_of(below(2) == 0 ? good_ : from_);
         for (std::size_t rounds = 1 + below(4); rounds != 0; --rounds) change(text);
@@ -98,8 +98,7 @@ class Mutation {
 
 }  // namespace
 
-TEST_CASE(
-    "A policy, right or wrong, that is cut off or changed anywhere is a policy or is told what is wrong, and where") {
+TEST_CASE("A policy, valid or not, that is cut off or changed anywhere is a policy or has errors with their places") {
     const std::uint64_t seeded = seed(), wanted = matrix::figure(matrix::Name::mutated_policies) / (kCounts ? 1 : 10);
     CAPTURE(seeded);
     const std::vector<std::string> from = beginnings();
@@ -118,7 +117,7 @@ TEST_CASE(
         for (std::size_t length = 0; length < text.size(); ++length, ++cut) tried(text.substr(0, length));
     Mutation mutated(from, seeded);
     policies = errors = 0;
-    // Policies too, some 3 in 100, which chance may put off: else it would be the same few errors that are tried.
+    // Goes on until enough texts, some 3 in 100, were valid policies: else it might try the same few errors.
     while (policies + errors < wanted || (policies < wanted / 50 && errors < 10 * wanted)) tried(mutated());
     CHECK(policies >= wanted / 50);
     CHECK(errors >= wanted / 2);

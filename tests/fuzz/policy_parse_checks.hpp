@@ -1,5 +1,5 @@
-// What holds of config::parse for every text: it answers with a policy or with what is wrong, each at a place inside
-// the text; and a policy that is written back says the same.
+// Checks of config::parse for any text: it returns a policy, or errors with places inside the text; and a policy that
+// is written back parses to the same.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace curb::fuzz {
 
 inline constexpr std::string_view kName = "job.json";
 
-// Whether line and column are those of a byte of the text, or of its end.
+// True if line and column are those of a byte of the text, or of its end.
 inline bool is_inside(std::string_view text, unsigned line, unsigned column) {
     if (line == 0 || column == 0) return false;
     for (; line > 1; --line) {
@@ -26,7 +26,7 @@ inline bool is_inside(std::string_view text, unsigned line, unsigned column) {
     return column <= std::min(text.find('\n'), text.size()) + 1;
 }
 
-// Empty: the diagnostics are sound.
+// Returns what is wrong with the diagnostics; empty if nothing is.
 inline std::string unsound(std::string_view text, const config::Diagnostics &diagnostics) {
     std::pair last(0U, 0U);
     for (const config::Diagnostic &one : diagnostics) {
@@ -41,7 +41,7 @@ inline std::string unsound(std::string_view text, const config::Diagnostics &dia
     return {};
 }
 
-// One field of a file, written at its place.
+// A JSON object of fields, each set by its pointer.
 class Written {
   public:
     void set(std::string_view pointer, const std::string &value) {
@@ -95,7 +95,7 @@ inline std::string written_back(const policy::File &file) {
     return whole.json();
 }
 
-// Without devices of which nothing is said: nothing of them is written back.
+// Returns the file without devices that set nothing: these are not written back.
 inline policy::File without_silent_devices(policy::File file) {
     const auto silent = [](const policy::GpuRule &rule) { return rule.policy == policy::GpuPolicy{}; };
     std::erase_if(file.base.gpu, silent);
@@ -103,7 +103,7 @@ inline policy::File without_silent_devices(policy::File file) {
     return file;
 }
 
-// What is wrong with the places of a document; empty: each is inside the text, and each setting has one.
+// Returns what is wrong with the places of a document; empty if each is inside the text and each setting has one.
 inline std::string misplaced(std::string_view text, const config::Document &document) {
     for (const auto &[pointer, place] : document.places)
         if (place.file != kName || !is_inside(text, place.line, place.column)) return "place of " + pointer;
@@ -118,7 +118,7 @@ inline std::string misplaced(std::string_view text, const config::Document &docu
     return wrong;
 }
 
-// What does not hold of this text; empty: all does.
+// Returns the check that the text fails; empty if none.
 inline std::string broken(std::string_view text) {
     const auto answer = config::parse(text, kName);
     if (!answer) return answer.error().empty() ? "neither a policy nor a word of why" : unsound(text, answer.error());

@@ -1,6 +1,5 @@
-// What holds of any bytes that come over the control socket, at the server's end or at the asking one: they become the
-// same lines however they are cut; each line is a message or refused with a word; and a message that is written again
-// says the same.
+// Checks of any bytes that come over the control socket, at the server or at a client: they become the same lines
+// however they are cut; each line is a message or is refused with a reason; and a message written again says the same.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +21,7 @@ struct Framed {
     friend bool operator==(const Framed &, const Framed &) = default;
 };
 
-// As both ends read: a block, then every line that is there, until one is too long.
+// Reads as both ends do: a block, then every whole line, until one is too long.
 inline Framed framed(std::string_view bytes, std::size_t block) {
     control::Lines lines(kLine);
     Framed out;
@@ -45,11 +44,11 @@ std::string misread(std::string_view line, Parse parse, std::string_view beginni
     if (written.find('\n') != std::string::npos) return "written again it is more than a line";
     const auto again = parse(written);
     if (!again) return "written again it is wrong: " + written + ": " + again.error();
-    // Not what was read, since times are written with six decimals.
+    // Compares the written texts, as times are written with only six decimals.
     return control::text(*again) == written ? std::string() : "written again it says something else: " + written;
 }
 
-// As whoever asks reads it: what releases have done is shown, and refusals are summed up.
+// Reads an answer as clients do: they print reports of releases, and sum up refusals.
 inline policy::Result<control::Reply, std::string> read_reply(std::string_view line) {
     auto reply = control::parse_reply(line);
     if (!reply) return reply;
@@ -62,7 +61,7 @@ inline policy::Result<control::Reply, std::string> read_reply(std::string_view l
     return reply;
 }
 
-// What does not hold of these bytes; empty: all does.
+// Returns the check that the bytes fail; empty if none.
 inline std::string broken(std::string_view bytes) {
     const Framed whole = framed(bytes, bytes.size() + 1);
     for (const std::size_t block : {std::size_t{3}, kLine - 1, bytes.size() / 2 + 1})
@@ -82,7 +81,7 @@ inline std::string broken(std::string_view bytes) {
         std::string wrong = misread(line, control::parse_request, "not a request to curb: ");
         if (wrong.empty()) wrong = misread(line, read_reply, "not an answer of curb: ");
         if (!wrong.empty()) return wrong;
-        // What curb suspend leaves to curb resume, in a file of the user's.
+        // The record that curb suspend leaves to curb resume, in a file of the user's.
         const control::suspended::Process process{1, 1, 0, 0};
         if (const auto record = control::suspended::parse(process, std::string(line));
             record && control::suspended::parse(process, control::suspended::text_of(process, *record)) != record)

@@ -1,4 +1,4 @@
-// What the fuzzer of the control protocol began with and what it found, with any compiler.
+// Checks the corpus of the fuzzer of the control protocol, with any compiler.
 #include <ctime>
 
 #include "corpus.hpp"
@@ -39,9 +39,9 @@ TEST_CASE("The longest line is read in seconds, or refused, whatever is in it") 
         return out + tail;
     };
     const auto member = [](unsigned i) { return "\"" + std::to_string(i) + "\":1"; };
-    constexpr std::size_t kLong = control::kLongestReply / 8;  // of what is read to its end
+    constexpr std::size_t kLong = control::kLongestReply / 8;  // for answers that are read to their end
     const auto gpu = [](unsigned /*i*/) { return std::string("{}"); };
-    const std::clock_t begin = std::clock();  // of this process, whatever else the machine does
+    const std::clock_t begin = std::clock();  // CPU time of this process
     const auto members = control::parse_reply(filled(R"({"curb":1,"status":{)", member, "}}", control::kLongestReply));
     REQUIRE(!members);
     CHECK_THAT(members.error(), contains("an object in it has more than 256 members"));

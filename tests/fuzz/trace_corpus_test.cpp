@@ -1,4 +1,4 @@
-// What the fuzzer of traces began with and what it found, with any compiler.
+// Checks the corpus of the fuzzer of traces, with any compiler.
 
 #include "corpus.hpp"
 #include "trace_read_checks.hpp"

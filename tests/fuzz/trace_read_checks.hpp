@@ -1,6 +1,5 @@
-// What holds of a file that is read as a trace or as a memory snapshot, whatever is in it: it is read or refused with a
-// word, however it is cut into pieces; the fast reader says what the parser says; and what was read can be summed up,
-// drawn and replayed.
+// Checks of any file that is read as a trace or as a memory snapshot: it is read, or refused with a reason, however it
+// is cut into pieces; the fast reader agrees with the parser; and a recording can be summed up, drawn and replayed.
 #pragma once
 
 #include <string>
@@ -12,7 +11,7 @@
 
 namespace curb::fuzz {
 
-// As if it were a file "t.json" that is read in pieces of so many bytes.
+// Reads the text as a file "t.json", in pieces of so many bytes.
 inline policy::Result<cli::Recording, std::string> read_text(std::string_view text, std::size_t piece = 1 << 20) {
     cli::TraceReader reader("t.json");
     for (std::size_t at = 0; at < text.size(); at += piece)
@@ -20,7 +19,7 @@ inline policy::Result<cli::Recording, std::string> read_text(std::string_view te
     return std::move(reader).done();
 }
 
-// Empty: on this line both agree, or the fast one leaves it to the other.
+// Returns how the two readers differ on this line; empty if they agree or the fast one leaves it to the parser.
 inline std::string disagreement(std::string_view line) {
     control::trace::Event fast;
     std::string_view text;
@@ -31,7 +30,7 @@ inline std::string disagreement(std::string_view line) {
     return *parsed->event == fast ? "" : "the two readers read this line differently: " + std::string(line);
 }
 
-// What does not hold of what was read; empty: all does.
+// Returns the check that the recording fails; empty if none.
 inline std::string broken_recording(const cli::Recording &recording) {
     const cli::Summary summary = cli::summarise(recording);
     const std::string page = cli::html_page(recording, summary);
@@ -55,7 +54,7 @@ inline std::string broken_recording(const cli::Recording &recording) {
     return {};
 }
 
-// What does not hold of this memory snapshot of PyTorch; empty: all does.
+// Returns the check that a memory snapshot of PyTorch fails; empty if none.
 inline std::string broken_snapshot(std::string_view bytes) {
     const auto recording = cli::read_snapshot(bytes, "t.pickle");
     if (!recording) return recording.error().empty() ? "not one word of why" : std::string();
@@ -71,7 +70,7 @@ inline std::string broken_snapshot(std::string_view bytes) {
                : "the page has no end";
 }
 
-// What does not hold of this file; empty: all does.
+// Returns the check that the file fails; empty if none.
 inline std::string broken(std::string_view text) {
     if (cli::begins_as_pickle(text)) return broken_snapshot(text);
     const auto whole = read_text(text, text.size() + 1);

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What curb costs in instructions, held against golden.json: golden_test.py BUILD LIBCURB [PATHS DRIVER] [--write]
+"""The cost of curb in instructions, compared with golden.json: golden_test.py BUILD LIBCURB [PATHS DRIVER] [--write]
 
-BUILD names compiler and kind of build, PATHS is the program golden_paths, DRIVER the folder of the driver for it. Counted
-is what is more with curb than without, by Valgrind's callgrind: for each path per call, and for a start of /bin/true as a
-whole. Of the start the file itself tells two figures more. The figures are of one build on one system; elsewhere there is
-nothing to hold them against, and the test is skipped.
+BUILD names compiler and kind of build, PATHS is the program golden_paths, DRIVER the folder of the driver for it. Valgrind's
+callgrind counts instructions with curb and without: for each path per call, and for a start of /bin/true. A figure is the
+difference. Two more figures of a start are read from libcurb.so itself. The figures are of one build on one system; on any
+other the test is skipped.
 
 --write: writes golden.json instead (scripts/golden --write does it with a fresh build).
 """
@@ -21,16 +21,16 @@ from pathlib import Path
 
 GOLDEN = Path(__file__).resolve().parent / "golden.json"
 CALLS = 500
-"""Of each path between two dumps: kCalls in paths.cpp."""
+"""Calls of each path between two dumps: kCalls in paths.cpp."""
 TOLERANCE = 0.01
-"""Two runs differ by less than 0.2 % (a look at the clock more or less)."""
+"""Two runs differ by less than 0.2 % (one more or less read of the clock)."""
 LEAST = 2
-"""Instructions that no path is judged by: an alignment of the compiler's."""
+"""Differences of so few instructions do not count: they may come from the compiler's alignment."""
 CAP = '{ "version": 1, "log": { "level": "off" }, "gpu": { "*": { "cap": "64GiB"%s } }%s }'
 
 
 def callgrind(command: list[str], folder: Path, more: dict[str, str], *options: str) -> dict[str, int]:
-    """Instructions by the name of the dump, the least of one name; of a run without dumps, under the empty name."""
+    """Returns instructions by name of the dump, the least of each name; of a run without dumps, under the empty name."""
     out = folder / "callgrind"
     environment = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(folder), "HOME": str(folder)} | more
     done = subprocess.run(
@@ -50,7 +50,7 @@ def callgrind(command: list[str], folder: Path, more: dict[str, str], *options: 
 
 
 def walked(which: str, paths: Path, driver: Path, library: Path | None, policy: str = "") -> dict[str, float]:
-    """Instructions of each path, per call."""
+    """Returns the instructions of each path, per call."""
     with tempfile.TemporaryDirectory(prefix="curb-golden-") as name:
         folder = Path(name)
         (folder / "policy.json").write_text(policy.replace("TRACE", str(folder / "trace")))
@@ -62,7 +62,7 @@ def walked(which: str, paths: Path, driver: Path, library: Path | None, policy: 
 
 
 def start(library: Path | None, **more: str) -> int:
-    """Of /bin/true. Under a name that is as long wherever the tree is, for it is read letter by letter."""
+    """Returns the instructions of a start of /bin/true. The library's path, which the loader reads byte by byte, is fixed."""
     with tempfile.TemporaryDirectory(prefix="curb-golden-") as name:
         if library:
             shutil.copy(library, Path(name) / "libcurb.so")
@@ -70,7 +70,7 @@ def start(library: Path | None, **more: str) -> int:
 
 
 def told_by(library: Path) -> dict[str, int]:
-    """What the loader has to do for the file at every start."""
+    """Returns what the loader has to do for the library at every start."""
     relocations = subprocess.run(["readelf", "-rW", library], check=True, capture_output=True, text=True).stdout
     return {
         "start: addresses that the loader fills in": len(re.findall(r"R_\w+_RELATIVE", relocations)),
@@ -97,7 +97,7 @@ def measured(library: Path, paths: Path, driver: Path) -> dict[str, float]:
 
 
 def judged(golden: dict[str, float], now: dict[str, float]) -> tuple[list[str], list[str]]:
-    """What is worse than it was, and what is better."""
+    """Returns the figures that are worse than before, and those that are better."""
     worse, better = [], []
     for path in golden.keys() | now.keys():
         if path not in golden or path not in now:

@@ -1,9 +1,9 @@
-// Walks each hot path so and so often, for callgrind to count: run by golden_test.py.
+// Calls each hot path many times, for callgrind to count. golden_test.py runs it.
 //
 //   golden_paths all       every path
-//   golden_paths pair      cuMemAlloc and cuMemFree of one size alone: with a cache, or a trace, these are others
+//   golden_paths pair      only cuMemAlloc and cuMemFree of one size, whose path differs with a cache or a trace
 //
-// Counted is what stands between two client requests, in this thread alone, and dumped under the path's name.
+// callgrind counts what this thread runs between two client requests, and dumps it under the path's name.
 
 #include <dlfcn.h>
 #include <valgrind/callgrind.h>
@@ -16,8 +16,8 @@
 
 namespace {
 
-// A path is walked in slices, of which the cheapest counts: what comes with time, such as the measurement that
-// cuMemGetInfo makes when the last one is old, is in more of them the slower the machine is.
+// Each path runs in slices, of which the cheapest counts. Work that depends on time, such as the measurement that
+// cuMemGetInfo makes when the last one is old, is in more of the slices the slower the machine is.
 constexpr int kSlices = 10, kCalls = 500;
 constexpr std::size_t kKiB = 1 << 10, kMiB = 1 << 20, kGiB = 1 << 30;
 
@@ -28,7 +28,7 @@ F *find(void *library, const char *name) {
 
 template <class Call>
 void walk(const char *name, Call call) {
-    for (int i = 0; i < kCalls; ++i) call();  // until everything is there that is made at first use
+    for (int i = 0; i < kCalls; ++i) call();  // so that everything made at first use is there
     for (int slice = 0; slice < kSlices; ++slice) {
         CALLGRIND_ZERO_STATS;
         CALLGRIND_TOGGLE_COLLECT;

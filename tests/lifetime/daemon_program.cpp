@@ -1,6 +1,6 @@
-// Becomes a daemon as the books teach it: forks, leaves its session, forks again, closes every descriptor, and opens
-// its own from 0 on. Arguments: "before" or "after", where CUDA is used first, and the file that it writes. "stays":
-// closes, forks once, and ends with the child's errno.
+// Becomes a daemon as textbooks say: forks, leaves its session, forks again, closes every descriptor, and opens its own
+// from 0 on. Arguments: "before" or "after", which is when it first uses CUDA, and the file that it writes. With
+// "stays" it closes the descriptors from 3 on, forks once, and exits with the child's errno.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -37,9 +37,9 @@ int main(int /*argc*/, char **argv) {
     }
     for (int fd = stays ? 3 : 0; fd < 256; ++fd) close(fd);
     errno = 77;
-    const pid_t child = fork();  // with nothing of anybody's open
+    const pid_t child = fork();  // with no descriptor open
     if (child == 0) _exit(errno);
-    if (stays) {  // it has closed curb's descriptors, before it forks
+    if (stays) {  // it closed curb's descriptors before the fork
         int status = 0;
         waitpid(child, &status, 0);
         return WEXITSTATUS(status);
@@ -51,7 +51,7 @@ int main(int /*argc*/, char **argv) {
     const std::string text = "pid " + std::to_string(getpid()) + " result " + std::to_string(first) +
                              " errno after fork " + std::to_string(WEXITSTATUS(status)) + "\n";
     if (write(0, text.data(), text.size()) < 0) _exit(4);
-    usleep(20'000);  // for whatever else might write there
+    usleep(20'000);  // time for anything else to write there
     std::rename(aside.c_str(), file.c_str());
     std::exit(0);
 }

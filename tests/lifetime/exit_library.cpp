@@ -1,5 +1,5 @@
-// A library that uses CUDA, for a program that opens and closes it: takes memory when it is loaded, and its static
-// object gives it back when it is unloaded.
+// A library that uses CUDA, for a program that opens and closes it. Its static object allocates memory when it is
+// loaded and frees it when it is unloaded.
 #include <cstdio>
 
 #include "cuda_abi.h"

@@ -1,4 +1,5 @@
-// Ends in the way that its first argument names, and says on stdout in which order what happens at its end.
+// Ends in the way that its first argument names, and prints the events of its end in order. Without arguments it prints
+// the ways.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
@@ -40,7 +41,7 @@ CUdeviceptr taken() {
     return block;
 }
 
-// What a program's static objects do at its end.
+// A static object that uses CUDA at the end of the program.
 struct Statics {
     const char *name;
     CUdeviceptr block = 0;
@@ -169,10 +170,10 @@ const Way kWays[] = {
          signal(SIGALRM, ends_in_handler);
          const itimerval soon{{0, 0}, {0, 1000 + static_cast<suseconds_t>(getpid() % 7) * 300}};
          setitimer(ITIMER_REAL, &soon, nullptr);
-         // Mostly stopped within malloc, with its lock held: what runs at the end must not need it.
+         // The signal mostly comes within malloc, with its lock held: code that runs at exit must not need that lock.
          for (std::size_t random = 1;; random = random * 1664525U + 1013904223U) {
              void *one = std::malloc(20'000 + random % 30'000), *other = std::malloc(2'000 + random % 30'000);
-             kept = one;  // or the compiler makes nothing of it
+             kept = one;  // or the compiler drops the allocation
              kept = other;
              std::free(one);
              std::free(other);

@@ -1,4 +1,4 @@
-"""Ends in the way that its argument names, with memory of the GPU that __del__ gives back: exit_python.py WAY"""
+"""Ends in the way that its argument names, with GPU memory that __del__ frees: exit_python.py WAY"""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ match sys.argv[1]:
             threading.Thread(target=allocate_for_ever, daemon=True).start()
         if "LD_PRELOAD" in os.environ:
             os.kill(os.getpid(), 10)  # a release asks for Python's lock while the interpreter ends
-    case "before a late thread":  # curb's, for a release, under late_threads.cpp
+    case "before a late thread":  # curb's thread for a release, which late_threads.cpp delays
         time.sleep(0.3)
         if "LD_PRELOAD" in os.environ:
             os.kill(os.getpid(), 10)

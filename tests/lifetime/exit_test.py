@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How programs end: exit_test.py BUILD
 
-Each way of exit_program.cpp and exit_python.py, under curb as without: the same status, output and order of what happens,
-nothing on stderr, no second longer, and nothing of the process left in the driver's books.
+Each way of exit_program.cpp and exit_python.py must end under curb as without: with the same status and output, nothing on
+stderr, less than a second later, and nothing of the process left in the driver's books.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ BUILD = Path(sys.argv[1]).resolve()
 PROGRAM = BUILD / "tests/exit_program"
 PYTHON = [sys.executable, "-I", str(Path(__file__).resolve().parent / "exit_python.py")]
 RUNS = matrix.figure("exits") // 12
-"""Of each way. There are more than twelve."""
+"""Runs of each way. There are more than twelve ways."""
 POLICY = {"gpu": {"*": {"cap": "2GiB", "cache": {"max": "64MiB"}, "growth": {"wait": "60s"}}}}
 REMOVES_SOCKET = {"return with all alive", "exit", "handlers before and after", "pthread_exit from main", "exit during a release", "finalisation"}
-"""Those that end by exit, with no other thread between."""
+"""Ways that end by exit, with no other thread at work."""
 
 
 def run(machine: Machine, environment: dict[str, str], command: list[str], what: str) -> tuple[tuple[int, bytes, bytes], float]:
@@ -37,7 +37,7 @@ def run(machine: Machine, environment: dict[str, str], command: list[str], what:
 
 
 def one_way(machine: Machine, command: list[str], way: str) -> float:
-    """All runs of it; by how much they took longer than without curb, in s."""
+    """Runs one way RUNS times. Returns how many seconds longer it takes than without curb."""
     for path in machine.folder.glob("edited.json"):
         path.unlink()
     own_policy = machine.folder / "edited.json"
@@ -59,7 +59,7 @@ def one_way(machine: Machine, command: list[str], way: str) -> float:
         times.append(took)
         if way in REMOVES_SOCKET:
             assert not machine.sockets(), f"{way}: {machine.sockets()}"
-        for name in machine.sockets():  # of those that could not: whoever comes next does, which is another test's
+        for name in machine.sockets():  # other ways leave their socket to the next process, which kill_test.py tests
             (machine.runtime / "curb" / name).unlink()
     books = machine.books()[0]
     assert books["used"] == 0 and not books["processes"], f"{way}: the driver's books hold {books}"

@@ -1,8 +1,7 @@
 // A program whose 8 threads allocate without end, and which forks, spawns and clones children in every way there is.
 //
-// Arguments: how many children, and a seed. On its standard output, at the end: how many there were, and what it holds.
-// Then it waits until its input ends, for others to look at it. "asleep" before them: it never uses CUDA itself, its
-// children do.
+// Arguments: [asleep] CHILDREN. At the end it prints the number of children and the bytes that it holds. Then it waits
+// until its input ends, so that the test can inspect it. With "asleep" only its children use CUDA.
 #include <fcntl.h>
 #include <linux/sched.h>
 #include <poll.h>
@@ -50,12 +49,12 @@ void allocate_until_told() {
             cuMemFree_v2(blocks.front());
             blocks.erase(blocks.begin());
         }
-        usleep(300);  // eight of them on two cores, beside their parent
+        usleep(300);  // eight threads may share two cores with the parent
     }
     for (const CUdeviceptr block : blocks) cuMemFree_v2(block);
 }
 
-// The kernel's words about each thread of a process that hangs, and gdb's where there is one.
+// Prints where each thread of a hanging process is, by /proc and, if it is installed, by gdb.
 void show(pid_t pid) {
     const std::string command = "for t in /proc/" + std::to_string(pid) +
                                 "/task/*; do cat $t/comm $t/wchan $t/syscall; echo; done >&2; " + "gdb -p " +
@@ -68,7 +67,7 @@ void show(pid_t pid) {
     std::_Exit(1);
 }
 
-// Set in children: what a child says at its end is of what it did.
+// Prints without stdio, for children.
 void says(const char *text) {
     if (write(1, text, std::strlen(text)) < 0) _exit(97);
 }
@@ -90,7 +89,7 @@ int exec_in_clone(void * /*none*/) {
     return 98;
 }
 
-// A child by fork, which does this with its standard output a pipe.
+// Forks a child that runs `body` with `out` as its standard output.
 pid_t forked(int out, const std::function<int()> &body) {
     errno = kErrno;
     const pid_t child = fork();
@@ -145,7 +144,7 @@ int uses_the_host() {
     return 26;
 }
 
-// With the parent's standard output in place of the child's meanwhile.
+// Runs `start` while `out` is the standard output, and then restores it.
 template <class Start>
 pid_t with_output(int out, Start start) {
     const int before = dup(1);
@@ -179,7 +178,7 @@ pid_t by_clone_with_memory(int out, const std::function<int()> &) {
         return clone(exec_in_clone, stack.data() + stack.size() - 64, CLONE_VM | CLONE_VFORK | SIGCHLD, nullptr);
     });
 }
-// For those no fork handler runs, so they may call little more than exec and _exit.
+// Makes a child for which no fork handler runs, so it may call little more than exec and _exit.
 template <pid_t (*make)()>
 pid_t without_handlers(int out, const std::function<int()> &body) {
     const pid_t child = make();
@@ -214,7 +213,7 @@ const std::vector<Way> kWays{
     {"_Fork", says_fork, exits(28), "_Fork", without_handlers<_Fork>},
 };
 
-// The child's end, within a time that no child needs; shown and reported if not.
+// Waits for the child. Returns its status as waitpid does. Fails the program if the child hangs.
 int status_of(pid_t child, const char *way) {
     const auto until = std::chrono::steady_clock::now() + kPatience;
     int status = 0;
@@ -247,7 +246,7 @@ void see(const Way &way) {
     if (said != way.says) fail(way.name, said.c_str(), static_cast<int>(said.size()));
 }
 
-// In a child that is the first to use CUDA.
+// Runs in a child, which is the first to use CUDA.
 int uses_cuda() {
     CUdeviceptr block = 0;
     if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS) return 40;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Children: fork_test.py BUILD
 
-A program whose 8 threads allocate forks, spawns and clones children in every way, while releases are under way and all is
-traced and logged; each child does, ends and says what it would without curb, within a time that none needs, and the
-parent's books are right afterwards. Then children that use CUDA first, daemons, pid namespaces, and multiprocessing.
+A program whose 8 threads allocate forks, spawns and clones children in every way, during releases, with a trace and a log.
+Each child must act, print and end as without curb, and not hang; the parent's books must be right afterwards. Then come
+children that are the first to use CUDA, daemons, pid namespaces, and multiprocessing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def children(machine: Machine, environment: dict[str, str], words: list[str]) ->
 
 
 def books_become_right(machine: Machine, pid: int) -> None:
-    """What the only process on a GPU holds in its books becomes what the driver says: the last release may still run."""
+    """Waits until the books of the only process on a GPU are the driver's: its last release may still run."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         done = machine.curb("ps", str(pid), "--json")
@@ -84,7 +84,7 @@ def asleep(machine: Machine) -> int:
 
 
 def runs(pid: int) -> bool:
-    """Whoever adopts a daemon may take his time to wait for it."""
+    """True if it runs. A zombie does not: the process that adopts a daemon may wait for it late."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0] not in "ZX" or fields[17] != "1"  # its first thread may be gone before the others
@@ -169,7 +169,7 @@ def main() -> None:
         with Machine(BUILD) as machine:
             begin = time.monotonic()
             count = what(machine)
-            if count > 0:  # else nobody has begun any
+            if count > 0:  # else no process has begun the machine's books
                 books = machine.books()[0]
                 assert books["used"] == 0, books
         print(f"{what.__name__}: {count} children in {time.monotonic() - begin:.1f} s", flush=True)

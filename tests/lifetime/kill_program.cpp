@@ -1,6 +1,6 @@
-// Lives to be killed: initialises the driver, and for each byte on its standard input makes a context, takes memory of
-// every family and gives it back, and destroys the context. "probe": says what an ordinary program finds on the
-// machine, and ends.
+// A program that kill_test.py kills: initialises the driver, and for each byte on its standard input makes a context,
+// allocates and frees memory of every family, and destroys the context. With "probe" it makes a context and a block,
+// prints the bytes in use as a program sees them, and ends with its input.
 #include <unistd.h>
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """kill -9 at random moments: kill_test.py BUILD
 
-Always 8 processes on one simulated device, with caps, caches, traces and logs, are killed at any moment: while they start,
-make contexts, allocate, release (signals are sent), read a new policy, are asked by curb. Whoever comes next finds the
-device as it is; sockets of the dead are deleted by whoever starts or asks; traces end within a line.
+8 processes at a time use one simulated device, with caps, caches, traces and logs. The test kills them at any moment: while
+they start, make contexts, allocate, release, read a new policy, or answer curb. The next process must find a clean device.
+Processes that start and commands that ask delete the sockets of the dead. A trace ends with at most a part of a line.
 CURB_LIFETIME_SEED repeats a run's random numbers.
 """
 
@@ -30,7 +30,7 @@ COUNT = matrix.figure("kills")
 SEED = int(os.environ.get("CURB_LIFETIME_SEED", str(time.time_ns() % 1_000_000)))
 AT_ONCE = 8
 START_S = 0.03
-"""Longer than a start takes on an idle machine: the moments of many kills are spread over it."""
+"""Longer than a start on an idle machine. Kills of starting processes are spread over this time."""
 
 
 class Kills:
@@ -59,7 +59,7 @@ class Kills:
             [PROGRAM], env=self.environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )
-        # Mostly early: a start takes a few milliseconds where nothing else is done.
+        # Mostly early: on an idle machine a start takes a few milliseconds.
         moment = time.monotonic() + self.random.random() ** 3 * START_S
         self.living.append((process, moment))
 
@@ -100,7 +100,7 @@ class Kills:
         self.look_at_trace(process.pid)
 
     def look_at_trace(self, pid: int) -> None:
-        """Whole lines, and at most a piece of one; the file and the log are the user's, and no business of curb's."""
+        """The trace has whole lines, and at most a part of one. Deletes it and the log, which curb leaves to the user."""
         trace = self.machine.folder / f"trace-{pid}"
         try:
             lines = trace.read_bytes().split(b"\n")
@@ -113,7 +113,7 @@ class Kills:
             (self.machine.folder / f"{name}-{pid}").unlink(missing_ok=True)
 
     def ask(self) -> None:
-        """While those that are asked may die."""
+        """Runs curb ps, while processes may die."""
         done = self.machine.curb("ps", "--json")
         assert done.returncode == 0, (done.returncode, done.stderr)
         json.loads(done.stdout)
@@ -129,7 +129,7 @@ class Kills:
         self.living.clear()
 
     def check(self) -> None:
-        """With all of them dead, the next process starts clean."""
+        """Kills all. The next process must start clean."""
         self.kill_all()
         left = self.machine.sockets()
         self.make_old(left)
@@ -142,7 +142,7 @@ class Kills:
         assert books["used"] == CONTEXT + 64 * MIB, f"the device is not as it was: {books}"
         own = f"{process.pid}-"
         deadline = time.monotonic() + PATIENCE_S
-        # A start deletes the sockets of 32; a question to all deletes the rest.
+        # A process that starts deletes up to 32 dead sockets; curb ps deletes the rest.
         while len(dead := [name for name in self.machine.sockets() if not name.startswith(own)]) > max(0, len(left) - 32):
             assert time.monotonic() < deadline, f"sockets of the dead are left: {dead}"
             time.sleep(0.005)
@@ -156,7 +156,7 @@ class Kills:
         assert self.machine.books()[0]["used"] == 0
 
     def make_old(self, left: list[str]) -> None:
-        """Sockets that were never finished are given a minute."""
+        """Ages unfinished sockets: curb deletes them only after a minute."""
         for name in left:
             if name.endswith(".new"):
                 os.utime(self.machine.runtime / "curb" / name, (1, 1))

@@ -1,4 +1,4 @@
-// A second preload, under which each new thread begins 60 ms late: as on a machine that is busy with something else.
+// A second preload that delays each new thread by 60 ms, as a busy machine may.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-"""What the tests of this folder share: how processes end, and what is seen of one that does not."""
+"""Helpers of the tests of this folder: start processes, wait for their end, and show where one hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulated import PATIENCE_S  # noqa: E402
 
 
 def stacks(pid: int) -> str:
-    """Where each thread of a process is, for one that hangs."""
+    """Returns where each thread of a hanging process is."""
     out = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         for what in ("comm", "wchan", "syscall", "stack"):
@@ -31,7 +31,7 @@ def stacks(pid: int) -> str:
 
 
 def finish(process: subprocess.Popen[bytes], what: str, stdin: bytes | None = None) -> tuple[int, bytes, bytes]:
-    """Status, stdout and stderr of a process that ends by itself; one that hangs is shown, and killed."""
+    """Waits for a process. Returns its status, stdout and stderr. Kills one that hangs, and raises with its stacks."""
     try:
         out, err = process.communicate(stdin, timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -43,10 +43,10 @@ def finish(process: subprocess.Popen[bytes], what: str, stdin: bytes | None = No
 
 
 def started(command: list[Any], environment: dict[str, str], stdin: int = subprocess.PIPE, **options: Any) -> subprocess.Popen[bytes]:
-    """With pipes for what it says."""
+    """Starts a process with pipes as its stdout and stderr."""
     return subprocess.Popen(command, env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
 def outcome(command: list[Any], environment: dict[str, str], what: str, **options: Any) -> tuple[int, bytes, bytes]:
-    """Of a process that is told nothing."""
+    """Runs a process without input. Returns its status, stdout and stderr."""
     return finish(started(command, environment, subprocess.DEVNULL, **options), what)

@@ -1,5 +1,4 @@
-// Starts when told (a byte on its standard input), uses the GPU, says how long that took, and stays until its input
-// ends.
+// Waits for a byte on its standard input, uses the GPU, prints how long that took, and stays until its input ends.
 #include <unistd.h>
 
 #include <chrono>

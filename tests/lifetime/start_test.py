@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """300 processes that start at once: start_test.py BUILD
 
-All wait at a barrier, then initialise the driver, make a context and allocate. The same without curb, before and after,
-says how fast this machine is now. Under curb they are up at most 2 s later than without, times how much slower than an
-idle machine this one is; each is told its memory, has its socket, and none looks at all the others.
+All wait at a barrier, then initialise the driver, make a context and allocate. Runs without curb, before and after, show
+how fast this machine is now. Under curb all are up at most 2 s later than without, times how much slower than an idle
+machine this one is. Each gets its memory, has its socket, and connects to no other process.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ BUILD = Path(sys.argv[1]).resolve()
 PROGRAM = BUILD / "tests/start_program"
 COUNT = matrix.figure("starts")
 IDLE_S = 0.25
-"""Of 300 without curb on two idle cores."""
+"""The time of 300 starts without curb on two idle cores."""
 
 
 def start_all(machine: Machine, environment: dict[str, str], count: int) -> tuple[list[subprocess.Popen[bytes]], float, list[float]]:
-    """The processes, how long until the last was up, and how long each took, in ms."""
+    """Returns the processes, the seconds until the last was up, and the milliseconds that each took."""
     processes = [started([PROGRAM], environment, cwd=machine.folder) for _ in range(count)]
     for process in processes:
         assert process.stdout and process.stdout.read(1) == b".", "it did not come to the barrier"
@@ -61,7 +61,7 @@ def measure(machine: Machine, environment: dict[str, str], count: int, what: str
 
 
 def system_calls(machine: Machine, environment: dict[str, str]) -> None:
-    """What one more start asks of the system must not grow with those that are there."""
+    """One more start must connect to none of the running processes."""
     strace = shutil.which("strace")
     if not strace:
         skipped("what one start does: strace is not installed")

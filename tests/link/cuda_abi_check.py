@@ -2,8 +2,8 @@
 
 usage: cuda_abi_check.py CXX CUDA_INCLUDE SHIM_ABI OUTPUT
 
-The lists that the comparison runs over are taken from our headers, so that none can be forgotten: every enumerator, and
-every function that this toolkit declares (older ones lack newer functions).
+The lists to compare come from our headers, so that none can be forgotten: every enumerator, and every function that this
+toolkit declares (older ones lack newer functions).
 """
 
 import re
@@ -14,7 +14,7 @@ from pathlib import Path
 
 def main() -> int:
     compiler, cuda, abi, output = sys.argv[1], *map(Path, sys.argv[2:5])
-    # The older variants of versioned functions are declared only to those who say that they are NVIDIA.
+    # cuda.h declares the older variants of versioned functions only with this macro, which is NVIDIA's own.
     seen = ["-std=c++20", "-D__CUDA_API_VERSION_INTERNAL", f"-I{cuda}"]
     header = subprocess.run([compiler, "-E", "-P", *seen, "-x", "c++", str(cuda / "cuda.h")], check=True,
                             capture_output=True, text=True).stdout

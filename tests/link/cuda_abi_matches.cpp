@@ -7,8 +7,7 @@
 
 #include <type_traits>
 
-// The same names once more, in a namespace of their own; functions as types, since two functions of one C name cannot
-// have two signatures.
+// Our declarations, in a namespace of their own. Functions are types here, since one C name cannot have two signatures.
 namespace ours {
 #include "cuda_types.h"
 #define CURB_CU(name, types) using fn_##name = CUresult types;
@@ -22,8 +21,8 @@ namespace ours {
 
 namespace {
 
-// The types of the two sides have different names, so they are alike when a call passes them alike: pointers to the
-// same number of levels of constness apart, integers and enums of the same size.
+// The types of the two sides have different names, so they are alike if a call passes them alike: pointers to const or
+// not, and other types of the same size and alignment.
 template <class A, class B>
 constexpr bool alike() {
     if constexpr (std::is_pointer_v<A> && std::is_pointer_v<B>)

@@ -1,4 +1,4 @@
-"""What the built libcurb.so exports, needs and weighs, read from the file itself.
+"""Checks what the built libcurb.so exports, needs and weighs, by reading the file itself.
 
 usage: library_check.py BUILD TABLE.txt [--release]
 
@@ -19,27 +19,27 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "matrix"))
 import matrix  # noqa: E402
 
-# Not libgcc_s, which curb loads when it wakes: shim/unwinder.
+# Without libgcc_s, which curb loads when it becomes active: shim/host/unwinder.hpp.
 ALLOWED = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1",
            # up to glibc 2.33 these are separate
            "libdl.so.2", "libpthread.so.0"}
-LARGEST_BYTES = 1_460_000  # of what each program maps; names for debuggers, which are not mapped, come on top
+LARGEST_BYTES = 1_460_000  # mapped by each program; names for debuggers, which are not mapped, come on top
 LARGEST_PAGE = 0x10000  # of the systems that glibc runs on
 
-# What is built on Debian 12 or Ubuntu 22.04 runs on every system with glibc 2.34, and that is what is distributed.
-# Newer systems put newer symbols in (since glibc 2.38 its C23 strtol) and have a libstdc++ with more thread-local
-# storage: what is built there is for there.
+# The distributed library is built on Debian 12 or Ubuntu 22.04 and runs on every system with glibc 2.34. A build on a
+# newer system has newer symbols (since glibc 2.38 its C23 strtol) and a libstdc++ with more thread-local storage: it is
+# only for such systems.
 BUILT_ON_GLIBC = tuple(map(int, platform.libc_ver()[1].split(".")))
 FOR_DISTRIBUTION = BUILT_ON_GLIBC <= (2, 36)
 NEWEST_GLIBC = (2, 34) if FOR_DISTRIBUTION else BUILT_ON_GLIBC
 LARGEST_TLS_BYTES = 80 if FOR_DISTRIBUTION else 128
 
-# What crtbegin.o and crti.o refer to in every shared library, to be null where there is nobody to answer.
+# Weak references of crtbegin.o and crti.o in every shared library, which are null if nothing defines them.
 TOOLCHAINS_WEAK = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize", "__gmon_start__"}
 # crtbegin.o's, and those of libstdc++.a, whose sources end in .cc; ours end in .cpp.
 TOOLCHAINS_CONSTRUCTOR = re.compile(r"frame_dummy|__do_global_dtors_aux|_GLOBAL__sub_[ID]_.*\.cc")
-# What ends the program, writes to its stdout or changes what it has set for the whole process. Not exit: the worker calls it
-# where glibc would have, had the process no threads of ours (shim/last_thread.cpp).
+# Functions that end the program, write to its stdout or change settings of the whole process. Without exit: the worker calls
+# it where glibc would if the process had no threads of curb's (shim/threads/last_thread.cpp).
 NEVER_CALLED = {
     "_exit", "quick_exit", "atexit", "system", "popen", "signal", "alarm", "setitimer", "chdir", "umask",
     "putenv", "unsetenv", "clearenv", "setlocale", "srand", "rand", "stdout", "printf", "vprintf", "puts",
@@ -86,7 +86,7 @@ def exported(library: Path) -> set[str]:
 
 
 def functions_of(library: Path, section: str) -> list[str]:
-    """What the loader calls of an array of functions, by the relocations that fill it."""
+    """Returns the functions that the loader calls from an array, by the relocations that fill it."""
     sections, relocations = run("readelf", "-SW", str(library)), run("readelf", "-rW", str(library))
     where = re.search(rf" {re.escape(section)} +\w+ +([0-9a-f]+) [0-9a-f]+ ([0-9a-f]+)", sections)
     if where is None:
@@ -114,7 +114,7 @@ def exports(library: Path, table: Path, simulated: Path) -> None:
 
 
 def loading(dynamic: str, headers: str, library: Path) -> None:
-    """How the loader takes it into a process."""
+    """Checks how the loader takes the library into a process."""
     check("BIND_NOW" in dynamic or re.search(r"FLAGS_1.*NOW", dynamic) is not None, "not linked with -z now")
     check("SYMBOLIC" in dynamic, "not linked with -Bsymbolic: another library may stand in for what is ours")
     check("TEXTREL" not in dynamic, "has text relocations")
@@ -145,15 +145,15 @@ def relocations(headers: str, library: Path) -> None:
 def threads(headers: str, library: Path) -> None:
     size = re.search(r"^\s+TLS\s+\S+\s+\S+\s+\S+\s+\S+\s+(0x[0-9a-f]+)", headers, re.MULTILINE)
     check(size is None or int(size[1], 16) <= LARGEST_TLS_BYTES, f"thread-local storage of {size and size[1]} bytes")
-    # A preload has its place from the start. Opened later it takes that from the surplus that dlopen has, which is small,
-    # and the host's own libraries may need all of it: so one pointer of shim/readers, without which each look at the
-    # policy would call the loader, and no more.
+    # A preload gets static thread-local storage at the start. Opened later, it takes it from a small surplus, which the
+    # program's own libraries may need. So it may have one pointer: that of shim/base/readers.hpp, without which each read of
+    # the policy would call the loader.
     static = re.findall(r"TPOFF|TPREL", run("readelf", "-rW", str(library)))
     check(len(static) <= 1, f"needs static thread-local storage for {len(static)} variables")
 
 
 def references(library: Path) -> None:
-    """What it takes from others."""
+    """Checks what the library takes from others."""
     undefined = [symbol for symbol in symbols(library, "--dyn-syms") if symbol.section == "UND" and symbol.name]
     weak = {symbol.name for symbol in undefined if symbol.bind == "WEAK"}
     check(weak <= TOOLCHAINS_WEAK, f"takes what the host happens to have: {sorted(weak - TOOLCHAINS_WEAK)}")
@@ -170,7 +170,7 @@ def references(library: Path) -> None:
 
 
 def constructors(library: Path) -> None:
-    """One of ours before main, one after it."""
+    """Checks that curb has one constructor before main, and one destructor after it."""
     for section, only in ((".init_array", "process.*at_load"), (".fini_array", "trace.*at_end")):
         names = functions_of(library, section)
         ours = [name for name in names if not TOOLCHAINS_CONSTRUCTOR.fullmatch(name)]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """No two types that are linked together have one name: one_definition_check.py BUILD NINJA
 
-Of the functions that the compiler writes for each of two such types (a destructor, a vector's push_back) the linker keeps
-one, and calls it for both; it may crash only where nothing is inlined. What becomes one program or library, curb's own
-libraries in it included, is what BUILD/build.ninja says, and what each object was made of what NINJA has noted. Types are
-looked for at the margin, where clang-format puts those that stand in no other, outside of unnamed namespaces.
+The compiler generates functions for each of two such types (a destructor, a vector's push_back). The linker keeps only one
+of them for both types, which may crash only where nothing is inlined. BUILD/build.ninja says which objects become one
+program or library, with curb's own libraries in it; NINJA's log of dependencies says which files became an object. The
+script finds types at the left margin, where clang-format puts those that are in no other, outside of unnamed namespaces.
 """
 
 import re
@@ -22,7 +22,7 @@ TYPE = re.compile(r"(?:struct|class|union|enum(?: class)?) (?:(?:alignas\(.*?\)|
 
 @cache
 def types_of(file):
-    """Where each type stands that this file defines for all who are linked with it: {"curb::cli::Sample": "cli/families.hpp:23"}."""
+    """Returns the place of each type with external linkage in a file: {"curb::cli::Sample": "cli/families.hpp:23"}."""
     found, within = {}, []
     for number, line in enumerate(file.read_text().splitlines(), 1):
         if begins := NAMESPACE.match(line):
@@ -35,7 +35,7 @@ def types_of(file):
 
 
 def made_of(ninja, build):
-    """The files of ours that each object was made of."""
+    """Returns our files that each object was made of."""
     out = {}
     for block in subprocess.run([ninja, "-C", build, "-t", "deps"], check=True, stdout=subprocess.PIPE, text=True).stdout.split("\n\n"):
         first, *files = block.split("\n")

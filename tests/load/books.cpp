@@ -14,7 +14,7 @@ namespace {
 namespace control = curb::control;
 namespace policy = curb::policy;
 
-// Kinds that both know by one name.
+// Kinds that curb and the simulated driver count under the same name.
 constexpr policy::Kind kAlike[] = {policy::Kind::plain, policy::Kind::pools, policy::Kind::graphs, policy::Kind::vmm,
                                    policy::Kind::managed};
 
@@ -47,7 +47,7 @@ std::string differences(bool pools_end) {
             measured = is;
         }
     }
-    // How the driver packs small arrays into granules is seen in NVML's figure alone.
+    // Only NVML's figure shows how the driver packs small arrays into granules.
     const std::uint64_t arrays = curb_sim_held_for(0, "arrays");
     const bool unseen = std::getenv("CURB_SIM_NVML") != nullptr && of(policy::Kind::arrays) <= arrays;
     return out + line("arrays, contexts and code",

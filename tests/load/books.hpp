@@ -1,4 +1,4 @@
-// What curb says of this process's first device beside what the simulated driver has there, by kind.
+// Compares curb's books of this process's first device with the simulated driver's, by kind.
 #pragma once
 
 #include <chrono>
@@ -9,22 +9,22 @@
 
 namespace load {
 
-inline constexpr std::chrono::seconds kPatience{60};  // deadlines, which a busy machine keeps
+inline constexpr std::chrono::seconds kPatience{60};  // a deadline that a busy machine meets too
 
-// What curb says. None: it does not answer, or a release is under way.
+// Returns curb's books. nullopt if curb does not answer or a release is in progress.
 std::optional<curb::control::GpuStatus> status();
 
-// How the two differ, a line for each kind. Arrays, contexts, stacks and code are compared together, as curb measures a
-// part of them; where NVML is blind, arrays may be charged with less. `pools_end`: pools have been destroyed with
-// blocks in use, which are measured from then on: they are compared with those. Empty: they are equal.
+// Returns the differences, a line for each kind; empty if there are none. Compares the sum of arrays, contexts, stacks
+// and code, as curb measures a part of them; without NVML curb may charge less for arrays. With `pools_end` pools were
+// destroyed with blocks in use, which curb measures from then on: the sum then includes pools.
 std::string differences(bool pools_end = false);
-// The same at a quiet point, at which no other thread works: waits until they are equal, or for `patience`.
+// The same at a quiet point, when no other thread works. Waits up to `patience` for the differences to go.
 std::string differences_that_stay(std::chrono::milliseconds patience, bool pools_end = false);
 
-// "plain 512, pools 0, …": what the driver has.
+// Returns the driver's books as "plain 512, pools 0, …".
 std::string of_driver();
 
-// Whether releases, asked for by all steps, leave nothing in curb's cache. False: no answer either.
+// Asks for a release by all steps. True if curb's cache is empty then; false if curb does not answer.
 bool release();
 
 }  // namespace load

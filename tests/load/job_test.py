@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Processes of one job under one cap: job_test.py BUILD
 
-Programs of several threads take and free memory of every family at random, while they are killed, replaced, forked,
-stopped, and told to release, for as many seconds as the matrix says. The job never holds more than its cap by the
-simulated machine's own books; when all have ended, the whole cap can be had again. CURB_JOB_SECONDS sets the time.
+Programs of several threads allocate and free memory of every family at random. Meanwhile the test kills, replaces, forks
+and stops them and asks for releases, for as many seconds as the matrix says. By the simulated machine's own books the job
+never holds more than its cap; when all have ended, one process can allocate the whole cap. CURB_JOB_SECONDS sets the time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAP_MIB = 5120
 PROCESSES = 4
 DISTURBANCES = ("kill", "kill", "fork", "fork", "stop", "release", "quiet")
 FAMILIES = "no-pools"
-"""Without the families that take memory for code, whose size is known only afterwards (policy: kept for the driver)."""
+"""Without pools, which may exceed the cap for a moment, and code, whose size is known only once it is loaded."""
 
 
 class Job(Judge):
@@ -43,7 +43,7 @@ class Job(Judge):
             self.start()
 
     def start(self) -> None:
-        """If the others leave room for its context."""
+        """Starts a process, if the others leave room for its context."""
         wait = self.random.choice(("0s", "500ms"))
         file = self.machine.policy({"log": {"level": "off"}, "gpu": {"*": {"growth": {"wait": wait}}}}, f"{wait}.json")
         words = [str(self.random.randrange(1, 4)), "80", "1", str(self.random.randrange(1 << 30)), FAMILIES, "100"]
@@ -83,7 +83,7 @@ class Job(Judge):
         self.expect(one not in self.members or one.child.poll() is None, f"{one.pid} ended with {one.child.poll()}")
 
     def ends(self) -> None:
-        """All end, by themselves or not. Then one process can have what all had."""
+        """Ends all, every second one by force. Then one process can allocate the whole cap."""
         for number, one in enumerate(self.members):
             if number % 2:
                 one.kill()
@@ -95,7 +95,7 @@ class Job(Judge):
         last = self.machine.told(self.machine.under_curb(**self.environment))
         last.tell("fill")
         filled = int(last.line()) / MIB
-        # Less than a block of 64 MiB, and what is kept for code (policy::driver_reserve).
+        # The last block of 64 MiB may not fit, and curb keeps memory free for code (policy::driver_reserve).
         self.expect(CAP_MIB - 64 - 160 <= filled <= CAP_MIB, f"{filled} MiB could be had again, of {CAP_MIB}")
         last.kill()
 

@@ -1,9 +1,9 @@
 // One cell of a matrix: a family of memory (tests/families), and an event in the life of its context, of the process or
-// of its cap. Several rounds of the cell in one process: memory is taken, the event happens, and then curb's books are
-// the driver's by kind, the cap holds, releases give back all that is unused, and each round ends where the first did.
+// of its cap. In each of several rounds the program allocates and the event happens. Then curb's books must be the
+// driver's by kind, the cap must hold, releases must free all unused memory, and the round must end as the first did.
 //
-// Arguments: the policy's file, which is rewritten, its cap in MiB, the family and the event. Without arguments:
-// prints "FAMILY\tEVENT" for each cell.
+// Arguments: the policy's file, which the program rewrites, its cap in MiB, the family and the event. Without arguments
+// it prints "FAMILY\tEVENT" for each cell.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -130,7 +130,7 @@ void edit_policy(Cell &cell) {
     expect_equal("under an edited policy");
     write_policy(cell, cell.cap);
 }
-// Only what runs on the device can fail so: a launch is before it.
+// Only work on the device fails like this, so the program launches a kernel first.
 void fail_for_good(Cell &cell) {
     CUmodule module = nullptr;
     CUfunction kernel = nullptr;
@@ -142,7 +142,7 @@ void fail_for_good(Cell &cell) {
     expect(cuMemAlloc_v2(&block, kBlock) == kIllegalAddress, "memory was granted by a device that has failed");
     reset(cell);
     expect_equal("after the reset of a device that has failed");
-    curb_sim_break(CUDA_SUCCESS);  // for what follows: only another process could use a real one
+    curb_sim_break(CUDA_SUCCESS);  // for the next rounds: of a real device only another process could
 }
 
 struct Event {
@@ -166,20 +166,20 @@ bool is_alive(const Cell &cell, const Family &family) {
     return true;
 }
 
-// Blocks until the cap refuses one, all of which go back.
+// Allocates blocks until the cap refuses one, then frees them.
 void meet_the_cap(const Cell &cell) {
     std::vector<CUdeviceptr> blocks;
     CUdeviceptr block = 0;
     CUresult result = CUDA_SUCCESS;
     while (blocks.size() < 1000 && (result = cuMemAlloc_v2(&block, kProbe)) == CUDA_SUCCESS) blocks.push_back(block);
     expect(result == CUDA_ERROR_OUT_OF_MEMORY, "the cap is not met, but error " + std::to_string(result));
-    // Beside the probe, curb keeps some room for the code of the driver.
+    // curb keeps some memory free for the driver's code.
     expect(curb_sim_held(0) + 3 * kProbe > cell.cap, "refused far below the cap, with " + of_driver());
     expect(curb_sim_high(0) <= cell.cap, "above the cap: " + std::to_string(curb_sim_high(0)));
     for (const CUdeviceptr one : blocks) done(cuMemFree_v2(one), "cuMemFree");
 }
 
-// Everything of the round goes. What is left is of the device's default pool and of curb.
+// Frees everything of the round. A release must then empty the default pool and curb's cache.
 void leave(Cell &cell, const Event &event, std::vector<Block> &blocks) {
     for (unsigned i = 0; i < blocks.size(); ++i)
         if (is_alive(cell, *blocks[i].family)) done(blocks[i].family->give({calls, cell.place, i}, blocks[i]), "free");

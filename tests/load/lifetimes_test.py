@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Every family of memory across every event in the life of what it is of: lifetimes_test.py BUILD PORTION [RUNTIME]
+"""Every family of memory across every event in the life of its context: lifetimes_test.py BUILD PORTION [RUNTIME]
 
-Runs lifetimes_program for each cell of its matrix, each with or without a cache, with NVML listing the process or not:
-in turn, or nightly in all four ways. CURB_LIFETIMES: only the cells with this in their names.
+Runs lifetimes_program for each cell of its matrix, with a cache or without, with NVML listing the process or not: in one
+of these four ways in turn, nightly in all. CURB_LIFETIMES=TEXT runs only cells that have the text in their names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Cell(NamedTuple):
     nvml: str
 
 
-# Why a cell is left out, by what it has of a cell's four names.
+# Why cells are left out: those that have all of these names.
 GREEN_UNSEEN = "without NVML, the 6 MiB of a green context go with the last context, not with the primary one"
 CODE_UNSEEN = "code is measured by NVML alone, which does not list the process there"
 LEFT_OUT: dict[frozenset[str], str] = {
@@ -57,13 +57,13 @@ def cells() -> list[Cell]:
         Cell(*row, *way)
         for number, row in enumerate(rows)
         for turn, way in enumerate(ways)
-        # Of each event, families in turn have each way, and so has each family of its events.
+        # The ways alternate: each event meets all of them across the families, and each family across the events.
         if matrix.NIGHTLY or turn == (number + number // len(ways)) % len(ways)
     ]
 
 
 def run(cell: Cell) -> str:
-    """What is wrong in it; empty: nothing."""
+    """Runs a cell. Returns its error; empty if there is none."""
     with Machine(BUILD, sanitizer=RUNTIME) as machine:
         text = '{ "version": 1, "gpu": { "*": { "cap": "CAP"%s } }, "log": { "level": "off" } }' % CACHES[cell.cache]
         file = machine.folder / "job.json"

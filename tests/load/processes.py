@@ -1,6 +1,6 @@
-"""What the tests of this folder share: NAME_test.py BUILD [PORTION [RUNTIME]]
+"""Helpers of the tests of this folder: NAME_test.py BUILD [PORTION [RUNTIME]]
 
-PORTION: with sanitizers, which are slow, one part of so many. RUNTIME: a sanitizer's library, preloaded first.
+PORTION divides the work, for sanitizers, which are slow. RUNTIME is a sanitizer's library, preloaded first.
 CURB_LOAD_SEED repeats a run.
 """
 
@@ -28,7 +28,7 @@ SEED = int(os.environ.get("CURB_LOAD_SEED", str(time.time_ns() % 1_000_000)))
 
 
 class Judge:
-    """What a long test counts, and what it finds wrong."""
+    """Counts what a long test does, and keeps its errors."""
 
     def __init__(self) -> None:
         self.random = random.Random(SEED)
@@ -42,7 +42,7 @@ class Judge:
             print("WRONG:", otherwise, flush=True)
 
     def report(self, row: str, count: int) -> int:
-        """To the matrix, unless something was wrong; the exit status."""
+        """Reports the count to the matrix if nothing was wrong. Returns the exit status."""
         print(", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())))
         if not self.wrong:
             matrix.report(row, count)
@@ -50,7 +50,7 @@ class Judge:
 
 
 def run(program: str, words: list[Any], gpu: dict[str, Any], **more: str) -> tuple[int, str, str]:
-    """Status, stdout and stderr of a program of this folder, under a policy with `gpu` for every device."""
+    """Runs a program with `gpu` as the policy of every device. Returns its status, stdout and stderr."""
     with Machine(BUILD, sanitizer=RUNTIME) as machine:
         environment = machine.under_curb({"gpu": {"*": gpu}, "log": {"level": "off"}}, **more)
         try:
@@ -64,7 +64,7 @@ def run(program: str, words: list[Any], gpu: dict[str, Any], **more: str) -> tup
 
 
 def is_simulated(descriptor: str) -> bool:
-    """What backs memory that can be exported is a file of the simulated driver."""
+    """True for a file of the simulated driver, which backs memory that can be exported."""
     try:
         return os.readlink(descriptor).startswith("/memfd:curb-sim")
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def is_simulated(descriptor: str) -> bool:
 
 
 def of_process(pid: int) -> dict[str, int]:
-    """What it has of the host: threads, descriptors, resident memory in KiB."""
+    """Returns a process's threads, descriptors, and resident memory in KiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     field = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if len(line.split()) > 1}
     return {
@@ -83,7 +83,7 @@ def of_process(pid: int) -> dict[str, int]:
 
 
 class Traffic(Process):
-    """traffic_program under curb, told what to do line by line."""
+    """traffic_program under curb. It takes commands, one a line."""
 
     def __init__(self, machine: Machine, words: list[str], environment: dict[str, str]) -> None:
         self.machine = machine
@@ -94,7 +94,7 @@ class Traffic(Process):
         self.expect("working")
 
     def quiet(self) -> tuple[int, int]:
-        """Nobody works any more; how many operations there were, and how many that were wrong."""
+        """Stops its threads. Returns how many operations there were, and how many were wrong."""
         self.tell("quiet")
         return self.has_become_quiet()
 
@@ -103,7 +103,7 @@ class Traffic(Process):
         return int(operations), int(wrong)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer on its control socket; empty: there is none."""
+        """Sends a request to its control socket. Returns the answer; empty if it has no socket."""
         found = list((self.machine.runtime / "curb").glob(f"{self.pid}-*.sock"))
         if not found:
             return {}

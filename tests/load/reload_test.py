@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Policies reloaded under load: reload_test.py BUILD PORTION [RUNTIME]
 
-8 threads of traffic_program allocate while its policy is edited, by rename and in place, into good ones and
-bad ones, with other caps, growth, a cache and a trace or without, and while `curb cap` is
-typed: as often as the matrix says, divided by PORTION. Every good one is in force in the end, the process never holds
-more than the highest cap that was in force, and it has as many threads, descriptors and as much host memory as before.
+8 threads of traffic_program allocate while the test edits its policy and runs `curb cap`, as often as the matrix says,
+divided by PORTION. It edits by rename and in place, writes good policies and bad ones, and changes the cap, growth, the
+cache and the trace. Every good policy comes into force. The process never holds more than the highest cap in force, and
+ends with as many threads and descriptors, and as much host memory, as before.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Storm(Judge):
         self.machine = machine
         self.file = machine.folder / "job.json"
         self.cap = MOST_CAP * MIB
-        """Of the file's policy; a live one is before it."""
+        """The file's cap; a live cap overrides it."""
         self.live: int | None = None
         self.in_force = self.before = MOST_CAP * MIB
-        """By the live one too, at the last two rounds."""
-        # With a trace, whose thread stays.
+        """The caps in force, live ones included, after the last round and the one before."""
+        # With a trace, as its thread stays once it was started.
         trace = {"file": str(machine.folder / "trace-0.json")}
         self.write_by_rename(json.dumps(self.plain({"cap": f"{self.cap}B"}) | {"trace": trace}))
         words = ["8", "1024", "1", str(SEED), "no-pools", "300"]
@@ -49,12 +49,12 @@ class Storm(Judge):
         self.held = self.books()["held"]
 
     def books(self) -> dict[str, int]:
-        """What it holds, and the most that it has held since this was asked last."""
+        """Returns what it holds, and the most that it has held since the last call."""
         process = self.machine.held("--forget-highs")[(self.traffic.pid, 0)]
         return {"held": process["bytes"] + process["managed"], "high": process["high"]}
 
     def plain(self, gpu: dict[str, Any]) -> dict[str, Any]:
-        """Known by its rule, which the process tells."""
+        """Returns a policy with a rule name of its own, which the status shows."""
         rule = {"name": f"{self.counts.total()}", "match": {"exe": "*"}, "release": {"idle": "1h"}}
         return {"version": 1, "gpu": {"*": gpu}, "log": {"level": "off"}, "rules": [rule]}
 
@@ -95,11 +95,11 @@ class Storm(Judge):
         return one | {"exit status": done.returncode}
 
     def edit(self) -> None:
-        """Another policy, good or bad, seen by its watcher."""
+        """Writes another policy, good or bad, and waits until curb has seen it."""
         way = self.random.choice((self.write_in_place, self.write_by_rename))
         bad = self.random.random() < 0.2
         if bad:
-            # Each another text: one that is there already is nothing new.
+            # A new text each time: curb ignores an unchanged one.
             way(self.random.choice(BAD) + f"// {self.counts.total()}\n")
             self.wait("the error", lambda status: bool(status.get("policy", {}).get("error")))
         else:
@@ -133,14 +133,14 @@ class Storm(Judge):
         self.counts["live caps"] += 1
 
     def round(self) -> None:
-        """One reload, and whether more was held meanwhile than the highest cap in force allows."""
+        """Reloads once, and checks that the process held no more than the highest cap in force meanwhile."""
         caps_before = [self.in_force, self.before]
         if self.random.random() < 0.2:
             self.set_cap()
         else:
             self.edit()
         now = self.books()
-        # A request that was decided under the cap before the last one may be on its way to the driver still.
+        # A request that was granted under the cap before the last one may still be on its way to the driver.
         most = max(self.held, self.now_in_force(), *caps_before)
         caps = f"{caps_before} and {self.now_in_force()}"
         self.expect(now["high"] <= most, f"held {now['high']} at most, under {caps}, from {self.held}")
@@ -150,7 +150,7 @@ class Storm(Judge):
         return self.live if self.live is not None else self.cap
 
     def host(self) -> dict[str, int]:
-        """What it has of the host while nobody works and there is neither a trace nor a live cap."""
+        """Returns its use of the host when no thread works, without a trace and a live cap."""
         if self.live is not None:
             self.set_cap()
         self.cap = MOST_CAP * MIB
@@ -186,7 +186,7 @@ def main() -> int:
         storm.expect(after[what] == before[what], f"{after[what]} {what}, before it were {before[what]}")
     if not RUNTIME and PORTION == 1:  # sanitizers keep freed memory
         grown = after["resident"] - before["resident"]
-        # Each policy that was in force is kept, because readers hold no reference: 1.7 KiB.
+        # Without membarrier curb cannot free a policy that it replaces (decision 0031): 1.7 KiB each.
         storm.expect(grown <= 4096 + 3 * wanted, f"{grown} KiB more of host memory after {wanted} reloads")
     return storm.report("reloads", wanted)
 

@@ -1,10 +1,10 @@
 // SIGUSR1 to every thread of a program under curb that allocates, calls malloc, reads and computes, with a handler of
 // the program's own or none.
 //
-// Arguments: how many signals, and the handler: "none", "siginfo", "restart", "resethand", "nodefer", "altstack". Each
-// signal goes to one thread that has handled the one before, so that none is one with another; each must arrive.
-// Signals to the whole process and to whatever /proc/self/task lists come beside. The last line on stdout: how many
-// arrived.
+// Arguments: the number of signals, and the handler: "none", "siginfo", "restart", "resethand", "nodefer", "altstack".
+// A thread gets its next signal only when it has handled the last one, since the kernel merges pending signals; each
+// must arrive. The program also sends signals to the whole process and to all threads in /proc/self/task. The last line
+// on stdout is the number that arrived.
 #include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
@@ -37,12 +37,12 @@ void say(bool right, const char *what) {
 
 constexpr int kErrno = 4711;
 
-// Between two rounds of a thread, so that the others have a turn. A signal ends it.
+// Pauses between two rounds of a thread, so that the others have a turn. A signal ends the pause.
 void rest() { usleep(20); }
 
 enum class Handler { none, siginfo, restart, resethand, nodefer, altstack };
 
-// One thread that signals are sent to.
+// A thread to which main() sends signals.
 struct Target {
     std::atomic<std::uint64_t> sent{0}, handled{0};
     pid_t tid = 0;
@@ -100,7 +100,7 @@ void set_handler() {
     say(sigaction(SIGUSR1, &action, nullptr) == 0, "a handler can be set");
 }
 
-// With malloc's locks held most of the time.
+// Holds malloc's locks most of the time.
 void call_malloc() {
     std::vector<void *> blocks(64);
     for (unsigned i = 0; !done; ++i) {
@@ -123,7 +123,7 @@ void keep_errno() {
     }
 }
 
-// From a pipe, which is written to now and then. Interrupted only where the program's own handler would interrupt it.
+// Reads from a pipe, which main() writes to now and then. Only handlers that would interrupt the read without curb may.
 int ends[2];
 void read_on() {
     const bool may_be_interrupted = how == Handler::siginfo || how == Handler::nodefer || how == Handler::resethand;
@@ -161,8 +161,8 @@ std::unique_ptr<Target> target(Body body) {
         say(sigaltstack(&stack, nullptr) == 0, "a stack for signals can be set");
         ready = true;
         body();
-        // Once more by itself, which returns when it has been handled. A handler of a single delivery is the whole
-        // process's and not set while another thread's signal has just taken it: those threads take turns.
+        // raise() returns when the signal has been handled. A one-shot handler is the whole process's, and unset while
+        // another thread's signal has just used it, so these threads take turns.
         ++target->sent;
         {
             std::unique_lock<std::mutex> turn(raising, std::defer_lock);
@@ -178,7 +178,7 @@ std::unique_ptr<Target> target(Body body) {
     return out;
 }
 
-// Whether none is on its way to it. Without a handler of the program's the kernel tells.
+// True if no signal is on its way to the thread. Without a handler of the program's, is_pending() asks the kernel.
 bool is_free(const Target &one) { return one.handled == one.sent; }
 bool is_pending(pid_t tid) {
     const std::string path = "/proc/self/task/" + std::to_string(tid) + "/status";
@@ -237,7 +237,7 @@ int main(int argc, char **argv) {
         say(syscall(SYS_tgkill, getpid(), one.tid, SIGUSR1) == 0, "a thread can be sent a signal");
         ++sent;
         if (sent % 64 == 0) say(write(ends[1], "x", 1) == 1, "the reader can be written to");
-        // To the process: any thread's, so where the handler is told of it, or there is none.
+        // Any thread may get a signal to the process: only for a handler that can tell it apart, or for none.
         if (sent % 1024 == 0 && (!own || how == Handler::siginfo)) kill(getpid(), SIGUSR1);
     }
     for (const auto &one : targets)
@@ -253,7 +253,7 @@ int main(int argc, char **argv) {
     traffic.stop();
     say(arrived >= wanted, "every signal has arrived");
     say(traffic.counts().wrong == 0, "calls fail with refusals alone");
-    // And a release still comes of one.
+    // A signal still causes a release.
     traffic.give_everything_back();
     const std::uint64_t before = curb_sim_held(0);
     CUdeviceptr block = 0;

@@ -20,7 +20,7 @@ def main() -> int:
     wanted = matrix.figure("signals") // PORTION
     arrived, wrong = 0, 0
     for number, handler in enumerate(HANDLERS):
-        # One for a single delivery has to be set again before the next: one signal at a time, and slow.
+        # A one-shot handler must be set again before the next signal: one signal at a time, which is slow.
         share = wanted // 50 if handler == "resethand" else (wanted - arrived) // (len(HANDLERS) - number)
         begin = time.monotonic()
         status, said, error = run("signals_program", [share + 1, handler], {"cap": "2GiB", "cache": {"max": "128MiB"}})

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Random programs for a long time: soak_test.py BUILD
 
-Programs on two simulated GPUs take and free memory of every family for as many seconds as the matrix
-says, while they are killed, replaced, forked, signalled, suspended, given other policies and caps, and told to release.
-At every quiet point nobody works, and what curb says of each process and device is what the simulated machine's books
-say; sockets are those of live processes. Those that live throughout have as many threads and descriptors as at their
-first quiet point, and not much more of the host's memory. CURB_SOAK_SECONDS sets the time.
+Programs on two simulated GPUs allocate and free memory of every family for as many seconds as the matrix says. Meanwhile
+the test kills, replaces, forks, signals and suspends them, changes their policies and caps, and asks for releases. At
+every quiet point no program works, curb's books of each process and device are the simulated machine's, and every socket
+is that of a live process. Programs that live throughout have as many threads and descriptors as at their first quiet
+point, and not much more host memory. CURB_SOAK_SECONDS sets the time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Soak(Judge):
         self.started += 1
         file = self.machine.folder / f"job-{self.started}.json"
         self.edit(file)
-        # A process with managed memory, or that shares some with others, cannot be suspended.
+        # A process with managed or shared memory cannot be suspended.
         families = ("all", "movable")[self.started % 2]
         words = [str(self.random.randrange(2, 6)), "400", "2", str(self.random.randrange(1 << 30)), families, "10000"]
         member = Traffic(self.machine, words, {"CURB_POLICY": str(file)})
@@ -89,14 +89,14 @@ class Soak(Judge):
         elif what in ("cap", "reset"):
             size = f"{self.random.randrange(1000, 4000)}MiB" if what == "cap" else "--reset"
             self.expect(self.command("cap", str(one.pid), size) == 0, f"curb cap {size} failed")
-        elif self.command("suspend", str(one.pid)) == 0:  # refused for its memory, or where it takes too long
+        elif self.command("suspend", str(one.pid)) == 0:  # refused for its memory, or if it takes too long
             self.expect(self.command("resume", str(one.pid)) == 0, "what was suspended does not go on")
         else:
             what = "suspend, refused"
         self.counts[what] += 1
 
     def differences(self) -> list[str]:
-        """Between what each says of each device and the machine's books."""
+        """Returns the differences between the books of each process and device and the machine's."""
         books = self.machine.held()
         out = []
         for member in self.members:
@@ -118,7 +118,7 @@ class Soak(Judge):
         for member in self.members:
             _, wrong = member.has_become_quiet()
             self.expect(wrong == 0, f"{wrong} calls fail with more than a refusal: {member.log.read_text()[-500:]}")
-        # Releases that were asked for end, and a figure that is a second old is measured again.
+        # Waits for the end of releases, and until curb has measured old figures again.
         until = time.monotonic() + PATIENCE_S
         while (differences := self.differences()) and time.monotonic() < until:
             time.sleep(0.2)

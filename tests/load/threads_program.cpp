@@ -1,12 +1,12 @@
-// Threads under curb that take and free memory of every family, each what others have taken, and end and are made
-// again, while signals and requests ask for releases and set caps beside them.
+// Threads under curb that allocate memory of every family, free what others have allocated, end and start again, while
+// signals and requests ask for releases and set caps.
 //
-// Arguments: how many operations, in how many rounds, a seed, the policy's cap in MiB, "pools", "pools-end" or
-// "no-pools" for whether there are blocks of pools, and of such that are destroyed meanwhile, how many threads, and how
-// many blocks at most. Without pools the cap is never exceeded, at no moment; with them a pool may grow by a request
-// that is then undone (decision 0004), and code is loaded, whose size is known only then. Between two rounds nothing
-// happens, and curb's books are compared with the simulated driver's by kind. The last line on stdout: operations,
-// refusals, threads, releases.
+// Arguments: the number of operations and of rounds, a seed, the policy's cap in MiB, "pools", "pools-end" (which also
+// destroys pools) or "no-pools" (which also leaves out code), the number of threads, and the most blocks. Without pools
+// the process never exceeds the cap. With them a pool may grow by a request that curb then undoes (decision 0004), and
+// the size of code is known only once it is loaded. Between two rounds no thread works, and the program compares curb's
+// books with the simulated driver's, by kind. The last line on stdout has the numbers of operations, refusals and
+// threads, and the bytes released.
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ void say(bool right, const char *what, unsigned long long is, unsigned long long
     ++wrong;
 }
 
-// Nobody works: curb's books are the driver's, once the release that may be under way has ended, and all that was freed
-// in streams has been seen complete.
+// Compares the books while no thread works: they must agree once a release in progress has ended and the host has seen
+// all frees in streams complete.
 void compare(load::Traffic &traffic, bool pools_end) {
     traffic.synchronize();
     const std::string left = load::differences_that_stay(kPatience, pools_end);
@@ -44,17 +44,17 @@ void compare(load::Traffic &traffic, bool pools_end) {
     ++wrong;
 }
 
-// What pools may grow by at a time and have to give back: a few of the largest requests, in units of pools.
+// The most by which pools may exceed the cap until curb undoes it: a few of the largest requests, in units of pools.
 constexpr std::uint64_t kUndone = 3 * 64 * load::kMiB;
 
-// Releases and caps, until it is told to stop.
+// Asks for releases and sets caps in a thread, during its lifetime.
 class Beside {
   public:
     explicit Beside(std::uint64_t cap) : cap_(cap), thread_([this] { run(); }) {}
     ~Beside() {
         stop_ = true;
         thread_.join();
-        control::ask(getpid(), control::CapRequest(), kPatience);  // the policy's again
+        control::ask(getpid(), control::CapRequest(), kPatience);  // back to the policy's cap
     }
     Beside(const Beside &) = delete;
     Beside &operator=(const Beside &) = delete;
@@ -90,9 +90,9 @@ int main(int argc, char **argv) {
     const bool nvml = std::getenv("CURB_SIM_NVML") == nullptr;
     std::vector<load::Trait> without;
     if (!pools) without.push_back(load::Trait::stream_ordered);
-    // Its size is known only once it is loaded, and by NVML alone.
+    // The size of code is known only once it is loaded, and only to NVML.
     if (!pools || !nvml) without.push_back(load::Trait::code);
-    // Without NVML its cost is measured by the device's free memory, which other threads change meanwhile.
+    // Without NVML curb measures a context by the device's free memory, which other threads change meanwhile.
     if (!nvml) without.push_back(load::Trait::context);
     load::Traffic traffic({.threads = static_cast<unsigned>(number(6)),
                            .blocks = static_cast<unsigned>(number(7)),
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     const std::uint64_t most = cap + (pools ? kUndone : 0);
     say(curb_sim_high(0) <= most, "the most that was held", curb_sim_high(0), most);
     traffic.give_everything_back();
-    control::ask(getpid(), policy::ReleaseRequest(), kPatience);  // of what curb keeps for reuse
+    control::ask(getpid(), policy::ReleaseRequest(), kPatience);  // frees kept blocks
     compare(traffic, pools_end);
     // Green contexts have left memory to the primary one.
     say(curb_sim_held(0) == curb_sim_held_for(0, "context"), "held with everything free", curb_sim_held(0),

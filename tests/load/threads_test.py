@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Threads that take and free memory of every family: threads_test.py BUILD PORTION [RUNTIME]
+"""Threads that allocate and free memory of every family: threads_test.py BUILD PORTION [RUNTIME]
 
-Runs threads_program: with 32 threads under several policies until the matrix's figure of operations is reached, divided
-by PORTION (sanitizers are slow), then with 1 to 8 threads as a seed says, with NVML listing the process and not, for as
-many seconds as the matrix says. CURB_SEQUENCE repeats one of the latter, CURB_LOAD_SEED all of the former.
+Runs threads_program with 32 threads under several policies until the matrix's figure of operations is reached, divided by
+PORTION (sanitizers are slow); CURB_LOAD_SEED repeats this part. Then runs random sequences with 1 to 8 threads, with NVML
+listing the process or not, for as many seconds as the matrix says; CURB_SEQUENCE repeats one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def threads(name: str, blocks: str, operations: int, seed: int) -> tuple[int, int, bool]:
-    """How many operations there were, how many bytes were released, and whether all was as it must be."""
+    """Returns the number of operations, the bytes released, and whether all was right."""
     begin = time.monotonic()
     words = [operations, 5, seed, CAP, blocks, 32, 2048]
     status, said, error = run("threads_program", words, {"cap": f"{CAP}MiB"} | POLICIES[name])
@@ -49,7 +49,7 @@ def sequence(seed: int) -> bool:
     choose = random.Random(seed)
     name = choose.choice(list(POLICIES))
     nvml = choose.choice(({}, {"CURB_SIM_NVML": "nopids"}))
-    # Blocks of a pool that is destroyed are measured by NVML alone.
+    # Only NVML measures blocks of a destroyed pool.
     blocks = choose.choice(("pools", "no-pools", "pools" if nvml else "pools-end"))
     operations, rounds = choose.choice((50, 500, 3000)), choose.randint(1, 5)
     words = [operations, rounds, choose.randrange(1 << 30), CAP, blocks, choose.randint(1, 8), choose.choice((8, 64, 512))]

@@ -11,7 +11,7 @@ namespace load {
 
 namespace {
 
-// Small ones, some of a few sizes that come again and again as they do in training, and some that meet the cap.
+// Returns a size: half are of a few sizes that recur, as in training, most others are small, and some meet the cap.
 std::uint64_t size(unsigned random) {
     constexpr std::uint64_t kUsual[] = {512,      4 * kKiB, 64 * kKiB, 256 * kKiB, 1 * kMiB,
                                         2 * kMiB, 3 * kMiB, 6 * kMiB,  12 * kMiB,  20 * kMiB};
@@ -89,7 +89,7 @@ const families::Family &Traffic::drawn(unsigned random) {
     for (const families::Family &one : families::families()) sum += weight(one);
     const auto *one = families::families().data();
     for (unsigned at = random % sum; at >= weight(*one); ++one) at -= weight(*one);
-    // Some of their memory stays until the primary context ends, so many would fill the cap for good.
+    // Memory of some families stays until the primary context ends: too many blocks would fill the cap for good.
     const bool stays = one->memory.ends_with == families::EndsWith::primary_context;
     return stays && --left_that_stay_ < 0 ? families::families().front() : *one;
 }
@@ -101,7 +101,7 @@ void Traffic::give(const Block &block, unsigned random, const std::vector<Place>
     ++counts_.given;
 }
 
-// What programs do beside it, each of which lets pools give back what they keep, or asks what there is.
+// Makes another call of programs: one that lets pools give memory back, or a query of the free memory.
 void Traffic::other(Random &random, const Place &place) {
     std::size_t free = 0, total = 0;
     switch (random() % 5) {
@@ -109,7 +109,7 @@ void Traffic::other(Random &random, const Place &place) {
         case 1: {
             const std::unique_lock lock(families::captures());
             const CUresult result = cuCtxSynchronize();
-            // A capture that is open fails this call, and is broken by it.
+            // An open capture makes this call fail, and the call breaks the capture.
             return expect(result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? CUDA_SUCCESS : result, "cuCtxSynchronize");
         }
         case 2: return expect(cuMemPoolTrimTo(place.pools[random() % Place::kPools], 32 * kMiB), "cuMemPoolTrimTo");
@@ -161,7 +161,7 @@ void Traffic::live(Random random) {
 
 void Traffic::sit(std::uint64_t seed) {
     Random random(static_cast<Random::result_type>(seed % 2147483647));
-    random.discard(20);  // its first ones follow the seed
+    random.discard(20);  // its first numbers depend closely on the seed
     while (left_.load(std::memory_order_relaxed) > 0) std::thread([&] { live(Random(random())); }).join();
 }
 

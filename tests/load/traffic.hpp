@@ -1,5 +1,5 @@
-// Threads that take and give memory back at random, of every family, on every device. Each gives back what others have
-// taken, lives for a moment, and is made again.
+// Threads that allocate and free memory of every family at random, on every device. Each frees what others have
+// allocated, and lives for a moment until another takes its place.
 #pragma once
 
 #include <atomic>
@@ -23,26 +23,26 @@ class Traffic {
   public:
     struct How {
         unsigned threads = 8;
-        unsigned blocks = 256;  // the most there are at once; half of them are there at the average
+        unsigned blocks = 256;  // the most at once; on average there are half as many
         unsigned devices = 1;
         std::uint64_t seed = 1;
         std::vector<Trait> without{};
         bool movable = false;   // only memory with which a process can be suspended
-        bool pools_end = true;  // those of threads that end, with the blocks that others have of them
+        bool pools_end = true;  // threads that end destroy their pools, whose blocks others may have
         unsigned pause_us = 0;  // of a thread between two operations
     };
 
     // Initialises CUDA.
     explicit Traffic(How how);
 
-    // Threads work until so many more operations are done, or until stop().
+    // Starts the threads, which work until so many operations are done or until stop().
     void work(std::uint64_t operations);
-    // They end by themselves.
+    // Waits until the threads have ended by themselves.
     void wait();
     void stop();
-    // Between wait() or stop() and work(): ends open captures, and waits for all work of the devices.
+    // Ends open captures, and waits for all work of the devices. Only between wait() or stop() and work().
     void synchronize();
-    // The same times: gives every block back, and lets pools keep nothing.
+    // Frees every block, and empties the pools. Only between wait() or stop() and work().
     void give_everything_back();
 
     struct Counts {

@@ -1,10 +1,12 @@
-// Threads that take and free memory at random, until they are told otherwise on stdin: "quiet" (nobody works any more;
-// answers "quiet OPERATIONS WRONG"), "work" (goes on), "empty" (from quiet: gives everything back, answers "empty"),
-// "fork" (a child that lives for a moment: uses nothing, calls the driver, or becomes another program), and the end of
-// the input, or "end".
+// Threads that allocate and free memory at random. Commands on stdin, one a line:
+//   quiet  stops the threads; answers "quiet OPERATIONS WRONG"
+//   work   goes on
+//   empty  after quiet: frees everything; answers "empty"
+//   fork   forks a child that lives for a moment: uses nothing, calls the driver, or becomes another program
+//   end    ends, as does the end of the input
 //
-// Arguments: how many threads, blocks and devices, a seed, which families of memory ("all", "no-pools", "movable"),
-// and how many microseconds a thread waits between two operations.
+// Arguments: the numbers of threads, blocks and devices, a seed, the families of memory ("all", "no-pools", "movable"),
+// and the microseconds that a thread waits between two operations.
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,7 +46,7 @@ int main(int argc, char **argv) {
     const auto number = [&](int i) { return static_cast<unsigned>(std::strtoul(argv[i], nullptr, 10)); };
     const std::string families = argv[5];
     std::vector<load::Trait> without;
-    // Without pools the cap is never exceeded, but by code, whose size is known only once it is loaded.
+    // Only pools and code may exceed the cap; the size of code is known only once it is loaded.
     if (families == "no-pools") without = {load::Trait::stream_ordered, load::Trait::code};
     load::Traffic traffic({.threads = number(1),
                            .blocks = number(2),
@@ -63,7 +65,7 @@ int main(int argc, char **argv) {
             traffic.work(kForEver);
         } else if (line == "quiet") {
             traffic.stop();
-            traffic.synchronize();  // NVML does not tell of managed memory that has not come back yet
+            traffic.synchronize();  // NVML does not show managed memory that has not come back yet
             std::cout << "quiet " << traffic.counts().operations() << " " << traffic.counts().wrong << std::endl;
         } else if (line == "empty") {
             traffic.give_everything_back();

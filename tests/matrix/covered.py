@@ -21,13 +21,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 LAYERS = ("policy", "config", "control")
 AT_ONCE = 40
-"""Objects of which gcov is asked at once: more than one, since each start of it takes a while."""
+"""Objects for one call of gcov: more than one, since each start of it takes a while."""
 
 ITSELF = re.compile(r"= default|^\s*(struct|class) \w+ ")
-"""Where a function begins that the compiler writes by itself."""
+"""The first line of a function that the compiler generates."""
 
 Counts = dict[str, dict[int, int]]
-"""Of each source how often each of its lines has run."""
+"""How often each line of each source has run."""
 
 
 def counts(gcov: str, build: Path) -> Counts:
@@ -38,13 +38,13 @@ def counts(gcov: str, build: Path) -> Counts:
         said = subprocess.run(command, cwd=build, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for text in said.stdout.splitlines():
             for file in json.loads(text)["files"]:
-                # As the compiler was told it: from the build directory, or whole.
+                # The path given to the compiler: relative to the build directory, or absolute.
                 path = os.path.relpath(os.path.normpath(build / file["file"]), ROOT)
                 if not path.startswith(tuple(f"{layer}/" for layer in LAYERS)):
                     continue
                 source = (ROOT / path).read_text(encoding="utf-8").splitlines()
-                # Comparisons and constructors that the compiler writes by itself are no lines of ours: their counts
-                # stand at the members' declarations.
+                # Leaves out comparisons and constructors that the compiler generates: gcov counts them at the members'
+                # declarations.
                 ours = [
                     range(function["start_line"], function["end_line"] + 1)
                     for function in file["functions"]
@@ -52,7 +52,7 @@ def counts(gcov: str, build: Path) -> Counts:
                 ]
                 for line in file["lines"]:
                     number = line["line_number"]
-                    # gcov gives a function that always returns earlier, or throws, a line at its last brace too.
+                    # gcov also counts the last brace of a function that always returns earlier, or throws.
                     if source[number - 1].strip() != "}" and any(number in lines for lines in ours):
                         out[path][number] += line["count"]
     return out

@@ -1,4 +1,4 @@
-// What a test of the matrix (rows.def) has to reach, and how it says what it has.
+// The figures that tests of the matrix (rows.def) have to reach, and their reports.
 #pragma once
 
 #include <unistd.h>
@@ -23,7 +23,7 @@ inline bool is_nightly() {
     return value != nullptr && std::string_view(value) == "1";
 }
 
-// The least count that passes, on this run.
+// Returns the least count that passes.
 constexpr std::uint64_t figure(Name name, bool nightly) {
     switch (name) {
 #define CURB_ROW(row, name, figure, nightly_figure, text) \
@@ -47,8 +47,8 @@ constexpr const char *text(Name name) {
     return "";
 }
 
-// Says how many there were; several tests may, or one several times, and their counts add up. In the folder that
-// CURB_MATRIX names, one file for each process and name; without it on stdout alone.
+// Prints a count, and appends it to a file for this process and name in the folder CURB_MATRIX, if that is set. Counts
+// of several tests, and of several reports of one, add up.
 inline void report(Name name, std::uint64_t count) {
     std::cout << "matrix: " << text(name) << " " << count << std::endl;
     const char *folder = std::getenv("CURB_MATRIX");

@@ -1,7 +1,7 @@
-"""What a test of the matrix (rows.def) has to reach, and how it reports what it has reached: matrix.hpp for Python.
+"""The figures that tests of the matrix (rows.def) have to reach, and their reports: matrix.hpp for Python.
 
-matrix.py FOLDER: prints what the tests of a run have reported. FOLDER is what CURB_MATRIX named while they ran. Ends with
-1 if a figure is missed.
+matrix.py FOLDER prints what the tests of a run have reported. CURB_MATRIX named FOLDER while they ran. Ends with 1 if a
+figure is missed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NIGHTLY = os.environ.get("CURB_NIGHTLY") == "1"
 
 
 def figure(name: str, nightly: bool = NIGHTLY) -> int:
-    """The least count that passes, on this run unless told."""
+    """Returns the least count that passes, by default on this run."""
     return next(row.figures[nightly] for row in ROWS if row.name == name)
 
 
 def report(name: str, count: int) -> None:
-    """Says how many there were; several tests may, or one several times, and their counts add up."""
+    """Prints and records a count. Counts of several tests, and of several reports of one, add up."""
     assert any(row.name == name for row in ROWS), name
     print(f"matrix: {name} {count}", flush=True)
     if folder := os.environ.get("CURB_MATRIX"):
@@ -45,7 +45,7 @@ def report(name: str, count: int) -> None:
 
 
 def reported(folder: Path) -> dict[str, int]:
-    """What the tests of a run have said, by name."""
+    """Returns what the tests of a run have reported, by name."""
     return {
         row.name: sum(int(line) for file in folder.glob(f"{row.name}.*") for line in file.read_text().split())
         for row in ROWS

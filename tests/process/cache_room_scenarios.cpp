@@ -6,14 +6,14 @@ using namespace scenario;
 
 namespace {
 
-// Of 1 GiB: the context, what curb keeps for the driver, and 256 MiB in the cache.
+// The cap of 1 GiB, less the context and what curb keeps free for the driver.
 constexpr std::uint64_t kRoom = kCap - kContext - 128 * MiB;
 constexpr std::uint64_t kPiece = 32 * MiB;
 constexpr std::uint64_t kAsked = 320 * MiB;
 static_assert(kAsked <= kRoom && kAsked > kRoom - kMostKept);
 
 void fill_the_cache() {
-    // A release whose end has been seen on the device may still be taking what comes.
+    // A release may still run after its effect shows on the device, and would free these blocks too.
     EXPECT(within(std::chrono::seconds(2), [] {
         std::vector<CUdeviceptr> blocks;
         for (std::uint64_t bytes = 0; bytes < kMostKept; bytes += kPiece) blocks.push_back(take(kPiece));
@@ -29,7 +29,7 @@ bool nothing_kept() { return curb_sim_held(0) == kContext; }
 SCENARIO_NAMED(kept_blocks_go_before_a_request_is_refused) {
     start();
     fill_the_cache();
-    // As many as are needed, the oldest first.
+    // curb frees only as many as it needs, the oldest first.
     const CUdeviceptr large = take(kRoom - kMostKept + kPiece + 1 * MiB);
     EXPECT_EQ(curb_sim_held(0), kContext + kRoom - kPiece + 2 * MiB);
     MUST(cuMemFree_v2(large));
@@ -70,7 +70,7 @@ SCENARIO_NAMED(kept_blocks_go_before_a_request_is_refused) {
              MUST(cuStreamSynchronize(nullptr));
              return cuDeviceGraphMemTrim(0);
          });
-    // Managed memory is in no device's figure for the process, but it is charged.
+    // NVML counts managed memory for no process, but curb charges it.
     fill_the_cache();
     MUST(cuMemAllocManaged(&block, kAsked, CU_MEM_ATTACH_GLOBAL));
     EXPECT(within(std::chrono::seconds(1), [] { return told_held() <= kContext + kAsked; }));
@@ -84,7 +84,7 @@ SCENARIO_NAMED(a_request_that_nothing_would_help_leaves_the_cache_alone) {
     CUdeviceptr block = 0;
     EXPECT_EQ(cuMemAlloc_v2(&block, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
-    // Told free, and served.
+    // cuMemGetInfo shows the kept blocks as free, and a request of that size succeeds.
     std::size_t free_bytes = 0, total = 0;
     MUST(cuMemGetInfo_v2(&free_bytes, &total));
     EXPECT_EQ(free_bytes, kRoom);
@@ -92,7 +92,7 @@ SCENARIO_NAMED(a_request_that_nothing_would_help_leaves_the_cache_alone) {
     MUST(cuMemAlloc_v2(&block, free_bytes));
 }
 
-// Growth from 1 GiB by 512 MiB: shim_test looks for the step in the log.
+// The allowance starts at 1 GiB. cache_shim_test checks that the log has no growth step.
 SCENARIO_NAMED(kept_blocks_go_before_the_allowance_grows) {
     start();
     fill_the_cache();
@@ -126,7 +126,7 @@ SCENARIO_NAMED(kept_blocks_go_when_the_device_is_full) {
     CUmodule module = load_module("curb-sim-module global=500MiB\n");
     MUST(cuModuleUnload(module));
     EXPECT(nothing_kept());
-    // Local memory of 2 KiB more for each thread: 528 MiB.
+    // 2 KiB more local memory for each thread: 528 MiB.
     module = load_module("curb-sim-module\nkernel deep local=3072\n");
     const CUfunction deep = kernel_of(module, "deep");
     full();
@@ -142,7 +142,7 @@ SCENARIO_NAMED(a_release_gives_the_cache_back) {
     EXPECT(soon([] { return told_held() == kContext; }));
 }
 
-// The policy's steps are the pools alone. The log, a file, ends with the books.
+// The policy's only step is "pools". The log line of a release ends with the books.
 SCENARIO_NAMED(a_release_without_that_step_leaves_the_cache) {
     start();
     const CUdeviceptr block = keep(64 * MiB);
@@ -175,7 +175,7 @@ SCENARIO_NAMED(an_edit_of_the_cache_is_in_force_at_once) {
     EXPECT_EQ(take(2 * MiB), before);
 }
 
-// A hit takes nothing of the device, but beyond the cap what is freed has to go back.
+// Reusing a kept block takes nothing from the device, but above the cap every freed block must go back to the driver.
 SCENARIO_NAMED(nothing_is_kept_or_handed_out_beyond_the_cap) {
     start();
     const CUdeviceptr stays = take(100 * MiB), block = take(4 * MiB), kept = keep(2 * MiB);
@@ -190,7 +190,7 @@ SCENARIO_NAMED(nothing_is_kept_or_handed_out_beyond_the_cap) {
     EXPECT(!driver_frees(take(2 * MiB)));
 }
 
-// In time that grows with the blocks, not with their square. (Of three tries: another process may have the core.)
+// The time is linear in the number of blocks, not quadratic. Three tries: another process may take the core.
 SCENARIO_NAMED(a_context_ends_beside_anothers_kept_blocks) {
     constexpr int kBlocks = 20'000;
     const auto keep_many = [] {
@@ -236,7 +236,7 @@ SCENARIO_NAMED(a_block_serves_its_own_context_alone) {
     EXPECT_EQ(take(2 * MiB), of_first);
 }
 
-// Two devices: up to 64 MiB kept of the first, nothing of the second unless the policy says so.
+// The policy keeps up to 64 MiB of the first device and nothing of the second.
 SCENARIO_NAMED(each_device_has_its_own_cache) {
     const CUcontext first = start();
     CUcontext second = nullptr;
@@ -247,7 +247,8 @@ SCENARIO_NAMED(each_device_has_its_own_cache) {
     EXPECT(driver_frees(take(32 * MiB)));
     MUST(cuCtxSetCurrent(first));
     EXPECT_EQ(take(32 * MiB), of_first);
-    // Once work of the second may reach it, memory of the first is not kept; the other way round it would be.
+    // With peer access the second context's work may reach memory of the first, so curb keeps none of it. It would if
+    // the first context had access to the second.
     MUST(cuCtxSetCurrent(second));
     MUST(cuCtxEnablePeerAccess(first, 0));
     MUST(cuCtxSetCurrent(first));

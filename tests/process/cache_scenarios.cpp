@@ -1,4 +1,4 @@
-// Kept blocks: which request gets one, how much is kept, and what is not kept at all.
+// Kept blocks: which requests get one, how much curb keeps, and which memory it never keeps.
 
 #include "kept_blocks.hpp"
 
@@ -64,11 +64,11 @@ SCENARIO_NAMED(only_what_cumemalloc_gave_is_kept) {
     MUST(cuMemAllocManaged(&managed, 3 * MiB, CU_MEM_ATTACH_GLOBAL));
     MUST(cuMemAllocAsync(&ordered, 3 * MiB, nullptr));
     for (const CUdeviceptr block : {pitched, managed, ordered}) EXPECT(driver_frees(block));
-    // In a stream it is freed when the stream comes to it, which is not now.
+    // cuMemFreeAsync frees only when the stream gets there, so curb cannot keep the block.
     const CUdeviceptr plain = take(3 * MiB);
     MUST(cuMemFreeAsync(plain, nullptr));
     EXPECT_EQ(curb_sim_calls("cuMemFreeAsync"), 1U);
-    EXPECT(driver_frees(take(300 * MiB)));  // more than is kept in all
+    EXPECT(driver_frees(take(300 * MiB)));  // more than the cache may keep
     MUST(cuCtxSynchronize());
     nothing_is_left_but(kContext);
 }
@@ -83,21 +83,21 @@ SCENARIO_NAMED(no_more_is_kept_than_the_policy_says_and_the_oldest_goes_first) {
     }
     EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
     EXPECT_EQ(told_held(), kContext);
-    // The newest first: its memory is the likeliest to be in the device's own caches.
+    // Requests get the newest block first: it is the likeliest to be in the device's own caches.
     const Asked asked;
     for (std::size_t i = 4; i > 0; --i) EXPECT_EQ(take(64 * MiB), blocks[i]);
     EXPECT_EQ(asked.allocations(), 0U);
     EXPECT_EQ(told_held(), curb_sim_held(0));
 }
 
-// 4 KiB each: a block is worth its granule, when everything else in that is free too.
+// Blocks of 4 KiB: freeing one returns its granule only if the rest of the granule is free too.
 SCENARIO_NAMED(blocks_that_share_granules_count_by_what_they_keep_from_the_device) {
     start();
     std::vector<CUdeviceptr> blocks;
     for (int i = 0; i < 4 * 512; ++i) blocks.push_back(take(4 * KiB));
     EXPECT_EQ(curb_sim_held(0), kContext + 8 * MiB);
     for (std::size_t i = 0; i < blocks.size(); i += 2) MUST(cuMemFree_v2(blocks[i]));
-    EXPECT_EQ(told_held(), kContext + 8 * MiB);  // giving up the cache would give nothing back
+    EXPECT_EQ(told_held(), kContext + 8 * MiB);  // freeing the kept blocks would return nothing
     for (std::size_t i = 1; i < blocks.size(); i += 2) MUST(cuMemFree_v2(blocks[i]));
     EXPECT_EQ(told_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext + 8 * MiB);
@@ -109,7 +109,7 @@ SCENARIO_NAMED(blocks_that_share_granules_count_by_what_they_keep_from_the_devic
     std::sort(blocks.begin(), blocks.end());
     std::sort(again.begin(), again.end());
     EXPECT(blocks == again);
-    // A new block in a granule of kept ones: that is in use now.
+    // A new block in a granule of kept blocks puts that granule in use.
     for (const CUdeviceptr block : again) MUST(cuMemFree_v2(block));
     const CUdeviceptr other = take(8 * KiB);
     EXPECT_EQ(told_held(), curb_sim_held(0) - 8 * MiB);
@@ -119,7 +119,7 @@ SCENARIO_NAMED(blocks_that_share_granules_count_by_what_they_keep_from_the_devic
 
 namespace {
 
-// Each is told a block, and an address in the middle of it.
+// Ways to let others reach a block. Each gets the block and an address in the middle of it.
 struct Way {
     const char *name;
     CUresult (*share)(CUdeviceptr block, CUdeviceptr inside);
@@ -167,12 +167,12 @@ SCENARIO_NAMED(memory_within_the_reach_of_others_is_not_kept) {
         const CUdeviceptr block = take(2 * MiB);
         EXPECT_EQ(way.share(block, block + 1 * MiB), CUDA_SUCCESS);
         if (!driver_frees(block)) std::fprintf(stderr, "%s: the block was kept\n", way.name), ++failures;
-        // One that is kept has been freed: the driver is asked of what is not there, and says so.
+        // The program has freed this block: curb frees it in the driver too, which then answers that it is not there.
         const CUdeviceptr kept = keep(2 * MiB);
         EXPECT(way.share(kept, kept + 1 * MiB) == CUDA_ERROR_INVALID_VALUE);
         EXPECT_EQ(curb_sim_held(0), kContext);
     }
-    // What everybody asks of a pointer shares nothing.
+    // Asking for the type of a pointer shares nothing.
     const CUdeviceptr block = take(2 * MiB);
     unsigned type = 0;
     MUST(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, block));
@@ -201,39 +201,39 @@ SCENARIO_NAMED(nothing_is_kept_when_the_driver_reports_an_error) {
     EXPECT(driver_frees(take(2 * MiB)));
     const CUdeviceptr block = take(2 * MiB);
     EXPECT_EQ(static_cast<int>(cuMemFree_v2(block)), 700);
-    EXPECT_EQ(told_held(), kContext + 2 * MiB);  // it is there as before
+    EXPECT_EQ(told_held(), kContext + 2 * MiB);  // it is still allocated
     EXPECT(!driver_frees(block));
     nothing_is_left_but(kContext);
 }
 
-// CURB_SIM_FAULT: the first two cuMemFree fail, which are curb's own.
+// CURB_SIM_FAULT: the first two cuMemFree fail. curb makes them.
 SCENARIO_NAMED(a_kept_block_that_the_driver_will_not_free_stays_kept) {
     start();
     const CUdeviceptr block = keep(64 * MiB);
     kill(getpid(), SIGUSR1);
     EXPECT(soon([] { return curb_sim_calls("cuMemFree_v2") == 2; }));
-    EXPECT(soon([] { return told_held() == kContext; }));  // what is kept is free to the program
+    EXPECT(soon([] { return told_held() == kContext; }));  // the program sees kept blocks as free
     EXPECT_EQ(take(64 * MiB), block);
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
     EXPECT_EQ(told_held(), kContext + 64 * MiB);
     MUST(cuMemFree_v2(block));
-    // At the latest it goes with its context.
+    // It ends with its context at the latest.
     MUST(cuDevicePrimaryCtxReset_v2(0));
     start();
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT_EQ(told_held(), kContext);
 }
 
-// A call that reports an error of earlier work has done its own: made once more, it would take what is not curb's.
+// A call can return an error of earlier work and still have its effect: a second one would act on what is not curb's.
 SCENARIO_NAMED(nothing_is_done_twice_that_has_been_done_once) {
     constexpr int kEarlier = CUDA_ERROR_UNKNOWN;
     const CUcontext primary = start();
-    // A free: the block is gone, and not handed out again.
+    // A free: the block is gone, and curb must not reuse it.
     keep(64 * MiB);
     curb_sim_report_next("cuMemFree_v2", kEarlier, 1);
     nothing_is_left_but(kContext);
     EXPECT_EQ(curb_sim_calls("cuMemFree_v2"), 1U);
-    // A push and a pop, for a block of another context: the thread's stack of contexts is as it was.
+    // A push and a pop for a block of another context must leave the thread's context stack as it was.
     CUcontext own = nullptr;
     MUST(cuCtxCreate_v2(&own, 0, 0));
     for (const char *name : {"cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}) {
@@ -242,7 +242,7 @@ SCENARIO_NAMED(nothing_is_done_twice_that_has_been_done_once) {
         MUST(cuCtxSetCurrent(own));
         MUST(cuCtxPushCurrent_v2(own));
         curb_sim_report_next(name, kEarlier, 1);
-        MUST(cuMemFree_v2(take(2864 * MiB)));  // fits without the kept block alone
+        MUST(cuMemFree_v2(take(2864 * MiB)));  // fits only once the kept block is freed
         CUcontext popped = nullptr;
         MUST(cuCtxPopCurrent_v2(&popped));
         EXPECT(popped == own);
@@ -251,7 +251,7 @@ SCENARIO_NAMED(nothing_is_done_twice_that_has_been_done_once) {
     }
     MUST(cuCtxDestroy_v2(own));
     MUST(cuCtxSetCurrent(primary));
-    // A release of the primary context, of which the program has another reference.
+    // A release of the primary context, while the program holds another reference.
     CUcontext again = nullptr;
     unsigned flags = 0;
     int active = 0;

@@ -23,7 +23,7 @@ TEST_CASE("freed blocks serve later requests of their size, and the books agree 
 }
 
 TEST_CASE(
-    "kept blocks wait for the device, end with their context, and go when the driver fails or the device is full") {
+    "curb keeps a block once the device is idle, until its context ends, the driver fails or the device is full") {
     struct Case {
         const char *scenario, *gpu;
         Environment environment{};
@@ -64,7 +64,7 @@ TEST_CASE("kept blocks are freed before a growth step, whatever else is released
     CHECK_THAT(outcome.err, !contains("may now hold"));
 }
 
-TEST_CASE("the log says what a release got back from the cache, and what is still kept") {
+TEST_CASE("the log has the bytes that a release freed from the cache, and those still kept") {
     const std::string gpu = R"("gpu": { )" + std::string(kOneGiB) + " }";
     Job job;
     succeeds(job.logged(gpu).run("a_release_gives_the_cache_back"));

@@ -34,7 +34,7 @@ SCENARIO_NAMED(a_block_is_kept_only_when_the_device_has_finished_with_it) {
             for (int round = 0; round < kRounds; ++round) {
                 const CUdeviceptr block = take((round % 3 + 1) * MiB);
                 run_on(busy, stream, block);
-                MUST(cuMemFree_v2(block));  // without waiting: the free does
+                MUST(cuMemFree_v2(block));  // does not wait for the kernel: the free does
                 EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
             }
         });
@@ -44,7 +44,7 @@ SCENARIO_NAMED(a_block_is_kept_only_when_the_device_has_finished_with_it) {
     nothing_is_left_but(kContext);
 }
 
-// As cuMemFree: for the work of the block's context, also if another is current, and not for that of the other.
+// Like cuMemFree, curb waits for the work of the block's own context, whichever context is current, and for no other.
 SCENARIO_NAMED(work_of_the_blocks_context_alone_is_waited_for) {
     const CUcontext first = start();
     const CUfunction of_first = kernel_of(load_module(kBusy), "busy");
@@ -95,7 +95,7 @@ SCENARIO_NAMED(nothing_is_kept_or_handed_out_during_a_capture) {
         const CUdeviceptr fresh = take(2 * MiB);
         EXPECT(fresh != kept);
         EXPECT(driver_frees(fresh));
-        // A request that needs the room gets it, and the capture goes on.
+        // A request that needs the memory of kept blocks gets it, and the capture goes on.
         EXPECT(driver_frees(take(378 * MiB)));
     }).join();
     CUgraph graph = nullptr;
@@ -104,7 +104,7 @@ SCENARIO_NAMED(nothing_is_kept_or_handed_out_during_a_capture) {
     EXPECT(!driver_frees(take(2 * MiB)));
 }
 
-// The device is busy, so a block that is given up stays for a while between the books and the driver.
+// The device is busy, so for a while the released block is in the driver and no longer in curb's books.
 SCENARIO_NAMED(a_context_is_not_destroyed_under_a_block_that_is_being_given_up) {
     const CUcontext primary = start();
     CUcontext own = nullptr;
@@ -120,8 +120,8 @@ SCENARIO_NAMED(a_context_is_not_destroyed_under_a_block_that_is_being_given_up) 
     EXPECT_EQ(told_held(), kContext);
 }
 
-// One thread resets the primary context and takes it again, another tries to destroy it, which the driver refuses. Both
-// wait for a third, which has a block of it kept; then one of them finds a newer context under the same handle.
+// One thread resets and retains the primary context, another tries to destroy it, which the driver refuses. Both wait
+// for a third, whose free makes a kept block. Then one of them finds a newer context under the same handle.
 SCENARIO_NAMED(a_context_that_is_made_again_while_it_is_waited_for_has_its_cache) {
     const CUcontext primary = start();
     CUcontext own = nullptr;

@@ -1,5 +1,5 @@
-// A process under libcurb.so on the simulated driver that runs beside the test and obeys lines (told_scenarios.cpp). It
-// has a runtime directory of its own, or the test's.
+// A process under libcurb.so on the simulated driver, beside the test, that runs the test's commands, one a line
+// (told_scenarios.cpp). It has a runtime directory of its own, or the test's.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ class Capped : private RuntimeFolder, public Running {
         Words command{CURB_SCENARIOS, "does_what_it_is_told"};
         Environment environment{};
         std::function<void()> prepare{};  // in the child, before exec
-        bool socket = true;               // wait until it can be asked
-        std::string policy{};             // of a file in the runtime directory; empty: none
+        bool socket = true;               // wait until it answers on its control socket
+        std::string policy{};             // written to job.json in the runtime directory; empty: no policy
     };
 
     Capped() : Capped(How()) {}
@@ -35,7 +35,7 @@ class Capped : private RuntimeFolder, public Running {
         std::ofstream(path / "job.json.new") << text;
         fs::rename(path / "job.json.new", policy());
     }
-    // curb, which finds the process's socket.
+    // Runs curb, which finds the process's socket.
     [[nodiscard]] Outcome curb(Words words) const {
         words.insert(words.begin(), CURB_BINARY);
         return start({words, {{"XDG_RUNTIME_DIR", path.string()}}, {}, {}, {}});
@@ -54,7 +54,7 @@ class Capped : private RuntimeFolder, public Running {
     // Returns what it wrote to stderr.
     [[nodiscard]] std::string log() const { return contents(log_); }
 
-    // Returns its socket's file; empty if there is none.
+    // Returns the path of its control socket; empty if it has none.
     [[nodiscard]] std::string socket() const {
         std::error_code error;
         for (const auto &entry : fs::directory_iterator(path / "curb", error))

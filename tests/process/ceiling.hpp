@@ -1,5 +1,5 @@
-// A process with an /etc of its own that has the test's ceiling. No variable names another ceiling, so this needs a
-// mount namespace: root's own, or one of a user namespace.
+// Gives a process its own /etc with the test's ceiling. No variable can name another ceiling, so this needs a mount
+// namespace: directly as root, else within a user namespace.
 #pragma once
 
 #include <sched.h>
@@ -24,7 +24,7 @@ class Ceiling {
 
     [[nodiscard]] std::filesystem::path file() const { return etc_ / "curb/policy.json"; }
 
-    // Whether this machine lets us.
+    // True if this machine allows it.
     [[nodiscard]] bool possible() const {
         const pid_t child = ::fork();
         if (child == 0) ::_exit(put_in_place() ? 0 : 1);
@@ -32,7 +32,7 @@ class Ceiling {
         return ::waitpid(child, &status, 0) == child && status == 0;
     }
 
-    // In the child, before exec.
+    // Call it in the child, before exec. False if a mount fails.
     [[nodiscard]] bool put_in_place() const {
         const bool is_root = ::geteuid() == 0;
         const std::string uid = "0 " + std::to_string(::geteuid()) + " 1";
@@ -50,7 +50,7 @@ class Ceiling {
     TempDir etc_;
 };
 
-// Says so where it is not possible.
+// False if it is not possible here, which it reports as a skip.
 inline bool can_try(const Ceiling &ceiling) {
     if (ceiling.possible()) return true;
     skip("this user may not mount");

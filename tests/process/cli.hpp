@@ -1,5 +1,5 @@
-// build/bin/curb as a process, for tests of the command line. It preloads the C library, which does nothing: these
-// tests are about how a program starts, not about libcurb.so.
+// Runs build/bin/curb, for tests of the command line. It preloads the C library, which changes nothing: these tests are
+// about how a program starts, not about libcurb.so.
 #pragma once
 
 #include "start.hpp"

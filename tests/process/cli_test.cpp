@@ -1,4 +1,4 @@
-// `curb run`: how it starts a program, and what it prints when it does not.
+// `curb run`: how it starts a program, and its errors.
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -8,7 +8,7 @@
 
 namespace {
 
-// curb and what belongs to it, installed elsewhere.
+// An installation of curb in a folder of its own.
 class Installed {
   public:
     Installed() {
@@ -28,14 +28,14 @@ class Installed {
     TempDir dir_;
 };
 
-// In the child of a test: a folder from which nothing can be executed.
+// Call it in a child: mounts the folder noexec. False if it cannot.
 bool forbid_execution_in(const fs::path &folder) {
     return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
            ::mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
            ::mount(nullptr, folder.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_NOEXEC, nullptr) == 0;
 }
 
-// Starts the program by curb run: with a warning, and with --strict not at all.
+// Checks that curb run starts the program with a warning that has `why`, and with --strict does not start it.
 void is_warned_of(const std::string &program, const std::string &why,
                   const Environment &environment = {{"CURB_LIBRARY", harmless_library()}},
                   const std::function<void()> &prepare = {}) {
@@ -112,7 +112,7 @@ TEST_CASE("the environment names the policy absolutely, and curb's library befor
     }
 }
 
-TEST_CASE("curb says what is wrong with what was typed, and does not start the program") {
+TEST_CASE("curb run reports a wrong option, variable or policy, and does not start the program") {
     const TempDir dir;
     const Trace trace;
     const std::string policy = dir.write("job.json", R"({"version": 2, "gpu": {"*": {"cap": "8Gib"}}})");
@@ -182,7 +182,7 @@ TEST_CASE("curb run --job-cap begins a job, and an inner one stays in it", "[own
     CHECK_FALSE(said[0].empty());
     CHECK(said[1] == said[0] + " 1GiB");
     CHECK(curb({"run", "--cap", "2GiB", "--", "sh", "-c", "echo $CURB_JOB"}).out == "\n");
-    // The rows of the policy: of every device with job.cap, of one with the device.
+    // --dry-run shows a job cap of all devices under "job", and that of one device under the device.
     const Words dry = lines(curb({"run", "--dry-run", "--job-cap", "8GiB,cuda:1=4GiB", "--", "true"}).out);
     const auto at = [&](const char *line) { return std::find(dry.begin(), dry.end(), line); };
     CHECK(at("CURB_JOB_CAP=8GiB,cuda:1=4GiB") != dry.end());
@@ -294,7 +294,7 @@ TEST_CASE("without its library, and with --sim without a simulated driver, curb 
     CHECK_FALSE(trace.started());
 }
 
-TEST_CASE("--dry-run shows what would be set and run, and runs nothing") {
+TEST_CASE("--dry-run shows the variables and the command, and runs nothing") {
     const TempDir dir;
     const std::string policy = dir.write("my job.json", R"({"version": 1})");
     const Outcome outcome =
@@ -307,7 +307,7 @@ TEST_CASE("--dry-run shows what would be set and run, and runs nothing") {
     CHECK_FALSE(fs::exists(policy + "x"));
 }
 
-TEST_CASE("Options of curb run are laid over the policy, and the program has them as variables") {
+TEST_CASE("options of curb run override the policy, and the program has them as variables") {
     const TempDir dir;
     const std::string policy = dir.write(
         "job.json", R"({"version": 1, "gpu": {"cuda:0": {"cap": "6GiB", "growth": {"start": "1GiB", "factor": 2}}}})");
@@ -334,14 +334,14 @@ TEST_CASE("Options of curb run are laid over the policy, and the program has the
     }
     CHECK(std::none_of(dry.begin(), dry.end(),
                        [](const std::string &line) { return line.find("factor") != std::string::npos; }));
-    // A file of the program, wherever it goes.
+    // curb makes the path absolute, so the log stays there when the program changes its directory.
     Start run{{CURB_BINARY, "run", "--log", "info:curb.log", "--", "sh", "-c", "cd /; echo $CURB_LOG"}, {}, {}, {}, {}};
     run.environment = {{"CURB_LIBRARY", harmless_library()}};
     run.directory = dir.path().string();
     CHECK(start(run).out == "info:" + (fs::canonical(dir.path()) / "curb.log").string() + "\n");
 }
 
-TEST_CASE("A wrong option of curb run is an error with its remedy, and the program is not started") {
+TEST_CASE("a wrong option of curb run is an error with its remedy, and the program is not started") {
     const Trace trace;
     const TempDir dir;
     const std::string taken = dir.write("taken", "");

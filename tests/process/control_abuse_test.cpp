@@ -25,9 +25,9 @@ constexpr const char *kStatus = R"({"curb":1,"ask":"status"})";
 
 }  // namespace
 
-TEST_CASE("a line that is no request is answered with what is wrong, and the connection ends") {
+TEST_CASE("a line that is no request gets an error with the reason, and the connection ends") {
     Capped process;
-    // What each reader of a line refuses: tests/unit/messages_test.cpp.
+    // tests/unit/messages_test.cpp has the other lines that the parser refuses.
     for (const std::string &line : std::vector<std::string>{"", R"({"curb":1,"ask":"halt"})", std::string("\0\0", 2),
                                                             std::string(1000, '['), "\xFF\xFE"}) {
         CAPTURE(line);
@@ -50,7 +50,7 @@ TEST_CASE("a client that disconnects at once, or in the middle of a line, does n
     for (std::size_t length = 0; length <= whole.size(); ++length) Raw(process.socket()).send(whole.substr(0, length));
     for (int i = 0; i < 200; ++i) Raw(process.socket()).send(whole);
     CHECK(answers(process));
-    CHECK(within(10s, [&] {  // the last of them, perhaps
+    CHECK(within(10s, [&] {  // may join a release of one of these clients
         return std::holds_alternative<control::ReleaseReport>(ask(process.pid(), policy::ReleaseRequest(), 10s));
     }));
     CHECK(process.finish() == 0);
@@ -97,7 +97,7 @@ TEST_CASE("a client that does not read the answers is disconnected") {
 
 TEST_CASE("a thousand connections at once do no harm") {
     Capped process;
-    const int before = std::stoi(process("descriptors"));  // perhaps with one of the connection that has just ended
+    const int before = std::stoi(process("descriptors"));  // may include that of a connection that has just ended
     rlimit limit{};
     ::getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 4096);
@@ -127,14 +127,14 @@ TEST_CASE("a process without descriptors left serves again once it has some") {
     CHECK(answers(process));
 }
 
-TEST_CASE("another user cannot connect, and gets no answer if the folder lets him connect") {
+TEST_CASE("another user cannot connect, and gets no answer if the permissions let him connect") {
     if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     constexpr uid_t kOwner = 54'321, kOther = 54'322;
     const TempDir runtime;
     REQUIRE(::chown(runtime.path().c_str(), kOwner, kOwner) == 0);
     Capped process(runtime.path(), {.prepare = becoming(kOwner)});
     const std::string socket = process.socket();
-    const auto as_other = [&] {  // 0: not let in, 1: not answered, 2: answered
+    const auto as_other = [&] {  // 0: could not connect, 1: got no answer, 2: got an answer
         const pid_t child = ::fork();
         if (child == 0) {
             if (::setuid(kOther) != 0) ::_exit(97);
@@ -153,7 +153,7 @@ TEST_CASE("another user cannot connect, and gets no answer if the folder lets hi
     REQUIRE(::chmod(socket.c_str(), 0777) == 0);
     CHECK(as_other() == 1);
     REQUIRE(::chmod((runtime / "curb").c_str(), 0700) == 0);
-    CHECK(answers(process));  // root is
+    CHECK(answers(process));  // root gets an answer
 }
 
 TEST_CASE("a program that closes all descriptors keeps what it opens under their numbers", "[foreign-close]") {
@@ -161,7 +161,7 @@ TEST_CASE("a program that closes all descriptors keeps what it opens under their
     const Raw waiting(process.socket());
     CHECK(answers(process));
     CHECK(process("close for sockets") == "ok");
-    CHECK(within(10s, [&] { return process.socket().empty(); }));  // served no more
+    CHECK(within(10s, [&] { return process.socket().empty(); }));  // no longer served
     CHECK(!answers(process));
     CHECK(process("look") == "untouched");
     CHECK_THAT(process.log(), contains("the program closed curb's descriptors: curb release no longer reaches"));

@@ -65,9 +65,7 @@ TEST_CASE("caps take effect in the order in which they are asked for, NVML or no
     CHECK(status(process).gpus.at(0).cap == 4 * GiB);
 }
 
-TEST_CASE(
-    "a live cap is refused for an unknown GPU and under a policy that cannot be used, until an edit brings a valid "
-    "one") {
+TEST_CASE("a live cap is refused for an unknown GPU, and under an invalid policy until an edit fixes it") {
     Capped process(how({{"CURB_CAP", "1GiB"}}));
     CHECK_THAT(refusal(ask(process.pid(), cap("2GiB", "cuda:1"), 10s)),
                contains("process " + process.id() + ": gpu key \"cuda:1\" names none") && contains("cuda:0 = ") &&
@@ -104,7 +102,7 @@ TEST_CASE("no live cap exceeds the machine's ceiling, and the answer says so") {
     CHECK(typed.status == 1);
     CHECK(process.curb({"cap", process.id(), "9GiB", "--json"}).status == 1);
     CHECK(process.curb({"cap", process.id(), "1GiB"}).status == 0);
-    // While the ceiling is not to be trusted, no edit comes into force.
+    // While other users may write the ceiling, no edit comes into force.
     set(process, reset());
     fs::permissions(ceiling.file(), fs::perms(0666));
     process.edit(capped_at("1500MiB"));
@@ -152,7 +150,7 @@ TEST_CASE("a raised cap lets a request that waits go on at once") {
     CHECK(within(5s, [&] { return process("asked") == "granted"; }));
 }
 
-TEST_CASE("curb tells every error of an invalid edit, and the last good policy stays in force") {
+TEST_CASE("curb reports every error of an invalid edit, and the last good policy stays in force") {
     Capped process(under(capped_at("2GiB")));
     process.write(R"({ "version": 1, "gpu": { "*": { "cap": "2Gib" } }, "gqu": {} })");
     is_refused(process, "\"gqu\"");
@@ -167,7 +165,7 @@ TEST_CASE("curb tells every error of an invalid edit, and the last good policy s
     CHECK(!status(process).gpus.at(0).cap);
 }
 
-TEST_CASE("a log that nobody reads delays no edit, no live cap and no status") {
+TEST_CASE("a full pipe as the log delays no edit, no live cap and no status") {
     Capped::How with = under(capped_at("2GiB"));
     with.prepare = [] {  // stderr is a pipe that is full
         int ends[2];
@@ -178,7 +176,7 @@ TEST_CASE("a log that nobody reads delays no edit, no live cap and no status") {
         ::dup2(ends[1], 2);
     };
     Capped process(with);
-    process.edit(capped_at("3GiB"));  // which is logged once it is in force
+    process.edit(capped_at("3GiB"));  // logged once it is in force
     CHECK(within(5s, [&] { return status(process).gpus.at(0).cap == 3 * GiB; }));
     CHECK(quickest([&] {
               CHECK(set(process, cap("1GiB")).gpus.at(0).now == 1 * GiB);
@@ -187,8 +185,8 @@ TEST_CASE("a log that nobody reads delays no edit, no live cap and no status") {
     CHECK(status(process).gpus.at(0).cap == 2 * GiB);
 }
 
-TEST_CASE("live caps that are set again and again take no memory, and threads that read them are not disturbed") {
-    // What is freed is overwritten: a thread that reads on would see it.
+TEST_CASE("setting live caps again and again leaks no memory and disturbs no thread that reads them") {
+    // malloc overwrites freed memory: a thread that still read it would see that.
     Capped process(how({{"CURB_CAP", "8GiB"}, {"CURB_SIM_GPUS", "8"}, {"MALLOC_PERTURB_", "165"}}));
     const auto set_many = [&](int times) {
         for (int i = 0; i < times; ++i) REQUIRE(set(process, cap(i % 2 == 0 ? "6GiB" : "7GiB")).gpus.size() == 8);
@@ -200,15 +198,15 @@ TEST_CASE("live caps that are set again and again take no memory, and threads th
     const auto before = set_many(500);
     const auto after = set_many(2'500);
 #ifdef CURB_SANITIZED
-    static_cast<void>(after);  // AddressSanitizer keeps what is freed, to see who uses it
+    static_cast<void>(after);  // AddressSanitizer keeps freed memory, to find later uses
     static_cast<void>(before);
 #else
-    CHECK(after < before + 500);  // 1.5 KB each would be more
+    CHECK(after < before + 500);  // in KiB: a leak of 1.5 KB for each cap would be more
 #endif
     CHECK(set(process, cap("7GiB")).gpus.at(0).now == 7 * GiB);
 }
 
-TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond it") {
+TEST_CASE("curb cap prints the cap in force, and what happens to memory above it") {
     Capped process(under(capped_at("8GiB")));
     const std::string pid = process.id();
     for (int i = 0; i < 8; ++i) CHECK(process("take") == "ok");
@@ -228,7 +226,7 @@ TEST_CASE("curb cap prints what is in force, and what becomes of memory beyond i
     CHECK(process.curb({"cap", "2147483647", "1GiB"}).status == 1);
 }
 
-TEST_CASE("commands that ask a process say what is wrong with what was typed") {
+TEST_CASE("commands that ask a process report wrong arguments") {
     const std::string no_pid = "is not the pid of a process";
     for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
              {{"cap"}, "which cap? curb cap PID SIZE, or --reset"},

@@ -1,4 +1,4 @@
-// The status of a capped process, compared with what was done to it and with the simulated driver's own books.
+// The status of a capped process, compared with what the test did to it and with the simulated driver's own books.
 
 #include <numeric>
 
@@ -52,7 +52,7 @@ TEST_CASE("a status has the process's start, its release signal and its policy")
     CHECK(!said.gpus[0].ceiling);
 }
 
-TEST_CASE("a status has the pools, largest first, and what each step of a release gave back") {
+TEST_CASE("a status has the pools, largest first, and the bytes that each release step gave back") {
     Capped process(how({{"CURB_CAP", "8GiB"}}));
     CHECK(process("pools") == "ok");
     const Status before = status(process);
@@ -75,7 +75,7 @@ TEST_CASE("a status has the pools, largest first, and what each step of a releas
 
 TEST_CASE("a status counts refusals by the limit that caused them, as the log does, and lists the last ones") {
     Capped process(under(capped_at("1GiB")));
-    CHECK(process("probe") == "ok");  // sizes that no device has are not counted
+    CHECK(process("probe") == "ok");  // curb does not count requests larger than any device
     process("fill");
     const Status once = status(process);
     CHECK(refused_by(once, Limit::cap) == 1);
@@ -87,7 +87,7 @@ TEST_CASE("a status counts refusals by the limit that caused them, as the log do
     CHECK(once.refusals[0].gpu == 0);
     CHECK(std::to_string(once.refusals[0].held) == process("held"));
     CHECK(once.refusals[0].at >= once.since);
-    // 64 MiB were refused: what is held and what is kept leave less than that of the cap.
+    // curb refused 64 MiB, so held and kept free leave less than that of the cap.
     double held = 0, kept = 0;
     const std::string log = process.log();
     REQUIRE(std::sscanf(log.substr(log.find("cuda:0: ")).c_str(),
@@ -101,7 +101,7 @@ TEST_CASE("a status counts refusals by the limit that caused them, as the log do
     CHECK(often.refusals.size() == 16);
 }
 
-TEST_CASE("a status tells refusals by the allowance, by keep_free and by a full device apart") {
+TEST_CASE("a status distinguishes refusals by the allowance, by keep_free and by a full device") {
     const auto met = [](const std::string &policy, const std::string &memory) {
         Capped::How with = under(R"({ "version": 1, "gpu": { "*": )" + policy + " } }");
         with.environment["CURB_SIM_MEMORY"] = memory;
@@ -125,7 +125,7 @@ TEST_CASE("a status tells refusals by the allowance, by keep_free and by a full 
     CHECK(device.limit == 0);
 }
 
-TEST_CASE("a status says why the policy cannot be used, and counts what it refuses") {
+TEST_CASE("a status has the error of an invalid policy, and counts its refusals") {
     Capped::How with = under(R"({ "version": 1, "gpu": { "*": { "cap": "8Gib" } } })");
     Capped process(with);
     CHECK(process("take") == "refused");
@@ -158,7 +158,9 @@ TEST_CASE("a status lists requests that wait: for what, since when and until whe
     CHECK(first.until == first.since + 50'000);
     REQUIRE(first.step.has_value());
     CHECK(*first.step > began + 3'000'000);
-    const auto doctor = [&] { return process.curb({"doctor", process.id()}).out; };  // shows waits of some seconds
+    const auto doctor = [&] {
+        return process.curb({"doctor", process.id()}).out;
+    };  // reports a wait after some seconds
     CHECK(within(20s, [&] { return doctor().find("it waits on cuda:0 for 64 MiB since ") != std::string::npos; }));
     CHECK_THAT(doctor(), contains("it met the allowance; the next growth step is due in "));
     CHECK(said.gpus[0].waited >= 1);

@@ -17,7 +17,7 @@ namespace {
 
 ReleaseReport released(const control::Reply &reply) { return said<ReleaseReport>(reply); }
 
-// Answers status as a capped process does, and everything else by `line`; empty: never.
+// Answers a status request as a capped process does, and any other with `line`; does not answer if `line` is empty.
 void answer_to(int client, const std::string &line) {
     std::string request;
     for (char byte = 0; ::recv(client, &byte, 1, 0) > 0 && byte != '\n';) request += byte;
@@ -29,7 +29,7 @@ void answer_to(int client, const std::string &line) {
 
 }  // namespace
 
-TEST_CASE("a release takes the steps that are asked for, until enough is back") {
+TEST_CASE("a release takes the requested steps, until enough is back") {
     Capped process;
     CHECK(process("pool") == "ok");
     const auto other = released(ask(process.pid(), policy::ReleaseRequest{{}, {{Step::frameworks}}}, kForEver));
@@ -61,7 +61,7 @@ TEST_CASE("curb release of a shell's PID asks the programs that the shell starte
     CHECK(shell("pool") == "ok");
     std::string program;
     const auto has_socket = [&] {
-        if (!fs::exists(shell.folder() / "curb")) return false;  // the program makes it with its socket
+        if (!fs::exists(shell.folder() / "curb")) return false;  // the program makes this folder with its socket
         for (const auto &entry : fs::directory_iterator(shell.folder() / "curb"))
             if (entry.path().extension() == ".sock") program = entry.path().stem();
         program = program.substr(0, program.find('-'));
@@ -78,7 +78,7 @@ TEST_CASE("curb release of a shell's PID asks the programs that the shell starte
 }
 
 TEST_CASE("curb release --all asks every process of the user") {
-    // Not as root, who would ask everybody's on this machine.
+    // Not as root, who would ask the processes of every user on this machine.
     constexpr uid_t kNobodyElse = 54'321;
     if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
     const TempDir runtime;
@@ -138,7 +138,7 @@ TEST_CASE("curb release --all ends although a process never answers, and prints 
         return std::make_unique<stand_in::StandIn>(runtime, answer, becoming(kUser));
     };
     const auto silent = one(""), good = one(control::text(control::Reply(ReleaseReport{})) + "\n");
-    // Its 30 seconds pass in 3.
+    // The command's time limit of 30 s passes in 3 s.
     Running all({CURB_BINARY, "release", "--all"},
                 {{"XDG_RUNTIME_DIR", runtime.path().string()},
                  {"LD_PRELOAD", preloaded(CURB_PACED_CLOCK)},
@@ -187,7 +187,7 @@ TEST_CASE("a process is found although the asking environment names another runt
 TEST_CASE("while a release waits for Python's lock, status is answered and other releases join it", "[foreign]") {
     Capped process(python());
     CHECK(process("hold") == "holding");
-    // A client that goes away leaves the release going.
+    // The release goes on after its client has disconnected.
     for (int i = 0; i < 10; ++i)
         CHECK_THAT(refusal(ask(process.pid(), policy::ReleaseRequest(), 50ms)), contains("has not answered for 50 ms"));
     control::Reply first, second;
@@ -212,7 +212,7 @@ TEST_CASE("a fork child does not keep its dead parent's socket alive") {
     ::setenv("XDG_RUNTIME_DIR", process.folder().c_str(), 1);
     control::processes();
     ::unsetenv("XDG_RUNTIME_DIR");
-    CHECK(process.socket().empty());  // nobody listens any more
+    CHECK(process.socket().empty());  // processes() removes sockets on which no process listens
     ::kill(child, SIGKILL);
 }
 

@@ -37,7 +37,7 @@ SCENARIO_NAMED(the_device_itself_is_reported_where_the_policy_says_so) {  // cap
     MUST(cuDeviceTotalMem_v2(&total, 0));
     EXPECT_EQ(total, 80 * GiB);
     CUdeviceptr pointer = 0;
-    EXPECT_EQ(cuMemAlloc_v2(&pointer, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);  // the cap holds all the same
+    EXPECT_EQ(cuMemAlloc_v2(&pointer, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);  // the cap still applies
 }
 
 SCENARIO_NAMED(without_a_policy_nothing_is_changed) {
@@ -75,7 +75,7 @@ SCENARIO_NAMED(memory_is_charged_where_it_lives) {  // two devices, "*": 1 GiB
     EXPECT_EQ(told_held(), kContext + 128 * MiB);
     EXPECT_EQ(told_held(), curb_sim_held(1));
     EXPECT_EQ(cuMemAllocFromPoolAsync(&block, 512 * MiB, pool, stream), CUDA_ERROR_OUT_OF_MEMORY);
-    // A graph's memory as well.
+    // So is a graph's memory.
     const AllocatingGraph graph(64 * MiB);
     MUST(cuGraphLaunch(graph.executable, nullptr));
     EXPECT_EQ(told_held(), curb_sim_held(1));
@@ -104,7 +104,7 @@ SCENARIO_NAMED(a_key_finds_its_mig_instance) {  // MIG, a GPU of 80 GiB, its ins
         return cuMemAlloc_v2(&pointer, 32 * MiB);
     });
     EXPECT_EQ(told_held(), curb_sim_held(0));
-    // The growth of code is measured there too.
+    // curb measures the instance, so it sees code grow.
     load_module("curb-sim-module global=64MiB\n");
     EXPECT_EQ(told_held(64 * MiB), curb_sim_held(0));
 }

@@ -1,5 +1,5 @@
-// `curb doctor` of real processes: capped ones, and those that bypass curb in each way there is. Above all it must find
-// nothing where nothing is wrong.
+// `curb doctor` of real processes: capped ones, and those that bypass curb in each way there is. Above all it must
+// report no problem where there is none.
 
 #include <dlfcn.h>
 #include <sched.h>
@@ -21,7 +21,7 @@ std::string plugin(const char *name) { return std::string(CURB_PLUGINS "/libplug
 Capped capped(const Machine &machine, Words command, const Environment &more = {}, bool socket = true) {
     return Capped(machine.runtime(), {std::move(command), with(machine.environment(), more), {}, socket});
 }
-// The usual one, which is told what to do.
+// The usual program, which runs the test's commands.
 Capped told(const Machine &machine, const Environment &more = {{"CURB_CAP", "8GiB"}}) {
     return capped(machine, Capped::How().command, more);
 }
@@ -37,7 +37,7 @@ void finds_nothing(const Outcome &outcome) {
     CHECK(last_line(outcome.out).starts_with("no problems"));
     CHECK(outcome.err.empty());
 }
-// The findings that are problems, each on a line.
+// Returns the findings that are problems, each on a line.
 std::string problems(const Outcome &outcome) {
     std::string out;
     for (const std::string &line : lines(outcome.out))
@@ -51,7 +51,7 @@ void finds(const Outcome &outcome, const std::string &what) {
     CHECK(lines(problems(outcome)).size() == 1);
 }
 
-// As proc(5) has it: 'T' is stopped, 'Z' a zombie.
+// Returns the state of proc(5): 'T' is stopped, 'Z' a zombie.
 char state_of(int pid) {
     const std::string text = contents("/proc/" + std::to_string(pid) + "/stat");
     const std::size_t bracket = text.rfind(')');
@@ -111,16 +111,16 @@ TEST_CASE("curb doctor names a library that bypasses curb by RTLD_DEEPBIND", "[b
         CHECK(passed_by(process)[0].library == plugin("bound"));
         CHECK_THAT(passed_by(process)[0].how, contains(" and 3 more are bound to the driver itself"));
     }
-    SECTION("it has looked them up by glibc's own dlsym") {
+    SECTION("it looked them up by glibc's own dlsym") {
         CHECK(process("deep " + plugin("looks_up")) == "0");
         finds(doctor(machine, process.pid()),
               plugin("looks_up") + ": it looked up cuMemAlloc_v2 of the driver past curb");
     }
-    SECTION("not one that has looked up something else") {
+    SECTION("but not a library that looked up something else") {
         CHECK(process("deep " + plugin("no_cuda")) == "0");
         finds_nothing(doctor(machine, process.pid()));
     }
-    SECTION("nor one that has not called the driver yet") {
+    SECTION("but not a library that has not called the driver yet") {
         CHECK(process("lazy " + plugin("bound")) == "0");
         finds_nothing(doctor(machine, process.pid()));
     }
@@ -198,7 +198,7 @@ TEST_CASE("curb doctor recognises a program with rights of its own, for root and
     const auto asked_by_nobody = [&](int pid) {
         return start({{CURB_BINARY, "doctor", std::to_string(pid)}, {}, {}, {}, becoming(kNobody)});
     };
-    // Who started it may not look into it.
+    // Even the user who started a setuid program may not read its files in /proc.
     finds(asked_by_nobody(process.pid()), "its program has another user's rights (setuid)");
     Capped of_root = told(machine, {});
     finds(asked_by_nobody(of_root.pid()), "belongs to root, so it cannot be looked into");
@@ -251,7 +251,7 @@ TEST_CASE("curb doctor finds a folder for control sockets that cannot be written
                ::mount(runtime.c_str(), runtime.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
                ::mount("none", runtime.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0;
     };
-    finds_nothing(doctor(machine, Words{}));  // which makes the folder
+    finds_nothing(doctor(machine, Words{}));  // this run makes the folder
     const Environment environment = with(machine.environment(), {{"CURB_LIBRARY", CURB_LIBRARY}});
     const Outcome outcome = start({{CURB_BINARY, "doctor"}, environment, {}, {}, [&] {
                                        if (!read_only()) ::_exit(96);
@@ -260,7 +260,7 @@ TEST_CASE("curb doctor finds a folder for control sockets that cannot be written
     finds(outcome, machine.runtime().string() + "/curb cannot be written to: Read-only file system");
 }
 
-TEST_CASE("curb doctor finds a process whose policy cannot be used, or whose last edit is not in force") {
+TEST_CASE("curb doctor finds a process whose policy is invalid, or whose last edit is not in force") {
     const Machine machine;
     constexpr const char *kGood = R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })";
     const std::string file = machine.write("job.json", "{");
@@ -284,7 +284,7 @@ TEST_CASE("curb doctor finds a process whose policy cannot be used, or whose las
     CHECK_THAT(problems(doctor(machine, Words{})), contains("the last edit of the policy of process"));
 }
 
-TEST_CASE("curb doctor finds what is wrong with the driver, NVML and the policy of this environment") {
+TEST_CASE("curb doctor finds problems of the driver, of NVML and of this environment's policy") {
     const Machine machine;
     const std::string file = machine.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8Gib" } } })");
     finds(doctor(machine, Words{}, {{"CURB_POLICY", file}}), file + ":1:40: /gpu/*/cap");
@@ -298,7 +298,7 @@ TEST_CASE("curb doctor finds what is wrong with the driver, NVML and the policy 
     finds(doctor(machine, Words{}, {{"LD_LIBRARY_PATH", CURB_SIM "/12.2"}}), "there is no NVML");
 }
 
-TEST_CASE("curb doctor notes what does no harm: a sleeping or divided GPU, an older driver, processes beside curb") {
+TEST_CASE("curb doctor notes harmless facts: a sleeping or divided GPU, an older driver, processes outside curb") {
     const Machine machine;
     const auto notes = [&](Environment more, const std::string &what) {
         const Outcome outcome = doctor(machine, Words{}, std::move(more));
@@ -307,7 +307,7 @@ TEST_CASE("curb doctor notes what does no harm: a sleeping or divided GPU, an ol
     };
     const std::string file = machine.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } } })");
     notes({{"CURB_POLICY", file}}, file + " is valid");
-    notes({}, ", CUDA 1");  // behind the version of the driver
+    notes({}, ", CUDA 1");  // after the driver's version
     notes({{"CURB_SIM_PERSISTENCE", "off"}}, "GPU 0 is put to sleep whenever no process uses it");
     notes({{"CURB_SIM_MIG", "1"}}, "GPU 0 is divided (MIG)");
     notes({{"CUDA_VISIBLE_DEVICES", ""}}, "programs that are started here see no GPU");

@@ -69,14 +69,14 @@ SCENARIO_NAMED(a_graph_that_keeps_its_memory_is_launched_again_at_the_cap) {
     const AllocatingGraph graph(256 * MiB, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
     MUST(cuGraphLaunch(graph.executable, nullptr));
     MUST(cuCtxSynchronize());
-    // The refusal trims the memory of graphs, but not what is in use.
+    // Before it refuses, curb trims memory of graphs; this memory is in use.
     CUdeviceptr pointer = 0;
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 256 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
     MUST(cuMemAlloc_v2(&pointer, 64 * MiB));
     for (int i = 0; i < 3; ++i) MUST(cuGraphLaunch(graph.executable, nullptr));
     EXPECT_EQ(told_held(), kContext + 320 * MiB);
     EXPECT_EQ(told_held(), curb_sim_held(0));
-    // Freed by the program and trimmed, it has to be asked for again.
+    // After a free and a trim the next launch takes the memory again, so curb decides on it again.
     MUST(cuMemFree_v2(graph.block));
     MUST(cuDeviceGraphMemTrim(0));
     const CUdeviceptr other = take(300 * MiB);
@@ -124,7 +124,7 @@ SCENARIO_NAMED(a_captured_graph_is_charged_when_it_is_launched) {
     for (int i = 0; i < 3; ++i) MUST(cuGraphLaunch(fits, stream));
     MUST(cuDeviceGraphMemTrim(0));
     EXPECT_EQ(told_held(), curb_sim_held(0));
-    // After a trim a launch takes the memory anew, so it is asked again.
+    // After a trim a launch takes the memory again, so curb decides on it again.
     const CUdeviceptr block = take(350 * MiB);
     EXPECT_EQ(cuGraphLaunch(fits, stream), CUDA_ERROR_OUT_OF_MEMORY);
     MUST(cuMemFree_v2(block));
@@ -143,7 +143,7 @@ SCENARIO_NAMED(a_stack_is_charged_for_every_resident_thread) {
     EXPECT_EQ(told_held(), curb_sim_held(0));
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
     EXPECT_EQ(told_held(), kContext);
-    // Below the limit of the beginning a part of the context itself comes back.
+    // Below the initial limit the driver returns a part of the context itself.
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 512));
     EXPECT_EQ(curb_sim_held(0), kContext - 132 * MiB);
     EXPECT_EQ(told_held(), curb_sim_held(0));
@@ -152,7 +152,7 @@ SCENARIO_NAMED(a_stack_is_charged_for_every_resident_thread) {
     MUST(cuMemFree_v2(block));
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1536));
     EXPECT_EQ(told_held(), curb_sim_held(0));
-    // A context's stack goes with it.
+    // A context's stack ends with it.
     MUST(cuDevicePrimaryCtxReset_v2(0));
     CUcontext own = nullptr;
     MUST(cuCtxCreate_v2(&own, 0, 0));
@@ -178,7 +178,7 @@ SCENARIO_NAMED(local_memory_of_a_kernel_is_charged_at_its_launch) {
     EXPECT_EQ(curb_sim_held(0), kContext + code + 264 * MiB);
     EXPECT_EQ(told_held(code), curb_sim_held(0));
     EXPECT_EQ(launch(much), CUDA_ERROR_OUT_OF_MEMORY);
-    // Given back, it is taken again by the next launch, and that is asked for again.
+    // This returns the local memory. The next launch takes it again, so curb decides on it again.
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
     const CUdeviceptr block = take(300 * MiB);
     EXPECT_EQ(launch(some), CUDA_ERROR_OUT_OF_MEMORY);
@@ -260,7 +260,7 @@ SCENARIO_NAMED(every_form_of_a_launch_is_admitted) {
         EXPECT_EQ(launch(&configuration, function, nullptr, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
     for (const auto launch : {cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz})
         EXPECT_EQ(launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
-    // By the handle that is good in every context, too.
+    // A CUkernel, which is valid in every context, too.
     CUlibrary library = nullptr;
     CUkernel kernel = nullptr;
     MUST(cuLibraryLoadData(&library, "curb-sim-module\nkernel much local=65536\n", nullptr, nullptr, 0, nullptr,
@@ -270,7 +270,7 @@ SCENARIO_NAMED(every_form_of_a_launch_is_admitted) {
     EXPECT(curb_sim_held(0) < kContext + 16 * MiB);
 }
 
-// cuDNN asks for its kernels' functions again and again.
+// cuDNN asks for its kernels' functions again and again; curb must not measure each time.
 SCENARIO_NAMED(code_that_is_loaded_is_not_measured_again) {
     start();
     CUlibrary library = nullptr;
@@ -295,7 +295,7 @@ SCENARIO_NAMED(code_that_is_loaded_is_not_measured_again) {
         return curb_sim_process_lists() - before;
     };
     load();
-    // Near the cap, where each decision is by a fresh figure.
+    // Near the cap curb measures before each decision.
     std::vector<CUdeviceptr> blocks;
     for (CUdeviceptr block = 0; cuMemAlloc_v2(&block, 2 * MiB) == CUDA_SUCCESS;) blocks.push_back(block);
     EXPECT(ask() > 0);
@@ -304,7 +304,7 @@ SCENARIO_NAMED(code_that_is_loaded_is_not_measured_again) {
     EXPECT(again < 10);  // the worker may measure meanwhile
     MUST(cuLibraryUnload(library));
     function = nullptr;
-    load();  // the handles come again
+    load();  // the driver reuses the handles
     EXPECT(ask() > 0);
     for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
 }
@@ -332,7 +332,7 @@ SCENARIO_NAMED(every_form_of_loading_code_is_measured) {
         EXPECT_EQ(told_held(), kContext);
     }
     fs::remove(file);
-    // What is loaded lazily is not undone; but while more than the cap is held there is no more of it.
+    // curb does not undo a lazy load of code, but refuses further code while more than the cap is held.
     std::vector<CUlibrary> libraries;
     int served = 0;
     CUdeviceptr start = 0;

@@ -1,5 +1,5 @@
-// Contexts, pools, arrays, mappings and kernels that have ended, and what gets their handles next: the simulated driver
-// reuses the handle that was freed last.
+// Contexts, pools, arrays, mappings and kernels that have ended, and the objects that get their handles next. The
+// simulated driver reuses the handle that was freed last.
 
 #include <atomic>
 #include <barrier>
@@ -23,7 +23,7 @@ void fill_with_blocks() {
     fill([&] { return cuMemAlloc_v2(&block, 32 * MiB); });
 }
 
-// `act` in each of so many threads at once.
+// Runs `act` in `count` threads at once.
 template <class Act>
 void in_threads(int count, Act act) {
     std::barrier begin(count);
@@ -36,8 +36,8 @@ void in_threads(int count, Act act) {
     for (std::thread &thread : threads) thread.join();
 }
 
-// A thread whose call of `name` has had its effect and has not returned: what the driver has freed may come again, and
-// curb has not credited it yet. `act` calls it.
+// Runs `act` in a thread. Its call of `name` has its effect, but returns only at returns(): the driver may already
+// reuse what it freed, and curb has not credited it yet.
 class OnItsWay {
   public:
     template <class Act>
@@ -59,7 +59,7 @@ class OnItsWay {
     std::thread thread_;
 };
 
-// `act` in another thread, which may have to wait for the one on its way, and then ends.
+// Runs `act` in another thread. It may have to wait for `other`, so lets that return after at most 300 ms.
 template <class Act>
 void beside(OnItsWay &other, Act act) {
     std::atomic<bool> done = false;
@@ -108,7 +108,7 @@ SCENARIO_NAMED(a_context_that_ends_while_its_device_is_measured_is_not_held) {
     });
     EXPECT(within(std::chrono::seconds(5), [=] { return curb_sim_process_lists() > lists; }));
     std::thread answers([] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until the reset has ended the context
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // gives the reset time to end the context
         curb_sim_set_nvml_hangs(0);
     });
     MUST(cuDevicePrimaryCtxReset_v2(0));
@@ -212,7 +212,7 @@ SCENARIO_NAMED(a_managed_pool_that_ends_before_its_blocks_is_charged_until_they_
     EXPECT_EQ(told_held(), kContext + 2 * kBytes);
     MUST(cuMemFreeAsync(second, nullptr));
     EXPECT_EQ(told_held(), kContext);
-    // The driver still has it, until it is synchronised.
+    // The driver keeps it until the next synchronisation.
     EXPECT_EQ(curb_sim_held_for(0, "managed"), 2 * kBytes);
     CUdeviceptr block = 0;
     fill([&] {
@@ -257,8 +257,8 @@ SCENARIO_NAMED(records_of_destroyed_pools_are_used_again) {
     make_and_destroy(100);
     const std::uint64_t before = resident(), trims = curb_sim_calls("cuMemPoolTrimTo");
     make_and_destroy(20'000);
-    EXPECT_EQ(curb_sim_calls("cuMemPoolTrimTo"), trims);  // a pool that holds nothing is left as it is
-#ifndef CURB_SANITIZED                                    // whose runtime keeps what is freed
+    EXPECT_EQ(curb_sim_calls("cuMemPoolTrimTo"), trims);  // curb does not trim an empty pool
+#ifndef CURB_SANITIZED                                    // a sanitizer's runtime keeps freed memory
     EXPECT(resident() < before + 1 * MiB);
 #else
     static_cast<void>(before);
@@ -364,7 +364,7 @@ SCENARIO_NAMED(a_handle_of_host_memory_holds_no_memory_of_the_device) {
     MUST(cuMemRelease(of_device));
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT_EQ(told_held(), kContext);
-    // The last byte of a mapping is of it.
+    // A mapping includes its last byte.
     MUST(cuMemCreate(&of_device, kBytes, &device, 0));
     MUST(cuMemMap(range, kBytes, 0, of_device, 0));
     MUST(cuMemRetainAllocationHandle(&again, reinterpret_cast<void *>(range + kBytes - 1)));

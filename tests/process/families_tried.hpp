@@ -1,4 +1,4 @@
-// The families of memory that fit under a cap of 1 GiB beside a context of their own.
+// The families of memory that fit under a cap of 1 GiB: all but those that make a second context.
 #pragma once
 
 #include <vector>

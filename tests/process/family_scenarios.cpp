@@ -1,4 +1,4 @@
-// What each family of memory (tests/families) has in common under a cap; FAMILY names one.
+// Fills the cap with one family of memory (tests/families), frees it, and compares the books. FAMILY names the family.
 #include "families.hpp"
 #include "load/books.hpp"
 #include "memory.hpp"
@@ -10,14 +10,15 @@ namespace {
 
 constexpr std::uint64_t kEach = 33 * MiB + 5;
 
-// What the process holds of the device, by the driver's books. NVML counts managed memory for no process.
+// Returns the bytes that the process holds of the device, by the driver's books. curb_sim_held is NVML's figure, which
+// leaves managed memory out.
 std::uint64_t in_use() { return curb_sim_held(0) + curb_sim_held_for(0, "managed"); }
 
 void books_agree(const families::Family &family) {
     const std::string differences = load::differences_that_stay(std::chrono::seconds(2));
     if (!differences.empty()) std::fputs(differences.c_str(), stderr);
     EXPECT(differences.empty());
-    // What is measured counts as code, for which curb then keeps less free.
+    // Measured memory counts as code, and curb then keeps less free for code.
     if (family.memory.takes != Takes::measured) EXPECT_EQ(told_held(), in_use());
 }
 
@@ -43,7 +44,7 @@ SCENARIO_NAMED(a_family_of_memory_is_held_to_the_cap_and_comes_back) {
     books_agree(family);
     if (taken != 0) {
         fill(allocate);
-        // Or it was refused though there is room, which for a graph may be one unit more than for its nodes.
+        // Otherwise curb refused a request that fits. A graph may take one unit more than its nodes.
         const std::uint64_t next = families::taken(family, family.nth(static_cast<unsigned>(blocks.size()), kEach));
         const std::uint64_t unit = family.memory.kind == "graphs" ? 32 * MiB : 0;
         EXPECT(in_use() + next + unit + kept_for_driver(kCap, 0) > kCap);
@@ -51,7 +52,7 @@ SCENARIO_NAMED(a_family_of_memory_is_held_to_the_cap_and_comes_back) {
     }
     for (const families::Block &block : blocks) MUST(family.give(use, block));
     families::end_place(calls, place);
-    // What pools and graphs keep is given back before anything is refused.
+    // curb frees what pools and graphs keep before it refuses.
     if (family.memory.takes != Takes::measured) MUST(cuMemFree_v2(take(352 * MiB)));
     EXPECT_EQ(in_use(), curb_sim_held_for(0, "context"));
     books_agree(family);

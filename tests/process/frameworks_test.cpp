@@ -14,7 +14,7 @@ class Program {
             .in_its_folder()
             .with("PYTHONPATH", std::string(CURB_PYTHON_PROGRAMS) + "/stand_ins")
             .with("PYTHONDONTWRITEBYTECODE", "1")
-            .with("ASAN_OPTIONS", "detect_leaks=0");  // Python's
+            .with("ASAN_OPTIONS", "detect_leaks=0");  // of Python itself
     }
     Begun begin(const std::string &name) {
         return job.begin_command({CURB_PYTHON, std::string(CURB_PYTHON_PROGRAMS) + "/scenarios.py", name});
@@ -47,7 +47,7 @@ TEST_CASE("a release asks the frameworks that are loaded and have a cache, and n
         {"nobody_is_asked_while_the_interpreter_ends"},
         {"a_fork_child_is_asked_nothing_and_ends_at_once"},
     };
-    // The first one mostly waits: the others run meanwhile.
+    // The first one mostly waits, so the others run meanwhile.
     Program waits;
     Begun first = waits.begin(cases[0].scenario);
     for (const Case &one : cases) {
@@ -65,7 +65,7 @@ TEST_CASE("the interpreter does not end before the frameworks that are being ask
     Program program;
     succeeds(program.run("the_end_of_the_interpreter_waits_for_frameworks_that_are_asked"));
     CHECK(fs::exists(program.job.folder() / "answered"));
-    CHECK(contents(program.job.folder() / "ends") == "False");  // it had begun
+    CHECK(contents(program.job.folder() / "ends") == "False");  // exit had begun before the answer
 }
 
 // ---- pressure ----
@@ -92,7 +92,7 @@ TEST_CASE("one allocation of PyTorch or CuPy is refused so that it gives its cac
                                      "a_thread_that_ends_without_a_second_attempt_is_not_waited_for",
                                      "under_a_storm_of_signals_no_thread_ever_fails"};
     std::deque<Job> jobs;
-    std::vector<Begun> begun;  // beside each other, for they mostly wait
+    std::vector<Begun> begun;  // all at once: they mostly wait
     for (const char *scenario : scenarios)
         begun.push_back(pressing(jobs.emplace_back()).begin(scenario, CURB_PRESSURE_SCENARIOS));
     for (std::size_t i = 0; i < begun.size(); ++i) {

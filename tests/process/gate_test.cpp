@@ -1,5 +1,5 @@
-// The gate: calls of a program that is suspended wait in curb, whatever they are and however they reach the driver. The
-// simulated driver ends a program by SIGSEGV, as the real one does, if a synchronisation or a query reaches it then.
+// The gate: every call of a suspended program waits in curb, however the program reaches the driver. If a
+// synchronisation or a query gets through, the simulated driver ends the program by SIGSEGV, as the real one does.
 #include "capped.hpp"
 #include "control/client.hpp"
 #include "simulated.hpp"
@@ -8,7 +8,7 @@ namespace {
 
 using namespace curb;
 
-constexpr const char *kCalls = "11", *kWaiting = "1";  // of all_calls(); those that return meanwhile
+constexpr const char *kCalls = "11", *kWaiting = "1";  // all of all_calls(); those that do not wait
 
 void suspend(const Machine &machine, const Program &program) {
     const Outcome out = machine.curb({"suspend", program.id()});
@@ -71,7 +71,7 @@ TEST_CASE("a program is not suspended while a call is under way that the driver'
     resume(machine, program);
 }
 
-TEST_CASE("the gate opens by itself when nobody keeps it closed and the program is in its GPUs") {
+TEST_CASE("the gate opens by itself when no command keeps it closed and the program is in its GPUs") {
     const Machine machine;
     Program program(machine);
     REQUIRE(program.answers("hold 64") == "held");
@@ -113,7 +113,7 @@ TEST_CASE("a suspended program may exit, fork and be killed", "[fork-child]") {
     SECTION("exit") { CHECK(program.finish() == 0); }
 }
 
-TEST_CASE("a program with a library whose calls pass the gate is not suspended, and the library is named", "[bare]") {
+TEST_CASE("a program with a library that bypasses the gate is not suspended, and the library is named", "[bare]") {
     const Machine machine;
     const std::string library = CURB_PLUGINS "/libplugin_bound.so";
     Capped process(machine.runtime(),

@@ -1,5 +1,4 @@
-// Growth in front of a program: allowances, waiting, and memory kept free for others. policy_shim_test.cpp sets the
-// policy of each scenario.
+// Growth: allowances, waiting, and memory kept free for others. policy_shim_test.cpp sets the policy of each scenario.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -21,7 +20,7 @@ namespace {
 
 milliseconds since(Clock::time_point start) { return std::chrono::duration_cast<milliseconds>(Clock::now() - start); }
 
-// Another process on the same device, without curb: takes memory and gives it back when told.
+// Another process on the same device, without curb, that holds as much memory as hold() says.
 class Other {
   public:
     Other() {
@@ -54,7 +53,7 @@ class Other {
     Other(const Other &) = delete;
     Other &operator=(const Other &) = delete;
 
-    // Returns once the other holds so much besides its context.
+    // Returns once it holds `bytes` besides its context.
     void hold(std::uint64_t bytes) {
         EXPECT_EQ(write(to_, &bytes, sizeof bytes), ssize_t{sizeof bytes});
         answer();
@@ -69,7 +68,7 @@ class Other {
     int to_ = -1, from_ = -1;
 };
 
-// Takes blocks of 64 MiB; those that were got are kept.
+// Allocates blocks of 64 MiB, and keeps those that it got.
 struct Program {
     std::vector<CUdeviceptr> blocks;
     static constexpr std::uint64_t kBlock = 64 * MiB;
@@ -93,7 +92,7 @@ struct Program {
     }
 };
 
-// Runs `body` in a thread in the context; `done` says whether it has returned.
+// Runs `body` in a thread in the context. done() is true once it has returned.
 class InThread {
   public:
     template <class Body>
@@ -116,7 +115,7 @@ class InThread {
     std::thread thread_;
 };
 
-constexpr milliseconds kAtOnce{1000};  // of a wait of 20 s that ends because something happened, on a loaded machine
+constexpr milliseconds kAtOnce{1000};  // limit for the end of a wait of 20 s whose condition holds, on a loaded machine
 
 }  // namespace
 
@@ -210,7 +209,7 @@ SCENARIO_NAMED(a_request_that_waits_follows_an_edit) {
     {
         const InThread waiting(context, [&] { result = cuMemAlloc_v2(&block, 1 * GiB); });
         EXPECT(!within(milliseconds(200), [&] { return waiting.done(); }));
-        edit(R"({ "version": 1, "log": { "level": "info" }, "gpu": { "*": { "cap": "2GiB" } } })");  // no wait any more
+        edit(R"({ "version": 1, "log": { "level": "info" }, "gpu": { "*": { "cap": "2GiB" } } })");  // no longer waits
         EXPECT(within(milliseconds(1000), [&] { return waiting.done(); }));
     }
     EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
@@ -228,7 +227,7 @@ SCENARIO_NAMED(a_request_waits_no_longer_than_the_policy_says) {
     EXPECT(since(began) >= milliseconds(1490));
     EXPECT(since(began) < milliseconds(10'000));
     EXPECT_EQ(program.more(), CUDA_ERROR_OUT_OF_MEMORY);
-    // What could never fit is refused at once.
+    // A request that can never fit is refused at once.
     began = Clock::now();
     CUdeviceptr block = 0;
     EXPECT_EQ(cuMemAlloc_v2(&block, 1 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
@@ -257,14 +256,14 @@ SCENARIO_NAMED(keep_free_stays_free) {
     MUST(cuMemGetInfo_v2(&free_bytes, &total));
     EXPECT_EQ(total, 8 * GiB);
     EXPECT(free_bytes < Program::kBlock);  // what the program may still get
-    // Others take more: nothing is taken from the program, and it gets nothing more.
+    // The other takes more: the program keeps its memory, and gets no more.
     other.hold(2560 * MiB);
     const std::uint64_t held = curb_sim_held(0);
     EXPECT_EQ(program.more(), CUDA_ERROR_OUT_OF_MEMORY);
     program.drop(1);
     EXPECT_EQ(program.more(), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(curb_sim_held(0), held - Program::kBlock);
-    // They leave: there is room again.
+    // The other frees memory: there is room again.
     other.hold(1 * GiB);
     MUST(program.more());
     program.fill();
@@ -305,7 +304,7 @@ SCENARIO_NAMED(a_context_and_a_request_wait_for_other_processes) {
     EXPECT(within(kAtOnce, [&] { return waiting.done(); }));
 }
 
-// 8 GiB device, wait 20 s alone: the device is full through others
+// 8 GiB device, wait 20 s, no cap: another process fills the device
 SCENARIO_NAMED(a_full_device_is_waited_for) {
     Other other;
     const std::string kind = std::getenv("KIND");

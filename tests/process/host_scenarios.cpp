@@ -1,4 +1,4 @@
-// What a program finds of curb around it: look-ups, live policies, refusals, errno, forks, NVML that does not list it.
+// How a program sees curb: look-ups, live policies, refusals, errno, forks, NVML that does not list the process.
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ SCENARIO_NAMED(every_way_of_looking_up_leads_to_the_wrapper) {
     EXPECT(function == dlsym(libcuda, "cuMemAllocAsync_ptsz"));
     MUST(cuGetProcAddress("cuMemAlloc", &function, 12000, 0));
     EXPECT(function == dlsym(libcuda, "cuMemAlloc_v2"));
-    // Not in the table: the driver's own, behind the gate.
+    // Not in the table of entry points: a thunk leads through the gate to the driver's own.
     MUST(cuGetProcAddress_v2("cuMemcpyHtoD", &function, 12000, 0, nullptr));
     EXPECT(function == dlsym(libcuda, "cuMemcpyHtoD_v2"));
     EXPECT(object_of(function) == "libcurb.so");
@@ -48,15 +48,15 @@ SCENARIO_NAMED(nothing_starts_before_the_first_cuinit) {
 
 SCENARIO_NAMED(a_release_that_is_delayed_refuses_no_request) {
     start();
-    // Wherever the thread that releases has got to when the memory is there again: what the books still say of it is no
-    // reason to refuse.
+    // The releasing thread is held up at its n-th query, when the memory is already free on the device. Books that
+    // still count that memory must not make curb refuse.
     constexpr std::uint64_t kMost = 20;
     for (std::uint64_t call = 1; call <= kMost; ++call) {
         leave_memory_in_the_pool();
         curb_sim_hold_up("cuMemPoolGetAttribute", call, 100);
         kill(getpid(), SIGUSR1);
         EXPECT(pool_came_back());
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it goes on until it is held up
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it gets to the query that is held up
         CUdeviceptr block = 0;
         MUST(cuMemAlloc_v2(&block, 256 * MiB));
         MUST(cuMemFree_v2(block));
@@ -71,7 +71,7 @@ SCENARIO_NAMED(an_edit_is_in_force_within_a_second) {
     EXPECT(comes_into_force(1 * GiB));
     edit(policy_with_cap("2GiB"));
     EXPECT(comes_into_force(2 * GiB));
-    // A bad one never replaces a good one; the next good one does.
+    // An invalid policy never replaces a valid one; the next valid one does.
     write_in_place(policy_file(), R"({ "version": 1, "gpu": { "*": { "cap": "7Gib" } } })");
     edit("{");
     EXPECT(!within(std::chrono::milliseconds(700), [] { return told_total() != 2 * GiB; }));
@@ -92,7 +92,7 @@ SCENARIO_NAMED(a_policy_that_cannot_be_used_refuses_every_allocation) {
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(cuMemAllocAsync(&pointer, 4096, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(cuMemAllocManaged(&pointer, 4096, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_OUT_OF_MEMORY);
-    // Mended while the program runs.
+    // An edit fixes it while the program runs.
     if (policy_file()) {
         edit(policy_with_cap("2GiB"));
         EXPECT(within(std::chrono::milliseconds(1000), [&] { return cuMemAlloc_v2(&pointer, 4096) == CUDA_SUCCESS; }));

@@ -8,7 +8,7 @@
 class Job {
   public:
     Job &policy(const std::string &text) { return with("CURB_POLICY", dir_.write("job.json", text)); }
-    // A policy with these members, and a log at level info in log(), which the program finds as LOG.
+    // Sets a policy with these members, and a log at level info in log(), whose path the program has as LOG.
     Job &logged(const std::string &members = "") {
         return policy(R"({ "version": 1, "log": { "level": "info", "file": ")" + log().string() + R"(" })" +
                       (members.empty() ? "" : ", ") + members + " }")
@@ -20,7 +20,7 @@ class Job {
         return *this;
     }
 
-    // How long it may run; 60 s unless told.
+    // Sets the time after which SIGALRM ends it; 60 s by default.
     Job &for_at_most(unsigned seconds) {
         seconds_ = seconds;
         return *this;
@@ -30,7 +30,7 @@ class Job {
         return *this;
     }
 
-    // The machine's ceiling, as this run sees it. Lives longer than the job.
+    // Sets the machine's ceiling for this run. It must outlive the job.
     Job &ceiling(const Ceiling &ceiling) {
         ceiling_ = &ceiling;
         return *this;
@@ -42,7 +42,7 @@ class Job {
         return begin(scenario, program).end();
     }
     Outcome run_command(const Words &command) { return begin_command(command).end(); }
-    // The job lives longer than what it began.
+    // Starts the program. The job must outlive the result.
     Begun begin(const std::string &scenario, const char *program = CURB_SCENARIOS) {
         return begin_command({program, scenario});
     }
@@ -59,7 +59,7 @@ class Job {
                       .directory = in_its_folder_ ? folder().string() : "",
                       .prepare =
                           [this] {
-                              close_range(3, ~0U, 0);  // what this test inherited is not the scenario's
+                              close_range(3, ~0U, 0);  // the scenario must not inherit the test's descriptors
                               alarm(seconds_);
                               if (ceiling_ && !ceiling_->put_in_place()) _exit(96);
                           },
@@ -68,7 +68,7 @@ class Job {
 
   private:
     TempDir dir_;
-    const Ceiling *ceiling_ = nullptr;  // the machine's own
+    const Ceiling *ceiling_ = nullptr;  // nullptr: the machine's own
     Environment environment_;
     bool in_its_folder_ = false;
     unsigned seconds_ = 60;
@@ -77,5 +77,5 @@ class Job {
 inline void succeeds(const Outcome &outcome) {
     INFO(outcome.err);
     CHECK(outcome.status == 0);
-    CHECK(outcome.out.empty());  // nothing on stdout, ever
+    CHECK(outcome.out.empty());  // curb prints nothing on stdout
 }

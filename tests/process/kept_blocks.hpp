@@ -12,7 +12,7 @@ namespace scenario {
 
 inline constexpr std::uint64_t kMostKept = 256 * MiB;
 
-// What the driver was asked since this was made.
+// Counts the calls that reached the driver since its construction.
 class Asked {
   public:
     Asked() : allocations_(curb_sim_calls("cuMemAlloc_v2")), frees_(curb_sim_calls("cuMemFree_v2")) {}
@@ -23,7 +23,7 @@ class Asked {
     std::uint64_t allocations_, frees_;
 };
 
-// Takes and frees a block, which is kept.
+// Allocates and frees a block, and checks that curb keeps it.
 inline CUdeviceptr keep(std::uint64_t bytes) {
     const CUdeviceptr block = take(bytes);
     const Asked asked;
@@ -32,7 +32,7 @@ inline CUdeviceptr keep(std::uint64_t bytes) {
     return block;
 }
 
-// Whether the program's own free reaches the driver.
+// Frees the block. True if the free reached the driver.
 inline bool driver_frees(CUdeviceptr block) {
     const Asked asked;
     MUST(cuMemFree_v2(block));
@@ -41,7 +41,7 @@ inline bool driver_frees(CUdeviceptr block) {
 
 inline bool soon(bool (*condition)()) { return within(std::chrono::seconds(5), condition); }
 
-// Gives up all that is kept, as a release does; the books must then say what the device says.
+// Asks for a release, and checks that the device and the books then hold `bytes`.
 inline void nothing_is_left_but(std::uint64_t bytes) {
     kill(getpid(), SIGUSR1);
     EXPECT(within(std::chrono::seconds(5), [=] { return curb_sim_held(0) == bytes; }));

@@ -26,13 +26,13 @@ inline void write_by_rename(const fs::path &file, const std::string &text) {
 }
 inline void edit(const std::string &text) { write_by_rename(policy_file(), text); }
 
-// Whether curb's log, which is the file that LOG names, says this.
+// True if curb's log, whose path is in LOG, contains `text`.
 inline bool log_says(const std::string &text) {
     std::ifstream log(std::getenv("LOG"));
     return std::string(std::istreambuf_iterator<char>(log), {}).find(text) != std::string::npos;
 }
 
-// 256 MiB in the default pool, not known complete.
+// Leaves 256 MiB in the default pool, by a free that the host has not seen complete.
 inline void leave_memory_in_the_pool() {
     const CUdeviceptr block = take_from_keeping_pool(256 * MiB);
     EXPECT_EQ(curb_sim_held(0), kContext + 256 * MiB);

@@ -1,4 +1,4 @@
-// What the scenarios about memory share: ways to take it, and to fill a device up to the cap.
+// Helpers of the scenarios about memory: they allocate it, and fill a device up to the cap.
 #pragma once
 
 #include <cstring>
@@ -16,7 +16,7 @@ inline CUdeviceptr take(std::uint64_t bytes) {
     return pointer;
 }
 
-// Fills up by `allocate` until it is refused; returns how often it was served.
+// Calls `allocate` until it is refused. Returns how often it succeeded.
 template <class Allocate>
 int fill(Allocate allocate) {
     int served = 0;
@@ -60,7 +60,7 @@ inline CUmemoryPool default_pool() {
     return pool;
 }
 
-// A block of the default pool, which keeps it when it is freed: only a trim brings it back then.
+// Allocates from the default pool, and sets it to keep freed memory until a trim.
 inline CUdeviceptr take_from_keeping_pool(std::uint64_t bytes) {
     CUdeviceptr block = 0;
     keep_everything(default_pool());

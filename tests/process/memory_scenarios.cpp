@@ -1,4 +1,4 @@
-// Memory that programs ask for by its size, under a cap: what the driver's books say, what is refused, what comes back.
+// Memory that programs request by its size, under a cap: the driver's books, refusals, and what comes back.
 
 #include "memory.hpp"
 
@@ -16,7 +16,7 @@ SCENARIO_NAMED(growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up
     CUstream captured = nullptr;
     MUST(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
-    // What is idle is in pieces of 16 MiB: the pool grows by each that it cannot serve from an undone one.
+    // Idle memory is in pieces of 16 MiB, so the pool grows for 24 MiB, unless memory of an undone request is free.
     for (int i = 0; i < 40; ++i) cuMemAllocFromPoolAsync(&block, 24 * MiB, pool, nullptr);
     EXPECT(curb_sim_high(0) <= kCap + 32 * MiB);
     CUgraph graph = nullptr;
@@ -47,7 +47,7 @@ SCENARIO_NAMED(stream_ordered_memory_stops_at_the_cap) {
     MUST(cuMemAllocAsync(&again, 200 * MiB, stream));
     EXPECT(curb_sim_held(0) <= kCap);
     MUST(cuMemFreeAsync(again, stream));
-    // Trimmed before anything is refused.
+    // curb trims the pool before it refuses.
     MUST(cuStreamSynchronize(stream));
     const CUdeviceptr plain = take(352 * MiB);
     EXPECT_EQ(curb_sim_held(0), kContext + 352 * MiB);
@@ -74,9 +74,9 @@ SCENARIO_NAMED(pool_memory_that_came_back_unseen_is_not_lost_to_the_cap) {
     CUdeviceptr block = 0, second = 0;
     MUST(cuMemAllocAsync(&block, 256 * MiB, stream));
     MUST(cuMemFreeAsync(block, stream));
-    MUST(cuStreamSynchronize(stream));  // the pool's threshold is 0: its memory is back, behind our back
+    MUST(cuStreamSynchronize(stream));  // the pool's threshold is 0: it returns its memory, and curb does not see it
     EXPECT_EQ(curb_sim_held(0), kContext);
-    // Curb notices by looking again; what it then says is all that is held, neither more nor less.
+    // curb measures again, and then reports exactly what is held.
     std::uint64_t told = 0;
     EXPECT(within(std::chrono::seconds(1), [&] { return (told = told_held()) <= kContext; }));
     EXPECT_EQ(told, kContext);

@@ -7,7 +7,7 @@
 
 namespace {
 
-// It is told `what` in a nap.
+// Checks that the command `what` brings a napping program back unharmed.
 void comes_back_after(const Machine &machine, Program &program, const std::string &what) {
     REQUIRE(program.answers("hold 2048") == "held");
     REQUIRE(is_out(machine, program));
@@ -27,7 +27,7 @@ TEST_CASE("an idle process leaves the GPU by itself, and its next call brings it
         REQUIRE(is_out(machine, program));
         CHECK(machine.held(program.pid()) == kLeft);
         CHECK(program.answers(i == 1 ? "synchronize" : "check") == (i == 1 ? "ok" : "right"));
-        CHECK(within(10s, [&] {  // where all is slow, it may nap again before it is looked at
+        CHECK(within(10s, [&] {  // on a slow machine it may nap again before the check
             REQUIRE(program.answers("check") == "right");
             return machine.state(program.pid()) == "running" && machine.held(program.pid()) == before;
         }));
@@ -68,13 +68,13 @@ TEST_CASE("questions to a process do not keep it from its nap") {
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("a process that polls NVML has its last figures in a nap, which goes on") {
+TEST_CASE("a process that polls NVML gets its last figures in a nap, and the nap goes on") {
     const Machine machine;
     Program program(machine, napping(machine, R"("idle": "500ms")"));
     REQUIRE(program.answers("hold 2048") == "held");
     const std::string figures = program.answers("figures");
     CHECK_THAT(figures, contains(" 34 76000"));
-    REQUIRE(within(30s, [&] {  // it polls all the time, and naps all the same
+    REQUIRE(within(30s, [&] {  // polling does not prevent the nap
         CHECK(program.answers("figures") == figures);
         return machine.state(program.pid()) == "checkpointed";
     }));
@@ -87,7 +87,7 @@ TEST_CASE("a process that polls NVML has its last figures in a nap, which goes o
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("a call of NVML whose answer is not known ends a nap") {
+TEST_CASE("a call of NVML whose answer curb does not know ends a nap") {
     const Machine machine;
     Program program(machine, napping(machine));
     const std::string name = program.answers("name");
@@ -98,7 +98,7 @@ TEST_CASE("a call of NVML whose answer is not known ends a nap") {
     CHECK(program.finish() == 0);
 }
 
-TEST_CASE("a nap is seen, and so is its end") {
+TEST_CASE("curb ps, metrics and doctor show a nap, and curb ps its end") {
     const Machine machine;
     Program program(machine, napping(machine));
     REQUIRE(program.answers("hold 2048") == "held");
@@ -113,20 +113,20 @@ TEST_CASE("a nap is seen, and so is its end") {
                contains("curb_napping{") && contains("curb_naps_total{") && contains("curb_nap_bytes_total{"));
     CHECK_THAT(machine.curb({"doctor"}).out, contains("1 napping: " + program.id()));
     CHECK_THAT(machine.curb({"doctor", program.id()}).out, contains("naps: its memory is in host memory"));
-    CHECK(within(30s, [&] {  // by the time it is asked it may nap again
+    CHECK(within(30s, [&] {  // it may nap again before curb ps asks it
         REQUIRE(program.answers("check") == "right");
         return machine.curb({"ps", program.id()}).out.find("so far; a call waited") != std::string::npos;
     }));
 }
 
-TEST_CASE("naps and suspends are in the trace and in its report, and a replay passes over them") {
+TEST_CASE("naps and suspends are in the trace and in its report, and a replay skips them") {
     const Machine machine(Environment{{"CURB_SIM_LATENCY", "h100"}});
     const std::string file = machine.folder() / "trace.json";
     Program program(machine, with(napping(machine, R"("idle": "500ms")"), {{"CURB_TRACE", file}}));
     REQUIRE(program.answers("hold 2048") == "held");
     REQUIRE(is_out(machine, program));
     CHECK(program.answers("check") == "right");
-    // In its GPUs or in the next nap, but not on its way.
+    // It can be suspended in its GPUs or in the next nap, but not on its way.
     REQUIRE(within(20s, [&] { return machine.curb({"suspend", program.id()}).status == 0; }));
     REQUIRE(machine.curb({"resume", program.id()}).status == 0);
     CHECK(program.answers("check") == "right");
@@ -142,14 +142,14 @@ TEST_CASE("naps and suspends are in the trace and in its report, and a replay pa
         CHECK(back[i].ns > left[i].ns);
         CHECK((i + 1 == left.size() || left[i + 1].ns >= back[i].ns));
     }
-    CHECK(back[0].duration_ns > 0);  // the call may have begun to wait on the way out
+    CHECK(back[0].duration_ns > 0);  // the call may begin to wait while the process still leaves
     CHECK_THAT(machine.curb({"report", file}).out, contains("Out of its GPUs ") && contains("by a nap, for "));
     const Outcome replayed = machine.curb({"replay", file, "--cap", "8GiB"});
     INFO(replayed.err);
     CHECK(replayed.status == 0);
 }
 
-TEST_CASE("curb suspend makes a nap a suspend, which a call does not end; curb resume ends a nap until the next") {
+TEST_CASE("curb suspend turns a nap into a suspend, which no call ends; curb resume ends a nap until the next") {
     const Machine machine;
     Program program(machine, napping(machine));
     REQUIRE(program.answers("prepare 0") == "ok");
@@ -159,7 +159,7 @@ TEST_CASE("curb suspend makes a nap a suspend, which a call does not end; curb r
     INFO(out.err);
     REQUIRE(out.status == 0);
     CHECK_THAT(out.out, contains("it was napping"));
-    CHECK(program.answers("begin") == "1");  // that returns meanwhile: the rest waits
+    CHECK(program.answers("begin") == "1");  // one call returns, the others wait
     std::this_thread::sleep_for(500ms);
     CHECK(machine.state(program.pid()) == "checkpointed");
     REQUIRE(machine.curb({"resume", program.id()}).status == 0);
@@ -172,7 +172,7 @@ TEST_CASE("curb suspend makes a nap a suspend, which a call does not end; curb r
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("a process that may not take the host memory stays, says why, and tries again ever later") {
+TEST_CASE("a process that would take too much host memory stays, says why, and tries again less and less often") {
     const Machine machine;
     Program program(machine, napping(machine, R"("idle": "100ms", "host_memory": "1GiB")"));
     REQUIRE(program.answers("hold 2048") == "held");
@@ -185,7 +185,7 @@ TEST_CASE("a process that may not take the host memory stays, says why, and trie
     CHECK(program.answers("check") == "right");
 }
 
-// How `curb ps PID` says why it does not nap, and `curb suspend` refuses.
+// Checks that the process stays in its GPUs, and that `curb ps PID` gives `why`.
 void stays(const Machine &machine, Program &program, const std::string &why) {
     CAPTURE(why);
     std::string shown;
@@ -249,7 +249,7 @@ TEST_CASE("a process whose exported memory is freed naps again") {
     CHECK(is_out(machine, program));
 }
 
-TEST_CASE("a process beside which there is no command curb stays, and says so") {
+TEST_CASE("a process whose libcurb.so has no command curb beside it stays, and says why") {
     const Machine machine;
     const fs::path alone = machine.folder() / "libcurb.so";
     fs::copy_file(CURB_LIBRARY, alone);
@@ -306,7 +306,7 @@ TEST_CASE("curb suspend --until-used begins a nap, whatever the policy says") {
         CHECK(program.answers("check") == "right");
         CHECK(machine.state(program.pid()) == "running");
     }
-    // It stays if it may not leave, and says why.
+    // If the driver refuses, the process stays and the command says why.
     const Machine broken(Environment{{"CURB_SIM_FAULT", "cuCheckpointProcessLock:1:999"}});
     Program stays(broken);
     REQUIRE(stays.answers("hold 64") == "held");
@@ -333,7 +333,7 @@ TEST_CASE("a process that naps keeps its part of the cap of its job") {
     CHECK(within(10s, [&] { return other.answers("take 512") == "ok"; }));
 }
 
-TEST_CASE("a nap that the driver ends leaves the process as it was") {
+TEST_CASE("a nap that fails in the driver leaves the process as it was") {
     const std::string call = GENERATE("cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint");
     CAPTURE(call);
     const Machine machine({{"CURB_SIM_FAULT", call + ":1:999"}});
@@ -345,7 +345,7 @@ TEST_CASE("a nap that the driver ends leaves the process as it was") {
     CHECK(program.finish() == 0);
 }
 
-TEST_CASE("a napping program that ends comes back first, and without room it ends all the same") {
+TEST_CASE("a napping program that ends comes back first, and without room it still ends") {
     const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
     const bool has_room = GENERATE(true, false);
     CAPTURE(has_room);
@@ -374,7 +374,7 @@ TEST_CASE("two programs that do not fit together take turns, and neither sees an
     Program first(machine, environment), second(machine, environment);
     REQUIRE(first.answers("hold 3072") == "held");
     std::this_thread::sleep_for(1s);
-    CHECK(machine.state(first.pid()) == "running");  // nobody waits
+    CHECK(machine.state(first.pid()) == "running");  // no process waits
     REQUIRE(second.answers("hold 3072") == "held");
     for (int turn = 0; turn < 5; ++turn) {
         CHECK(first.answers("check") == "right");

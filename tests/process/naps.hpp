@@ -1,9 +1,10 @@
-// A program on a simulated machine that naps, and what can be seen of that.
+// Helpers for programs that nap on a simulated machine.
 #pragma once
 
 #include "simulated.hpp"
 
-// `suspend`: members of the policy's object; `more`: of the policy, each with a comma behind it.
+// Returns an environment with a policy. `suspend` has the members of its object "suspend"; `more` has further members
+// of the policy, each followed by a comma.
 inline Environment napping(const Machine &machine, const std::string &suspend = R"("idle": "200ms")",
                            const std::string &more = "") {
     const std::string policy = machine.write(
@@ -27,7 +28,7 @@ inline std::int64_t held_by_books(const Machine &machine, const Program &program
             if (use["pid"] == program.pid() && !use["books"].is_null()) return use["books"]["held"];
     return -1;
 }
-// The helper of a process that naps; 0: there is none.
+// Returns the PID of the helper of a napping process; 0 if it has none.
 inline pid_t helper_of(pid_t pid) {
     for (const auto &entry : fs::directory_iterator("/proc")) {
         std::ifstream file(entry.path() / "cmdline");

@@ -1,5 +1,5 @@
-// Naps at random moments, in great numbers: by idle time, for others that wait, by command; programs and helpers
-// killed, forks, and calls of the driver that fail, in every state. rows.def says how many.
+// Many naps at random moments: by idle time, for processes that wait, by command. In every state programs fork,
+// programs and helpers are killed, and calls of the driver fail. rows.def has the number.
 #include <signal.h>
 
 #include <random>
@@ -21,7 +21,7 @@ class Crowd {
 
     std::uint64_t naps() const { return naps_; }
 
-    // One thing that happens to one of them.
+    // Does one random thing to one random program.
     void disturb() {
         const int number = pick(kPrograms);
         Program &program = *programs_[number];
@@ -53,7 +53,7 @@ class Crowd {
         }
     }
 
-    // Has each that is done with its work checked, and work again if `on`. Returns true when none works any more.
+    // Checks each program that has finished its work, and lets it work again if `on`. True if none works any more.
     bool poll(bool on) {
         bool is_quiet = true;
         for (int i = 0; i < kPrograms; ++i) {
@@ -101,7 +101,7 @@ class Crowd {
         works_[number] = true;
     }
     void run(const Words &words) { static_cast<void>(machine_.curb(words, environment_of_commands_)); }
-    // It must not stay suspended, whatever fails.
+    // Resumes it until it runs or naps: a fault must not leave it suspended.
     void bring_back(const Program &program) {
         CHECK(within(60s, [&] {
             run({"resume", "--wait", "10s", program.id()});

@@ -1,5 +1,5 @@
-// A preload that sets the pace of all clocks to CLOCK_SPEED times theirs. Without it they stand still, in the past:
-// libfaketime with an absolute time.
+// A preload that makes all clocks run CLOCK_SPEED times as fast. Without CLOCK_SPEED they stand still in the past, as
+// under libfaketime with an absolute time.
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Parts of libcurb.so that no export shows. They are linked into this program in front of the simulated driver, and the
-// test replaces the driver's functions or the worker where it has to.
+// Parts of libcurb.so that it does not export, linked into this program in front of the simulated driver. Where needed,
+// the test replaces functions of the driver, or the worker.
 
 #include <pthread.h>
 
@@ -23,13 +23,13 @@ using curb::policy::MiB;
 
 namespace {
 
-constinit thread_local int until_no_memory = 0;  // allocations, the last of which fails; 0: none does
+constinit thread_local int until_no_memory = 0;  // this allocation from now on fails; 0: none
 
 constexpr std::uint64_t kContext = 518 * MiB;
 constexpr std::uint64_t kIdleMs = 300;
-std::atomic<int> wakes{0};  // of curb's timer, for which the test stands in
+std::atomic<int> wakes{0};  // of curb's timer, which the test replaces
 
-// CUDA on two devices with a cache, the primary context of the first one current.
+// Initialises CUDA on two devices with a cache, and makes the primary context of the first one current.
 CUcontext start() {
     static CUcontext context = [] {
         const TempDir dir;
@@ -59,7 +59,7 @@ CUdeviceptr take(std::uint64_t bytes) {
 }
 void keep(std::uint64_t bytes) { REQUIRE(cuMemFree_v2(take(bytes)) == CUDA_SUCCESS); }
 
-// Another function in the driver's place, while it lives.
+// Replaces the driver's function during its lifetime.
 template <class F>
 class InPlaceOf {
   public:
@@ -75,7 +75,7 @@ class InPlaceOf {
 
 }  // namespace
 
-#ifndef CURB_SANITIZED  // whose runtime has these
+#ifndef CURB_SANITIZED  // a sanitizer's runtime has these
 void *operator new(std::size_t bytes) {
     if (until_no_memory != 0 && --until_no_memory == 0) throw std::bad_alloc();
     if (void *memory = std::malloc(bytes ? bytes : 1)) return memory;
@@ -143,7 +143,7 @@ TEST_CASE("a thread that is cancelled in the driver ends as without curb, and it
     CHECK(devices::at(0).ledger.held() == before);
 }
 
-TEST_CASE("a block for which there is no host memory is in none of its granules", "[own-runtime]") {
+TEST_CASE("a block that curb has no host memory to record counts in none of its granules", "[own-runtime]") {
     const allocations::Allocation block{&devices::at(0), start(), MiB};
     constexpr CUdeviceptr kBorder = 1000 * curb::policy::kGranule;
     const CUdeviceptr across = kBorder - MiB / 2, before = kBorder - MiB;
@@ -170,7 +170,7 @@ TEST_CASE("a block for which there is no host memory is in none of its granules"
 
 namespace {
 
-Bytes overheads[2];  // of the devices, as a measurement within an unmapping leaves them
+Bytes overheads[2];  // of the devices, after a measurement during an unmapping
 
 }  // namespace
 
@@ -195,7 +195,7 @@ TEST_CASE("unmapping memory of several devices is an operation on each") {
                 for (int device = 0; device < 2; ++device) {
                     Ledger &ledger = devices::at(device).ledger;
                     ledger.set_overhead(100 * MiB);
-                    // While an operation is under way the overhead is raised alone.
+                    // During an operation a reconcile may raise the overhead, but not lower it.
                     ledger.reconcile([] { return std::optional<Bytes>(0); }, [](std::int64_t) {});
                     overheads[device] = ledger.overhead();
                     ledger.set_overhead(0);
@@ -222,7 +222,7 @@ TEST_CASE("a kept block is freed after the policy's idle time, and not before") 
     CHECK(curb_sim_held(0) == kContext + 2 * MiB);
     sweep_all();
     CHECK(curb_sim_held(0) == kContext);
-    // By a clock that goes on every 4 ms.
+    // curb reads a clock that ticks every 4 ms.
     CHECK(std::chrono::steady_clock::now() - freed >= std::chrono::milliseconds(kIdleMs - 5));
 }
 
@@ -250,7 +250,7 @@ TEST_CASE("an alloc and free loop wakes the timer once, until that has found not
     CHECK(wakes == 1);
     keep(2 * MiB);
     CHECK(wakes == 2);
-    // What was there before somebody wanted to know.
+    // A new callback is not called for a block that was kept before.
     cache::on_first_kept([] { wakes += 100; });
     CHECK(wakes == 2);
     const CUdeviceptr block = take(2 * MiB);

@@ -1,5 +1,5 @@
-// A program that opens libraries as it is told: `CUDA`, `init` or `none` says whether it makes a context, initialises
-// the driver or does neither before it is ready; then each line has how a library is opened, and its path.
+// plugin_host [CUDA | init | none]: makes a context, only initialises the driver, or does neither; then prints "ready".
+// Each line of input is HOW PATH: opens the library that way, calls its plugin_allocates() and prints the result.
 #include <dlfcn.h>
 
 #include <iostream>
@@ -16,7 +16,7 @@ void *opened(const std::string &how, const std::string &path) {
     return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
 }
 
-// Not linked with the driver, as the frameworks are not.
+// By look-up: like the frameworks, this program is not linked with the driver.
 bool use_cuda(bool make_context) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     if (!driver) return false;
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     for (std::string line; std::getline(std::cin, line);) {
         const std::size_t blank = line.find(' ');
         void *library = opened(line.substr(0, blank), line.substr(blank + 1));
-        const bool call = line.substr(0, blank) != "lazy";  // whose slots are to stay as they are
+        const bool call = line.substr(0, blank) != "lazy";  // "lazy" leaves the library's slots unbound
         const auto allocates = library ? reinterpret_cast<int (*)()>(dlsym(library, "plugin_allocates")) : nullptr;
         if (!allocates)
             std::cout << dlerror() << std::endl;

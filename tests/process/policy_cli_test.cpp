@@ -1,4 +1,4 @@
-// `curb policy`: what it prints of policy files, and of what a command would get.
+// `curb policy`: its output for policy files and for commands.
 #include <algorithm>
 
 #include "ceiling.hpp"
@@ -6,14 +6,14 @@
 
 namespace {
 
-// The line that begins with these words; empty: there is none.
+// Returns the first line that begins with these words; empty if there is none.
 std::string line_with(const std::string &text, const std::string &beginning) {
     for (const std::string &line : lines(text))
         if (line.starts_with(beginning)) return line;
     return {};
 }
 
-// The same with one blank wherever there are several.
+// Returns the same line, with one blank wherever there are several.
 std::string words_of_line_with(const std::string &text, const std::string &beginning) {
     std::istringstream stream(line_with(text, beginning));
     std::string out;
@@ -21,7 +21,7 @@ std::string words_of_line_with(const std::string &text, const std::string &begin
     return out;
 }
 
-// What stands behind a word at the beginning of a line.
+// Returns the rest of the line that begins with `word`.
 std::string behind(const std::string &text, const std::string &word) {
     const std::string line = line_with(text, word + " ");
     const std::size_t value = line.find_first_not_of(' ', word.size());
@@ -41,7 +41,7 @@ std::string executable(const TempDir &dir, const std::string &name, const std::s
     return file;
 }
 
-// ":7:14", where `value` stands in `text`.
+// Returns the place of `value` in `text`, as ":7:14".
 std::string at(const std::string &text, const std::string &value) {
     const std::size_t offset = text.find(value);
     const std::string before = text.substr(0, offset);
@@ -120,7 +120,7 @@ TEST_CASE("curb policy check takes several files, and the worst decides its stat
 
 // ---- show ----
 
-TEST_CASE("curb policy show prints every field, and what it means to leave one out") {
+TEST_CASE("curb policy show prints every field, with the default of one that is left out") {
     const TempDir dir;
     const Outcome outcome = curb({"policy", "show", dir.write("job.json", R"({"version": 1})")});
     CHECK(outcome.status == 0);
@@ -129,7 +129,7 @@ TEST_CASE("curb policy show prints every field, and what it means to leave one o
         const bool of_device = pointer.starts_with("/gpu/*/");
         const std::size_t slash = of_device ? 6 : pointer.find('/', 1);
         INFO(pointer);
-        if (slash == std::string::npos) {  // of no block
+        if (slash == std::string::npos) {  // in no block
             CHECK(line_with(outcome.out, pointer.substr(1) + " ").ends_with("  default"));
             continue;
         }
@@ -197,7 +197,7 @@ TEST_CASE("curb policy show without a file prints the policy of this environment
     CHECK(words_of_line_with(capped.out, "  cap ") == "cap 4GiB CURB_CAP");
     const Outcome both = curb({"policy", "show"}, {{"CURB_POLICY", policy}, {"CURB_CAP", "4GiB"}});
     CHECK(words_of_line_with(both.out, "  cap ") == "cap 8GiB " + policy + ":1:37 at most 4GiB by CURB_CAP");
-    // A file that is named takes CURB_POLICY's place.
+    // A file in the arguments replaces CURB_POLICY.
     CHECK_THAT(line_with(curb({"policy", "show", policy}, {{"CURB_POLICY", "/no/such.json"}}).out, "policy "),
                contains(policy));
 }
@@ -214,11 +214,11 @@ TEST_CASE("curb policy show prints what each rule matches and what it would chan
                                      "\n"
                                      "  rule 2: exe \"true\"\n"));
     CHECK_THAT(outcome.out, contains("  rule 3: env JOB \"big*\"\n    /gpu/cuda:0/cap  30GiB"));
-    // None is laid over here: which one would be depends on the program.
+    // No rule is applied here: which one would be depends on the program.
     CHECK_THAT(line_with(outcome.out, "  cap "), contains("8GiB"));
 }
 
-TEST_CASE("Nothing that a policy says acts on the terminal") {
+TEST_CASE("no text of a policy can send control characters to the terminal") {
     const TempDir dir;
     const std::string good = dir.write("good.json", R"({"version": 1, "frameworks": {"env": {"A": "v)"
                                                     "\u009Bw"
@@ -241,7 +241,7 @@ TEST_CASE("Nothing that a policy says acts on the terminal") {
     }
 }
 
-TEST_CASE("curb policy show and explain print the errors of a policy that cannot be used") {
+TEST_CASE("curb policy show and explain print the errors of an invalid policy") {
     const TempDir dir;
     const std::string bad = dir.write("bad.json", R"({"version": 2, "relese": {}})");
     for (const Words &words : {Words{"policy", "show", bad}, Words{"policy", "explain", bad, "--", "true"}}) {
@@ -342,7 +342,7 @@ TEST_CASE("curb policy explain lists the variables that would be set: those that
 
 TEST_CASE("curb policy explain names the program and the arguments as the program will see them") {
     const TempDir dir;
-    // Each of these is a shell script that says which file it is run by, and with which arguments.
+    // Each of these is a shell script that prints the program that runs it, and its arguments.
     const std::string body = "\nreadlink /proc/$$/exe\ntr '\\0' ' ' < /proc/$$/cmdline | sed 's/^[^ ]* //; s/ $//'\n";
     const auto kind = GENERATE(as<std::string>{}, "#!/bin/sh", "#! /bin/sh -u ", "#!/usr/bin/env sh",
                                "#!/usr/bin/env -S sh -u -f", "#!/usr/bin/env -S JOB=big sh", "#!bin/shell", "");

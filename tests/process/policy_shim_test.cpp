@@ -1,5 +1,5 @@
-// Policies in front of programs on the simulated driver: growth, waiting, ceilings, edits, and the environment that is
-// set before main.
+// Policies in force on programs on the simulated driver: growth, waiting, ceilings, edits, and the variables that curb
+// sets before main.
 
 #include "job.hpp"
 
@@ -20,9 +20,9 @@ class Shared {
 
 constexpr const char *kLab = R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })";
 
-// What the program finds in its environment before its first line.
+// Returns the environment that main() finds, with a newline before and after each variable.
 std::string environment_of(Job &job, const std::vector<std::string> &command = {"env"}) {
-    job.with("ASAN_OPTIONS", "detect_leaks=0");  // theirs
+    job.with("ASAN_OPTIONS", "detect_leaks=0");  // the programs leak
     const Outcome outcome = job.run_command(command);
     CHECK(outcome.status == 0);
     CHECK(outcome.err.empty());
@@ -127,7 +127,7 @@ TEST_CASE("after a release the allowance falls back to what is held, rounded up 
                  .run("after_a_release_the_allowance_falls_back"));
 }
 
-TEST_CASE("a ceiling narrows whatever the user says") {
+TEST_CASE("a ceiling limits the user's policy and CURB_CAP, and applies without them") {
     const Ceiling ceiling(kLab);
     if (!can_try(ceiling)) return;
     const auto told = [&](Job &job, const char *mib) {
@@ -140,7 +140,7 @@ TEST_CASE("a ceiling narrows whatever the user says") {
     told(nothing_said, "1024");
 }
 
-TEST_CASE("a ceiling holds against live edits, and is itself followed within a second") {
+TEST_CASE("a ceiling limits live edits, and an edit of it is in force within a second") {
     const Ceiling ceiling(kLab);
     if (!can_try(ceiling)) return;
     Job job;
@@ -175,9 +175,9 @@ TEST_CASE("before main the program's variables are set as the policy says, where
           "PYTORCH_ALLOC_CONF=max_split_size_mb:64"},
          {"PYTORCH_CUDA_ALLOC_CONF", "FRACTION"}},
         {for_rules, {}, env, {"OF_ENV=1"}, {"OF_PYTHON"}},
-        {for_rules, {}, python, {"OF_ENV=1", "OF_PYTHON=1"}, {}},  // what it starts inherits
+        {for_rules, {}, python, {"OF_ENV=1", "OF_PYTHON=1"}, {}},  // env inherits from Python
         {policy("{}"), {}, env, {}, {"TF_"}},
-        {R"({ "frameworks": { "steer": true })", {}, env, {}, {"TF_"}},  // no valid policy
+        {R"({ "frameworks": { "steer": true })", {}, env, {}, {"TF_"}},  // an invalid policy
         {"", {}, env, {}, {"TF_"}},
         {"", {{"CURB_CAP", "4GiB"}}, env, {room}, {"TF_GPU_ALLOCATOR", "XLA_"}},
         {capped, {}, env, {room}, {"TF_GPU_ALLOCATOR", "XLA_"}},
@@ -201,7 +201,7 @@ TEST_CASE("before main the program's variables are set as the policy says, where
     if (can_try(ceiling)) CHECK_THAT(environment_of(Job().ceiling(ceiling)), contains("\n" + room + "\n"));
 }
 
-TEST_CASE("a rule's cap is for the program that the rule is for, wherever the rule stands in the file", "[foreign]") {
+TEST_CASE("a rule's cap applies only to programs that match the rule, wherever it is in the file", "[foreign]") {
     const std::string shell = R"("rules": [ { "match": { "args": "-c *" }, "gpu": { "*": { "cap": "4GiB" } } } ])";
     const auto found = [](const std::string &text, const std::vector<std::string> &command) {
         return environment_of(Job().policy(R"({ "version": 1, )" + text + " }"), command);
@@ -216,7 +216,7 @@ TEST_CASE("a rule's cap is for the program that the rule is for, wherever the ru
     CHECK_THAT(found(shell + ", " + padding + all, env), contains("TF_DEVICE_MIN_SYS_MEMORY_IN_MB=225\n"));
 }
 
-TEST_CASE("no program parses a policy before main for the sake of a cap that holds for all", "[foreign][bare]") {
+TEST_CASE("a cap that applies to all programs makes none parse its policy before main", "[foreign][bare]") {
     const auto parses = [](Job &job) {
         const Outcome outcome = job.run_command({"cat", "/proc/self/maps"});
         REQUIRE_THAT(outcome.out, contains("libcurb.so"));

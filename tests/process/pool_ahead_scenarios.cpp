@@ -1,4 +1,4 @@
-// Pools far from the cap, where most requests ask neither for the pool's size nor for the device's current pool.
+// Pools far from the cap: for most requests curb queries neither the pool's size nor the device's current pool.
 
 #include <atomic>
 
@@ -33,8 +33,8 @@ SCENARIO_NAMED(a_pool_that_keeps_its_memory_is_asked_for_its_size_only_now_and_t
     make_pairs(100);
     const std::uint64_t before = questions();
     make_pairs(1600);
-    EXPECT(questions() - before <= 3 * 1600 / 10);  // the current pool, the size, what it keeps
-    // The growth is charged at once.
+    EXPECT(questions() - before <= 3 * 1600 / 10);  // the current pool, its size, its threshold
+    // curb charges growth at once.
     std::vector<CUdeviceptr> blocks(60);
     for (CUdeviceptr &block : blocks) {
         MUST(cuMemAllocAsync(&block, 20 * MiB, nullptr));
@@ -63,7 +63,7 @@ SCENARIO_NAMED(a_pool_that_is_set_without_curb_is_charged_from_its_first_block) 
         MUST(cuMemAllocAsync(&block, 30 * MiB, nullptr));
         EXPECT_EQ(told_held(), curb_sim_held(0));
     }
-    // Through curb, to the pool of before and back.
+    // Sets the earlier pool through curb, and the other one again.
     for (const CUmemoryPool pool : {default_pool(), other}) {
         MUST(cuDeviceSetMemPool(0, pool));
         MUST(cuMemAllocAsync(&blocks.emplace_back(), 30 * MiB, nullptr));
@@ -89,7 +89,7 @@ SCENARIO_NAMED(a_lowered_cap_holds_for_the_next_request_to_a_pool) {  // of a po
     EXPECT(curb_sim_high(0) <= 768 * MiB);
 }
 
-// The others use one small block each, and curb reserves for them ahead. What is left is the one request's.
+// curb reserves ahead for threads that use one small block each. A large request must get what they do not use.
 SCENARIO_NAMED(a_large_request_gets_what_was_reserved_ahead_of_others) {  // under a cap of 8 GiB
     constexpr int kThreads = 4;
     const CUcontext context = start();
@@ -108,7 +108,7 @@ SCENARIO_NAMED(a_large_request_gets_what_was_reserved_ahead_of_others) {  // und
             }
         });
     for (int i = 0; i < 200; ++i) {
-        std::this_thread::sleep_for(std::chrono::microseconds(200));  // for them to be far from the cap again
+        std::this_thread::sleep_for(std::chrono::microseconds(200));  // until the others are far from the cap again
         // Each of the others may have a request under way.
         const CUdeviceptr all = take((free_bytes() - kThreads * 32 * MiB) / MiB * MiB);
         EXPECT(curb_sim_held(0) <= 8 * GiB);
@@ -118,7 +118,8 @@ SCENARIO_NAMED(a_large_request_gets_what_was_reserved_ahead_of_others) {  // und
     for (std::thread &thread : threads) thread.join();
 }
 
-// Some fill the pool, others take and free plain memory around the cap, and so come near to it and go far from it.
+// Half of the threads fill the pool. The others allocate and free plain memory, which takes the process near the cap
+// and away from it.
 SCENARIO_NAMED(threads_with_a_pool_that_keeps_its_memory_never_take_more_than_the_cap) {  // of 4 GiB
     const CUcontext context = start();
     keep_everything(default_pool());
@@ -150,16 +151,15 @@ SCENARIO_NAMED(threads_with_a_pool_that_keeps_its_memory_never_take_more_than_th
                 } else {
                     EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
                     ++refused;
-                    while (mine.size() > 2) give_last();  // far from the cap again, in time
+                    while (mine.size() > 2) give_last();  // so that the process leaves the cap
                 }
             }
             while (!mine.empty()) give_last();
             MUST(cuStreamSynchronize(stream));
         });
     for (std::thread &thread : threads) thread.join();
-    EXPECT(refused > 0);  // or the cap was not met
-    // An allocation that is undone may exceed what is granted (decision 0004), by less than what is kept for the
-    // driver.
+    EXPECT(refused > 0);  // else the test never met the cap
+    // An allocation that curb undoes may exceed its grant (decision 0004), by less than curb keeps free for the driver.
     EXPECT(curb_sim_high(0) <= 4 * GiB);
     MUST(cuMemPoolTrimTo(default_pool(), 0));
     EXPECT(within(std::chrono::seconds(2), [] { return told_held() == kContext; }));

@@ -1,5 +1,5 @@
-// A program whose memory comes from PyTorch's allocator, or rather a stand-in for it, beside libraries that allocate
-// for themselves. The log of curb is the file curb.log in the working directory, at level info.
+// Programs that allocate by stand-ins for PyTorch's and CuPy's allocators, beside libraries that allocate for
+// themselves. curb logs to curb.log in the working directory, at level info.
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -66,12 +66,12 @@ SCENARIO_NAMED(pytorch_is_refused_once_and_gives_back) {
     EXPECT(torch::allocate(32 * MiB) != 0);
     EXPECT_EQ(errno, 4711);
     EXPECT_EQ(torch::figures().refused.load(), 1);
-    EXPECT_EQ(curb_sim_calls("cuMemAlloc_v2"), calls + 1);  // the driver was asked by the second attempt alone
+    EXPECT_EQ(curb_sim_calls("cuMemAlloc_v2"), calls + 1);  // only the second attempt reached the driver
     EXPECT_EQ(curb_sim_held(0), kContext + 32 * MiB);
     EXPECT(logged("pressure: an allocation on cuda:0 was refused once, and 256 MiB came back"));
     for (int i = 0; i < 100; ++i) EXPECT(torch::allocate(2 * MiB) != 0);
     EXPECT_EQ(torch::figures().refused.load(), 1);
-    // Nothing before the program has had a second of rest.
+    // curb applies no more pressure for a second.
     release();
     EXPECT_EQ(in_log("pressure 0 B (an allocation was refused just now)"), 1);
     EXPECT(torch::allocate(32 * MiB) != 0);
@@ -82,7 +82,7 @@ SCENARIO_NAMED(a_segment_that_pytorch_maps_is_refused_once) {
     start();
     cache(64 * MiB, 1);
     press();
-    EXPECT_EQ(torch::probe(2 * MiB), CUDA_SUCCESS);  // a no would be believed for ever
+    EXPECT_EQ(torch::probe(2 * MiB), CUDA_SUCCESS);  // PyTorch would remember a failure for ever
     EXPECT(torch::expand(20 * MiB));
     EXPECT(torch::expand(20 * MiB));
     EXPECT_EQ(torch::figures().refused.load(), 1);
@@ -91,8 +91,7 @@ SCENARIO_NAMED(a_segment_that_pytorch_maps_is_refused_once) {
 
 [[gnu::noinline]] static CUresult python(cupy::Function *function, CUdeviceptr *pointer, std::size_t bytes) {
     const CUresult result = function(pointer, bytes);
-    return result == CUDA_SUCCESS ? result
-                                  : CUDA_ERROR_OUT_OF_MEMORY;  // not the last thing it does: a frame of its own
+    return result == CUDA_SUCCESS ? result : CUDA_ERROR_OUT_OF_MEMORY;  // not a tail call, so that it has a frame
 }
 
 SCENARIO_NAMED(a_pool_of_cupy_is_refused_once_and_gives_back) {
@@ -102,7 +101,7 @@ SCENARIO_NAMED(a_pool_of_cupy_is_refused_once_and_gives_back) {
     MUST(cupy::alloc_from_pool(&block, 64 * MiB));
     cupy::free_to_pool(block);
     press();
-    MUST(cupy::alloc_without_pool(&block, 8 * MiB));  // would not ask again
+    MUST(cupy::alloc_without_pool(&block, 8 * MiB));  // it would not ask again
     EXPECT_EQ(cupy::refusals(), 0);
     MUST(cupy::alloc_from_pool(&block, 32 * MiB));
     EXPECT_EQ(cupy::refusals(), 1);
@@ -177,7 +176,7 @@ SCENARIO_NAMED(a_process_that_has_made_a_pool_for_graphs_is_left_alone) {
 SCENARIO_NAMED(a_refusal_that_nothing_used_is_forgotten) {
     start();
     press();
-    std::this_thread::sleep_for(std::chrono::milliseconds(10'100));  // the time itself is what is tried
+    std::this_thread::sleep_for(std::chrono::milliseconds(10'100));  // tests the time limit of 10 s itself
     EXPECT(torch::allocate(32 * MiB) != 0);
     EXPECT_EQ(torch::figures().refused.load(), 0);
 }
@@ -189,7 +188,7 @@ SCENARIO_NAMED(the_second_attempt_is_served_however_long_it_takes_to_come) {
     static std::atomic<bool> answering{false};
     torch::on_refusal = [] {
         answering = true;
-        for (int i = 0; i < 3; ++i) {  // longer than the rest that follows an answer
+        for (int i = 0; i < 3; ++i) {  // longer than curb's pause after an answer
             std::this_thread::sleep_for(std::chrono::milliseconds(500));
             release();
         }
@@ -219,7 +218,7 @@ SCENARIO_NAMED(a_thread_that_ends_without_a_second_attempt_is_not_waited_for) {
     });
     gone.join();
     torch::on_refusal = nullptr;
-    // The thread is joined a moment before the kernel has forgotten it.
+    // join() returns a moment before the kernel removes the thread.
     EXPECT(within(kLong, [] {
         release();
         return in_log(kArmed) == 2;
@@ -251,11 +250,11 @@ SCENARIO_NAMED(under_a_storm_of_signals_no_thread_ever_fails) {
     over = true;
     for (std::thread &thread : threads) thread.join();
     EXPECT(torch::figures().refused >= 2);
-    EXPECT(torch::figures().refused <= 4);  // with a second of rest after each
+    EXPECT(torch::figures().refused <= 4);  // curb pauses for a second after each
     EXPECT_EQ(torch::figures().failed.load(), 0);
 }
 
-// curb has looked for callers once its worker sleeps for the first time.
+// Waits until curb has searched for callers: its worker then sleeps for the first time.
 static void let_it_look() {
     const auto worker_sleeps = [] {
         for (const auto &task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -279,7 +278,7 @@ SCENARIO_NAMED(a_cache_comes_back_before_a_growth_step) {
     EXPECT_EQ(torch::figures().refused.load(), grows_first ? 0 : 1);
     EXPECT_EQ(in_log("may now hold"), grows_first ? 1 : 0);
     if (grows_first) return;
-    // What does not fit then either grows at once: the second attempt is never refused for pressure.
+    // If the request still does not fit, the allowance grows: curb never refuses a second attempt for pressure.
     EXPECT(torch::allocate(600 * MiB) != 0);
     EXPECT_EQ(torch::figures().refused.load(), 1);
     EXPECT_EQ(torch::figures().failed.load(), 0);

@@ -7,7 +7,7 @@ bool is_silent(const Json &process) {
     return process["under_curb"] && process["status"].is_null() && !process["suspended"] && !process["stopped"] &&
            !process["elsewhere"];
 }
-// What curb ps --json answers. On a busy machine a process may not come to answer in 300 ms: then it is asked again.
+// Returns the answer of curb ps --json. Asks again if a process has not answered in 300 ms, as on a busy machine.
 Json answer_of(const Machine &machine, const Environment &more = {}) {
     Json answer;
     CHECK(within(20s, [&] {
@@ -20,8 +20,7 @@ Json answer_of(const Machine &machine, const Environment &more = {}) {
     }));
     return answer;
 }
-// A process on a GPU, or what is said of it on all of them. Root sees everybody's processes on this machine, those of
-// other tests too.
+// The figures of one process on one GPU in the answer. Root's answer also has processes of other tests.
 struct Row {
     bool is_there = false;
     Json process, gpu, nvml, held;
@@ -46,10 +45,10 @@ std::string socket_of(const fs::path &folder, const Running &process) {
     return {};
 }
 
-// A user whose processes are all the test's own.
+// A user who has no processes but the test's.
 const uid_t kSomebody = 200'000 + static_cast<uid_t>(::getpid());
 
-// A program that curb can ask, which is some milliseconds after its first call.
+// A program that has its control socket, some milliseconds after its first call.
 class Askable : public Program {
   public:
     explicit Askable(const Machine &machine, const Environment &more = {})
@@ -60,7 +59,7 @@ class Askable : public Program {
 
 }  // namespace
 
-TEST_CASE("of a process that is stopped, NVML's figure is shown without a wait; one in a long CUDA call answers") {
+TEST_CASE("curb ps shows NVML's figure of a stopped process at once; a process in a long CUDA call answers") {
     const Machine machine;
     Askable stopped(machine), computing(machine);
     REQUIRE(stopped.answers("hold 1024") == "held");
@@ -112,7 +111,7 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
     fs::permissions(machine.folder(), fs::perms(0755));
     fs::permissions(machine.state_file(), fs::perms(0666));
     Environment theirs = machine.environment();
-    theirs.erase("XDG_RUNTIME_DIR");  // so it is below /tmp, where root looks too
+    theirs.erase("XDG_RUNTIME_DIR");  // so its socket is below /tmp, where root searches too
     Running users({CURB_SCENARIOS, "does_what_it_is_told"}, with(theirs, under_curb()), becoming(kSomebody));
     REQUIRE(users.says() == "ready");
     REQUIRE(within(20s, [&] { return !socket_of(folder, users).empty(); }));
@@ -148,7 +147,7 @@ TEST_CASE("curb ps says why it cannot show a process, and shows the others") {
     CHECK(outcome.err == "curb: process " + bare.id() +
                              " does not run under curb; start it by: curb run -- COMMAND; NVML says that it holds 518 "
                              "MiB of GPU 0\ncurb: there is no process 2147483647\n");
-    CHECK(machine.curb({"ps", "--json", bare.id()}).err.empty());  // it is in the answer
+    CHECK(machine.curb({"ps", "--json", bare.id()}).err.empty());  // the JSON answer has the error
     for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
              {{"ps", "0"}, "is not the pid of a process\ncurb: see curb ps --help"},
              {{"ps", "--watch", "0"}, "is not an interval"},
@@ -161,7 +160,7 @@ TEST_CASE("curb ps says why it cannot show a process, and shows the others") {
     }
 }
 
-TEST_CASE("without NVML, and where NVML lists no process, curb ps shows what capped processes say") {
+TEST_CASE("without NVML, and where NVML lists no process, curb ps shows the books of capped processes") {
     const Machine machine;
     Askable capped(machine);
     Program bare(machine, {});
@@ -189,7 +188,7 @@ TEST_CASE("a process on an instance of a divided GPU is shown under that instanc
     CHECK(one.nvml == one.held);
 }
 
-TEST_CASE("of a very long command line curb ps shows the beginning") {
+TEST_CASE("curb ps shows the beginning of a very long command line") {
     const Machine machine;
     Running wordy({CURB_SCENARIOS}, with(machine.environment(), under_curb()), [] {
         Words words{std::string(120'000, 'x'), "does_what_it_is_told"};
@@ -215,7 +214,7 @@ TEST_CASE("curb ps and curb release name a framework whose allocator returns not
                                    Case{kTensorFlow, {{"TF_GPU_ALLOCATOR", "cuda_malloc_async"}}, ""},
                                    Case{kJax, {}, "JAX"}, Case{kJax, {{"XLA_PYTHON_CLIENT_ALLOCATOR", "VMM"}}, "JAX"},
                                    Case{kJax, {{"XLA_PYTHON_CLIENT_ALLOCATOR", "Platform"}}, ""},
-                                   Case{kTensorFlow, {}, "", "pool"},  // by an option of its own
+                                   Case{kTensorFlow, {}, "", "pool"},  // TensorFlow's own option selects the pool
                                    Case{"libc10_cuda.so", {}, ""});
     CAPTURE(one.library, one.more, one.takes);
     const Machine machine;

@@ -1,4 +1,4 @@
-// Where `curb ps` prints: terminals of some width, pipes whose reader has gone, again and again until Ctrl-C.
+// The output of `curb ps`: on terminals of some width, to pipes whose reader has gone, repeated until Ctrl-C.
 #include <cstring>
 
 #include "simulated.hpp"
@@ -14,7 +14,7 @@ class OnTerminal : public Terminal {
         resize(columns, height);
         words.insert(words.begin(), CURB_BINARY);
         curb_.emplace(words, with(with(machine.environment(), {{"TERM", "xterm"}}), more), [end = name()] {
-            ::setsid();  // so that the terminal becomes its own
+            ::setsid();  // so that the terminal becomes its controlling terminal
             const int fd = ::open(end.c_str(), O_RDWR);
             for (const int standard : {0, 1, 2}) ::dup2(fd, standard);
         });
@@ -70,7 +70,7 @@ TEST_CASE("--watch draws in place, and Ctrl-C leaves the terminal as it was") {
     CHECK_THAT(said, contains("curb ps at 20"));
 }
 
-TEST_CASE("--watch ended by another signal leaves the terminal too, and dies of it", "[kernel]") {
+TEST_CASE("another signal also makes --watch restore the terminal, and kills it", "[kernel]") {
     const Machine machine;
     OnTerminal curb(machine, {"ps", "--watch", "60"}, 100);
     curb.until("\x1b[J");
@@ -91,7 +91,7 @@ TEST_CASE("--watch without a terminal prints again with the time, or one JSON do
     const Machine machine;
     Running curb({CURB_BINARY, "ps", "--watch", "0.1"}, machine.environment());
     CHECK(curb.says_until("curb ps at 20").empty());
-    // For root, processes of other tests may be among them, and columns above the GPU have heads then.
+    // Root's output may have processes of other tests, and then a line of column heads above the GPU.
     for (int i = 0; i < 3; ++i) CHECK_THAT("\n" + curb.says_until("curb ps at 20"), contains("\nGPU 0"));
     curb.kill(SIGINT);
     CHECK(curb.end() == 0);
@@ -120,7 +120,7 @@ TEST_CASE("--watch of a process ends with it") {
     CHECK(text == "curb: there is no process " + program.id() + "\n");
 }
 
-TEST_CASE("a reader of a command may stop reading") {
+TEST_CASE("a command ends without an error when its reader stops reading") {
     const Machine machine(Environment{{"CURB_SIM_GPUS", "16"}});
     const std::string trace = machine.write("empty.trace.json", "[\n"), pipe = (machine.folder() / "pipe").string();
     const std::string gone = "rm -f " + pipe + "; mkfifo " + pipe + "; exec 3<>" + pipe + " 4>" + pipe + " 3<&-; ";

@@ -23,7 +23,7 @@ class Raw {
     Raw &operator=(const Raw &) = delete;
 
     [[nodiscard]] bool connected() const { return connected_; }
-    // How much the other side took.
+    // Returns how many bytes the other side took.
     std::size_t send(const std::string &text) const {
         std::size_t sent = 0;
         while (sent < text.size()) {
@@ -34,7 +34,7 @@ class Raw {
         return sent;
     }
     void no_more() const { ::shutdown(fd_, SHUT_WR); }
-    // Everything until the other side closes; "...": it does not for a long time.
+    // Returns everything until the other side closes; ends with "..." if that sends nothing for 20 s.
     [[nodiscard]] std::string answer() const {
         std::string out;
         for (char block[4096];;) {

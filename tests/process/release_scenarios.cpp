@@ -26,7 +26,7 @@ std::uint64_t threshold_of(CUmemoryPool pool) {
     return value;
 }
 
-// Memory that the pool keeps, known complete.
+// Leaves memory in the pool, by a free that the host has seen complete.
 void leave_in_pool() {
     MUST(cuMemFreeAsync(take_from_keeping_pool(kPooled), nullptr));
     MUST(cuStreamSynchronize(nullptr));
@@ -54,14 +54,14 @@ SCENARIO_NAMED(an_idle_process_gives_back_once_in_each_idle_period) {
     leave_in_pool();
     EXPECT(only_the_context_is_held());
     const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
-    // Idle on: nothing more is done. (A deadline that has to pass: curb rests for 1500 ms, then two further periods.)
+    // Still idle: curb does nothing more. The test waits the whole time: a pause of 1500 ms, then two idle periods.
     EXPECT(!within(milliseconds(2200), [&] { return curb_sim_calls("cuMemPoolTrimTo") != trims; }));
     leave_in_pool();
     EXPECT(only_the_context_is_held());
 }
 
 // release.idle: 300ms.
-SCENARIO_NAMED(a_release_trims_a_pool_of_managed_memory) {  // the same
+SCENARIO_NAMED(a_release_trims_a_pool_of_managed_memory) {
     start();
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
@@ -96,7 +96,7 @@ SCENARIO_NAMED(a_process_that_uses_the_gpu_is_not_idle) {
     EXPECT(only_the_context_is_held());
 }
 
-// release.idle: 300ms. A kernel that runs for minutes shows in nothing that the program calls.
+// release.idle: 300ms. While a kernel runs for minutes the program may make no call.
 SCENARIO_NAMED(a_process_whose_kernel_runs_on_is_not_idle) {
     start();
     leave_in_pool();
@@ -122,15 +122,15 @@ SCENARIO_NAMED(a_process_above_its_cap_gives_back_at_its_own_synchronisation) {
     const CUdeviceptr block = take_from_keeping_pool(2 * GiB);
     MUST(cuStreamSynchronize(nullptr));
     edit_cap("1GiB");
-    EXPECT_EQ(threshold_of(pool), ~0ULL);  // what the program has set, whatever curb does
-    // The release has been, and found everything in use; the program's own free and synchronisation bring it back.
+    EXPECT_EQ(threshold_of(pool), ~0ULL);  // the program's own value, which curb has lowered
+    // The release has run and found everything in use. The program's own free and synchronisation return the memory.
     EXPECT(within(milliseconds(5000), [] { return curb_sim_calls("cuMemPoolSetAttribute") >= 2; }));
     const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
     MUST(cuMemFreeAsync(block, nullptr));
     MUST(cuStreamSynchronize(nullptr));
     EXPECT(curb_sim_held(0) < 1 * GiB);
     EXPECT_EQ(curb_sim_calls("cuMemPoolTrimTo"), trims);
-    // Below the cap the pool keeps again what the program wants it to keep, also what it has asked for meanwhile.
+    // Below the cap curb restores the program's threshold, and the pool keeps memory again.
     EXPECT(within(milliseconds(5000), [] { return curb_sim_calls("cuMemPoolSetAttribute") >= 3; }));
     leave_in_pool();
     EXPECT(curb_sim_held(0) >= kContext + kPooled);
@@ -164,14 +164,14 @@ SCENARIO_NAMED(a_threshold_set_while_above_the_cap_is_the_programs_afterwards) {
     EXPECT_EQ(threshold_of(pool), 64 * MiB);
     MUST(cuMemFreeAsync(block, nullptr));
     MUST(cuStreamSynchronize(nullptr));
-    EXPECT(curb_sim_held(0) < kContext + 64 * MiB);  // 0 for the driver
+    EXPECT(curb_sim_held(0) < kContext + 64 * MiB);  // the driver's threshold is still 0
     edit_cap("4GiB");
     EXPECT(within(milliseconds(5000), [] { return curb_sim_calls("cuMemPoolSetAttribute") >= 3; }));
     EXPECT_EQ(threshold_of(pool), 64 * MiB);
     MUST(cuMemAllocAsync(&block, 32 * MiB, nullptr));
     MUST(cuMemFreeAsync(block, nullptr));
     MUST(cuStreamSynchronize(nullptr));
-    EXPECT(curb_sim_held(0) >= kContext + 32 * MiB);  // kept, as it is below what the program has set
+    EXPECT(curb_sim_held(0) >= kContext + 32 * MiB);  // kept: less than the program's threshold
 }
 
 // LOG: curb's log file.
@@ -180,7 +180,7 @@ SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
     CUstream stream = nullptr;
     CUgraph graph = nullptr;
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemFreeAsync(take_from_keeping_pool(kPooled), nullptr));  // not known complete
+    MUST(cuMemFreeAsync(take_from_keeping_pool(kPooled), nullptr));  // the host has not seen it complete
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
     kill(getpid(), SIGUSR1);
@@ -189,7 +189,7 @@ SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
     MUST(cuStreamEndCapture(stream, &graph));
     EXPECT(only_the_context_is_held());
     EXPECT(within(milliseconds(10'000), [] { return log_says("on the end of a graph capture"); }));
-    // Memory that is known complete needs no synchronisation: it comes back during a capture.
+    // A free that the host has seen complete needs no synchronisation: its memory comes back during a capture.
     leave_in_pool();
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     kill(getpid(), SIGUSR1);
@@ -211,7 +211,7 @@ SCENARIO_NAMED(a_forked_stream_that_is_destroyed_ends_no_capture) {
     MUST(cuStreamWaitEvent(other, fork, 0));
     MUST(cuStreamDestroy_v2(other));
     EXPECT(cuStreamEndCapture(stream, &graph) != CUDA_SUCCESS);
-    // A release within the next capture leaves it alone.
+    // A release during the next capture must not break it.
     leave_memory_in_the_pool();
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     kill(getpid(), SIGUSR1);
@@ -220,8 +220,8 @@ SCENARIO_NAMED(a_forked_stream_that_is_destroyed_ends_no_capture) {
     EXPECT(only_the_context_is_held());
 }
 
-// Releases wait for a capture in progress, and not for one that has ended or has gone with its stream or its context:
-// what is not known complete comes back.
+// A release waits for a capture in progress, but not for one that has ended or whose stream or context is gone: then
+// even memory whose free the host has not seen complete comes back.
 SCENARIO_NAMED(a_release_waits_for_no_capture_that_has_ended) {
     CUcontext context = start();
     CUstream stream = nullptr;
@@ -289,7 +289,7 @@ SCENARIO_NAMED(nvml_is_asked_again_after_a_failure) {  // CURB_SIM_NVML=late; LO
 
 namespace {
 
-// Near the cap of 1 GiB, where each request is measured. Returns what is allocated.
+// Allocates up to near the cap of 1 GiB, where curb measures at each request. Returns the bytes allocated.
 std::uint64_t go_near_the_cap() {
     constexpr std::uint64_t kTaken = 320 * MiB;
     CUdeviceptr block = 0;
@@ -308,7 +308,7 @@ milliseconds time_of_an_allocation() {
 }  // namespace
 
 SCENARIO_NAMED(nvml_that_hangs_delays_no_thread_for_long_and_is_used_again_later) {  // cap 1 GiB; LOG
-    constexpr milliseconds kLimit(8000);  // 2 s, on a machine that may be busy
+    constexpr milliseconds kLimit(8000);  // curb waits 2 s; the machine may be busy
     constexpr unsigned kThreads = 8;
     const std::uint64_t taken = go_near_the_cap() + (kThreads + 1) * 2 * MiB;
     CUcontext context = nullptr;
@@ -322,7 +322,7 @@ SCENARIO_NAMED(nvml_that_hangs_delays_no_thread_for_long_and_is_used_again_later
         });
     for (std::thread &thread : threads) thread.join();
     EXPECT(log_says("NVML does not answer"));
-    EXPECT(time_of_an_allocation() < milliseconds(1000));  // nobody waits any more
+    EXPECT(time_of_an_allocation() < milliseconds(1000));  // no thread waits for NVML any more
     CUdeviceptr block = 0;
     EXPECT_EQ(cuMemAlloc_v2(&block, 256 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(told_held(), kContext + taken);

@@ -16,7 +16,7 @@ TEST_CASE(
     struct Case {
         const char *scenario, *name, *value;
     };
-    // Where NVML does not say what runs, the process's own calls decide.
+    // If NVML has no utilisation of the process, curb goes by the process's own calls.
     constexpr const char *kOnce = "an_idle_process_gives_back_once_in_each_idle_period";
     const Case cases[] = {{kOnce, "CURB_SIM_NVML", ""},
                           {kOnce, "CURB_SIM_NVML", "nopids"},
@@ -26,7 +26,7 @@ TEST_CASE(
                           {"a_process_that_uses_the_gpu_is_not_idle", "CURB_SIM_NVML", ""},
                           {"a_process_whose_kernel_runs_on_is_not_idle", "CURB_SIM_NVML", ""}};
     std::deque<Job> jobs;
-    std::vector<Begun> begun;  // beside each other, for they mostly wait
+    std::vector<Begun> begun;  // all at once: they mostly wait
     for (const auto &[scenario, name, value] : cases)
         begun.push_back(jobs.emplace_back().policy(kIdle).with(name, value).begin(scenario));
     for (std::size_t i = 0; i < begun.size(); ++i) {
@@ -49,7 +49,7 @@ TEST_CASE("a process above its cap gives pool memory back at its own synchronisa
     succeeds(Job().policy(kCapped).run(scenario));
 }
 
-TEST_CASE("what a capture postpones is done when it has ended, whatever became of the capture before") {
+TEST_CASE("curb does a postponed release when the capture has ended, whatever became of an earlier capture") {
     const std::string scenario = GENERATE("what_a_capture_postpones_is_done_when_it_has_ended",
                                           "a_forked_stream_that_is_destroyed_ends_no_capture");
     CAPTURE(scenario);

@@ -1,4 +1,4 @@
-// A process that runs beside the test and is written to and read line by line.
+// A process beside the test, which the test writes to and reads from line by line.
 #pragma once
 
 #include <fcntl.h>
@@ -66,14 +66,14 @@ inline std::string no_other_user(const char *program) {
     return {};
 }
 
-// For `prepare`: becomes another user. Only where no_other_user() returns nothing.
+// Returns a `prepare` that makes the child another user. Requires an empty no_other_user().
 inline std::function<void()> becoming(uid_t user) {
     return [user] {
         if (::setgid(user) != 0 || ::setuid(user) != 0) ::_exit(97);
     };
 }
 
-// Nothing of the test's own environment but what its sanitizer is told.
+// Returns `wanted` as NAME=VALUE, with a PATH and a HOME, and only the sanitizers' options of the test's environment.
 inline Words environment_of(Environment wanted) {
     wanted.emplace("PATH", "/usr/bin:/bin");
     wanted.emplace("HOME", "/nonexistent");

@@ -1,5 +1,5 @@
-// A scenario: a CUDA program that runs under curb on the simulated driver, does one thing, and says by its exit status
-// whether all was as it must be. Memory is read from the simulated driver's own books.
+// A scenario: a CUDA program that runs under curb on the simulated driver and tests one thing. It exits with 1 if an
+// expectation failed. Its figures of memory are those of the simulated driver's own books.
 #pragma once
 
 #include <dlfcn.h>
@@ -23,7 +23,7 @@
 namespace scenario {
 
 inline constexpr std::uint64_t KiB = 1ULL << 10, MiB = 1ULL << 20, GiB = 1ULL << 30;
-inline constexpr std::uint64_t kContext = 518 * MiB;  // what a context of the simulated H100 costs
+inline constexpr std::uint64_t kContext = 518 * MiB;  // a context of the simulated H100
 
 inline int failures = 0;
 
@@ -86,7 +86,7 @@ inline std::size_t entries(const char *folder) {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder), fs::directory_iterator{}));
 }
 
-// Waits for the end of a child; its status, as waitpid gives it.
+// Waits for the end of a child. Returns its status as waitpid does; -1 if waitpid fails.
 inline int status_of(pid_t child) {
     int status = 0;
     while (waitpid(child, &status, 0) < 0)

@@ -1,5 +1,4 @@
-// Runs programs under libcurb.so on the simulated driver, as a user would start them. The exit status of each says
-// whether all was as it must be.
+// Runs programs under libcurb.so on the simulated driver, as a user would. Each exits with 1 if something is wrong.
 
 #include <chrono>
 #include <deque>
@@ -47,7 +46,7 @@ TEST_CASE("a pool far from the cap is asked for its size only now and then, and 
     succeeds(Job().logged(R"("gpu": { "*": { "cap": ")" + std::string(cap) + R"(" } })").run(scenario));
 }
 
-TEST_CASE("what has ended is not charged, and what the driver gave its handle to is") {
+TEST_CASE("an object that has ended is not charged, and the object that gets its handle is") {
     const std::string scenario = GENERATE(
         "a_context_that_ends_while_its_device_is_measured_is_not_held",
         "a_kernel_is_looked_at_again_when_its_context_has_ended",
@@ -62,7 +61,7 @@ TEST_CASE("what has ended is not charged, and what the driver gave its handle to
     succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", nvml).run(scenario));
 }
 
-TEST_CASE("each of these programs finds what its name says") {
+TEST_CASE("each of these programs confirms its name") {
     struct Case {
         const char *scenario;
         Environment environment;
@@ -91,7 +90,7 @@ TEST_CASE("the device itself can be reported instead of the cap") {
                  .run("the_device_itself_is_reported_where_the_policy_says_so"));
 }
 
-TEST_CASE("what gets the handle of something that another thread is ending is charged once") {
+TEST_CASE("an object that gets the handle of one that another thread is ending is charged once") {
     const std::string scenario = GENERATE("an_array_beside_the_end_of_another_context_is_charged_once",
                                           "a_context_with_the_handle_of_one_that_ends_is_charged",
                                           "a_primary_context_that_is_made_again_while_it_ends_is_charged");
@@ -101,7 +100,7 @@ TEST_CASE("what gets the handle of something that another thread is ending is ch
 }
 
 TEST_CASE("first contexts that are made at once are measured one by one") {
-    // By how much they overlap is a matter of luck.
+    // How much they overlap is a matter of luck.
     for (int round = 0; round < 3; ++round)
         succeeds(Job()
                      .cap("8GiB")
@@ -153,7 +152,7 @@ TEST_CASE("an instance of a GPU in MIG mode is found by its own name and by its 
                  .run("a_key_finds_its_mig_instance"));
 }
 
-TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and no cuInit of ours", "[bare]") {
+TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and no cuInit of curb's", "[bare]") {
     const Outcome outcome = Job().cap("1GiB").run("a_program_without_cuda_stays_one", CURB_NO_CUDA);
     succeeds(outcome);
     CHECK(outcome.err.empty());
@@ -187,7 +186,7 @@ TEST_CASE("an edited policy is in force within a second, and a bad one never") {
     CHECK_THAT(outcome.err, contains("the last good policy stays in force"));
 }
 
-TEST_CASE("a relative CURB_POLICY is meant from where the program was started") {
+TEST_CASE("a relative CURB_POLICY is relative to the folder where the program was started") {
     succeeds(Job()
                  .policy(kOneGiB)
                  .with("CURB_POLICY", "job.json")
@@ -195,7 +194,7 @@ TEST_CASE("a relative CURB_POLICY is meant from where the program was started") 
                  .run("a_relative_policy_is_the_one_beside_the_start"));
 }
 
-TEST_CASE("a named policy that cannot be used refuses, and says why once") {
+TEST_CASE("an invalid policy refuses every allocation, and curb reports the reason once") {
     const Outcome file = Job()
                              .policy("{ \"version\": 1,\n  \"gpus\": {} }")
                              .run("a_policy_that_cannot_be_used_refuses_every_allocation");
@@ -242,7 +241,7 @@ TEST_CASE("without NVML a context counts 518 MiB, which is reported once") {
     CHECK(lines(outcome.err).size() == 2);  // and the refusal
 }
 
-TEST_CASE("NVML that hangs from the start delays no call for long, and the cap holds all the same") {
+TEST_CASE("NVML that hangs from the start delays no call for long, and the cap still holds") {
     std::deque<Job> jobs;
     std::map<std::string, Begun> begun;
     for (const std::string call : {"init", "processes", "memory"})

@@ -1,5 +1,5 @@
-// The release signal before curb has it, where it is ignored, and in children of every kind. RELEASE_SIGNAL as in
-// signal_scenarios.cpp.
+// The release signal before curb takes it, while the program ignores it, and in children of every kind. RELEASE_SIGNAL
+// as in signal_scenarios.cpp.
 
 #include <spawn.h>
 #include <sys/syscall.h>
@@ -22,7 +22,7 @@ bool ignored_in_kernel(int signal) {
 
 bool died_of(int status, int signal) { return WIFSIGNALED(status) && WTERMSIG(status) == signal; }
 
-// A child for which no fork handler runs, of its own memory.
+// Forks a child with its own memory, without running fork handlers.
 pid_t raw_fork() { return static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)); }
 
 }  // namespace
@@ -48,7 +48,7 @@ SCENARIO_NAMED(before_the_first_cuinit_the_signal_is_the_programs) {
     EXPECT_EQ(handled.load(), 1);
 }
 
-// What this program finds as the action of the signal when it starts: 0 the default one, 1 ignored, 2 a handler.
+// Exits with the action that the signal has at the start: 0 default, 1 ignored, 2 a handler.
 SCENARIO_NAMED(child_tells_the_action_it_was_started_with) {
     const sighandler_t told = handler_told(release_signal());
     _exit(told == SIG_DFL ? 0 : told == SIG_IGN ? 1 : 2);
@@ -60,7 +60,7 @@ constexpr const char *kSelf = "/proc/self/exe";
 char *const kTells[] = {const_cast<char *>("scenarios"),
                         const_cast<char *>("child_tells_the_action_it_was_started_with"), nullptr};
 
-// What programs find that are started in each way there is.
+// Starts a program in each way there is, and checks the signal's action in it.
 void children_find(int action) {
     pid_t child = 0;
     for (const bool raw : {false, true}) {
@@ -112,7 +112,7 @@ SCENARIO_NAMED(an_ignored_signal_stays_ignored) {  // from before the first cuIn
         EXPECT(within(std::chrono::seconds(10), [&] { return told_total() == std::strtoull(cap, nullptr, 10) * GiB; }));
     }
     EXPECT(ignored_in_kernel(release_signal()));
-    // A handler asks for releases again.
+    // With a handler of the program's, the signal asks for releases again.
     EXPECT(signal(release_signal(), count) == SIG_IGN);
     kill(getpid(), release_signal());
     EXPECT(pool_came_back());
@@ -122,7 +122,7 @@ SCENARIO_NAMED(an_ignored_signal_stays_ignored) {  // from before the first cuIn
 SCENARIO_NAMED(a_child_that_shares_our_memory_leaves_the_parents_handler_alone) {
     start();
     signal(SIGUSR1, count);
-    // As subprocess does: in a child of vfork every handler is reset before exec.
+    // Python's subprocess resets every handler in a child of vfork, before exec.
     const pid_t child = vfork();
     if (child == 0) {
         struct sigaction action {
@@ -136,7 +136,7 @@ SCENARIO_NAMED(a_child_that_shares_our_memory_leaves_the_parents_handler_alone) 
     EXPECT(handler_told(SIGUSR1) == count);
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 1);
-    // A signal of the child's is the child's, also while the parent's handlers are still there.
+    // A signal in the child releases nothing, though the child still has the parent's handlers.
     leave_memory_in_the_pool();
     const pid_t raises = vfork();
     if (raises == 0) {
@@ -144,7 +144,7 @@ SCENARIO_NAMED(a_child_that_shares_our_memory_leaves_the_parents_handler_alone) 
         _exit(0);
     }
     EXPECT_EQ(status_of(raises), 0);
-    EXPECT_EQ(handled.load(), 2);  // its memory is ours
+    EXPECT_EQ(handled.load(), 2);  // the child shares our memory
     EXPECT(!within(std::chrono::milliseconds(100), [] { return curb_sim_held(0) == kContext; }));
 }
 

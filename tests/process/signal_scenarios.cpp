@@ -26,7 +26,7 @@ SCENARIO_NAMED(a_handler_is_kept_and_the_release_runs) {
     if (order == "both") way.set(signal, count_other);
     start();
     if (order == "after") way.set(signal, count);
-    // What is told to be replaced is the program's own; the one of a single delivery has had none yet.
+    // The returned old handler is the program's own. One for a single delivery is still set: no signal has come yet.
     if (order == "both") EXPECT(way.set(signal, count) == static_cast<sighandler_t>(count_other));
     EXPECT(handler_told(signal) == count);
     send_and_see_the_release();
@@ -39,7 +39,7 @@ SCENARIO_NAMED(a_handler_is_kept_and_the_release_runs) {
     EXPECT(way.set(signal, SIG_DFL) == (way.once ? SIG_DFL : static_cast<sighandler_t>(count)));
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), way.once ? 1 : 2);
-    // Other signals are none of curb's business.
+    // curb leaves other signals alone.
     const int other = signal == SIGUSR2 ? SIGUSR1 : SIGUSR2;
     EXPECT(way.set(other, count_other) == SIG_DFL);
     raise(other);
@@ -131,8 +131,8 @@ SCENARIO_NAMED(the_mask_and_the_flags_of_a_handler_hold_while_it_runs) {
 
 namespace {
 
-// Reads from a pipe in this thread while another sends the signal; true: the read was interrupted. Without a handler
-// that counts, a thousand signals have to do.
+// Reads from a pipe while another thread sends the signal. True if the read was interrupted. Without a handler that
+// counts, the thread sends 1,000 signals.
 bool read_is_interrupted() {
     int ends[2];
     EXPECT_EQ(pipe(ends), 0);
@@ -143,7 +143,7 @@ bool read_is_interrupted() {
     int error = 0;
     {
         const std::jthread sender([&] {
-            // Once the handler has run a few times within the read it has not been interrupted.
+            // After 50 runs of the handler the read has not been interrupted.
             for (int sent = 0; !done && handled < 50 && (sent < 1000 || handler_told(SIGUSR1) == count); ++sent) {
                 pthread_kill(reader, SIGUSR1);
                 sched_yield();
@@ -165,7 +165,7 @@ bool read_is_interrupted() {
 
 SCENARIO_NAMED(system_calls_are_interrupted_or_go_on_as_the_program_chose) {
     start();
-    EXPECT(!read_is_interrupted());  // no handler of the program's, so nothing that it would notice
+    EXPECT(!read_is_interrupted());  // the program has no handler, so it must notice nothing
     struct sigaction action {};
     action.sa_handler = count;
     sigaction(SIGUSR1, &action, nullptr);
@@ -173,7 +173,7 @@ SCENARIO_NAMED(system_calls_are_interrupted_or_go_on_as_the_program_chose) {
     action.sa_flags = SA_RESTART;
     sigaction(SIGUSR1, &action, nullptr);
     EXPECT(!read_is_interrupted());
-    // siginterrupt says it for the handler that is there, and for those that signal() sets afterwards.
+    // siginterrupt applies to the handler that is set, and to those that signal() sets afterwards.
     siginterrupt(SIGUSR1, 1);
     sigaction(SIGUSR1, nullptr, &action);
     EXPECT(!(action.sa_flags & SA_RESTART) && action.sa_handler == count);
@@ -233,7 +233,7 @@ SCENARIO_NAMED(a_blocked_signal_comes_when_it_is_let_through) {
     sigemptyset(&alone);
     sigaddset(&alone, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &alone, nullptr);
-    kill(getpid(), SIGUSR1);  // before the first cuInit: it waits
+    kill(getpid(), SIGUSR1);  // before the first cuInit: it stays pending
     start();
     signal(SIGUSR1, count);
     leave_memory_in_the_pool();
@@ -241,7 +241,7 @@ SCENARIO_NAMED(a_blocked_signal_comes_when_it_is_let_through) {
     pthread_sigmask(SIG_UNBLOCK, &alone, nullptr);
     EXPECT_EQ(handled.load(), 1);
     EXPECT(pool_came_back());
-    // Another thread that does not block it gets it in this one's place.
+    // A thread that does not block it gets it instead of this one.
     pthread_sigmask(SIG_BLOCK, &alone, nullptr);
     std::atomic<bool> done{false};
     {
@@ -286,7 +286,7 @@ SCENARIO_NAMED(sigwait_and_signalfd_get_every_signal) {
             kill(getpid(), signal);
             EXPECT_EQ(wait(), signal);
         }
-    // It was theirs alone.
+    // They got every signal, and none asked for a release.
     sigset_t pending;
     sigpending(&pending);
     EXPECT_EQ(sigismember(&pending, signal), 0);
@@ -300,7 +300,7 @@ SCENARIO_NAMED(a_handler_set_by_a_system_call_is_left_alone) {  // a live policy
     raise(SIGUSR1);
     EXPECT_EQ(handled.load(), 1);
     EXPECT(handler_told(SIGUSR1) == count);
-    edit(policy_with_cap("4GiB"));  // an edit of something else, by which it is seen
+    edit(policy_with_cap("4GiB"));  // an edit of something else, at which curb sees the handler
     EXPECT(within(std::chrono::seconds(10), [] { return told_total() == 4 * GiB; }));
     name_release_signal("SIGUSR2");
     EXPECT(comes_into_force(SIGUSR2));
@@ -310,7 +310,7 @@ SCENARIO_NAMED(a_handler_set_by_a_system_call_is_left_alone) {  // a live policy
     EXPECT_EQ(curb_sim_held(0), kContext + 256 * MiB);
     kill(getpid(), SIGUSR2);
     EXPECT(pool_came_back());
-    // Back again: it stays the program's, whose handler may end in the one that it has replaced.
+    // SIGUSR1 again: it stays the program's, as the program's handler may call the one that it replaced.
     name_release_signal("SIGUSR1");
     EXPECT(within(std::chrono::seconds(10), [] { return kernel_handler(SIGUSR2) == SIG_DFL; }));
     raise(SIGUSR1);
@@ -318,8 +318,7 @@ SCENARIO_NAMED(a_handler_set_by_a_system_call_is_left_alone) {  // a live policy
     EXPECT(kernel_handler(SIGUSR1) == count);
 }
 
-// As Python's faulthandler does with `chain`: it sets the handler before it again, raises the signal, and sets itself
-// back.
+// Like Python's faulthandler with `chain`: it restores the earlier handler, raises the signal, and sets itself again.
 SCENARIO_NAMED(a_handler_that_lets_the_one_before_it_run_stays) {
     static struct sigaction before {
     }, own{};
@@ -348,14 +347,14 @@ SCENARIO_NAMED(a_handler_that_ends_in_the_one_before_it_ends) {
     static void (*before)(int, siginfo_t *, void *) = nullptr;
     start();
     signal(SIGUSR1, count);
-    // Ours, as a runtime that asks the kernel itself finds it.
+    // curb's handler, as a runtime finds it that asks the kernel.
     const sighandler_t there = kernel_handler(SIGUSR1);
     EXPECT(there != count);
     std::memcpy(&before, &there, sizeof before);
     set_by_system_call(SIGUSR1, [](int signal) { before(signal, nullptr, nullptr); });
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 1);
-    // Set back through libc, it is where it was, and not behind itself.
+    // Set again through libc, curb's handler must not call itself.
     struct sigaction action {};
     action.sa_sigaction = before;
     action.sa_flags = SA_SIGINFO;
@@ -363,7 +362,7 @@ SCENARIO_NAMED(a_handler_that_ends_in_the_one_before_it_ends) {
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 2);
     EXPECT(handler_told(SIGUSR1) == count);
-    // What the program has set past us is what its next handler replaces.
+    // The program's next handler replaces the one that it set by the system call.
     set_by_system_call(SIGUSR1, count_other);
     EXPECT(signal(SIGUSR1, count) == static_cast<sighandler_t>(count_other));
     send_and_see_the_release();

@@ -70,7 +70,7 @@ SCENARIO_NAMED(a_storm_while_the_signal_moves_reaches_the_right_handlers) {  // 
     std::thread setter([&] {
         for (unsigned i = 0; !done; ++i) {
             const Way &way = ways()[i % ways().size()];
-            if (way.once) continue;  // would leave the default action in force, and the storm is deadly
+            if (way.once) continue;  // it leaves the default action, and the next signal would kill the program
             EXPECT(way.set(SIGUSR1, only_usr1) == static_cast<sighandler_t>(only_usr1));
             EXPECT(way.set(SIGUSR2, only_usr2) == static_cast<sighandler_t>(only_usr2));
             sched_yield();
@@ -132,7 +132,7 @@ SCENARIO_NAMED(a_handler_for_one_delivery_runs_once_however_many_come) {
     for (int i = 1; i <= kRounds; ++i) {
         handled = 0;
         sysv_signal(SIGUSR1, count);
-        round = i;  // both at once, as near as may be
+        round = i;  // both threads raise it at nearly the same time
         raise(SIGUSR1);
         while (raised < i) sched_yield();
         EXPECT_EQ(handled.load(), 1);

@@ -24,12 +24,12 @@ inline int release_signal() {
     return number ? std::atoi(number) : SIGUSR1;
 }
 
-// A way to set a handler, that tells the one before.
+// A way to set a handler. `set` returns the earlier one.
 struct Way {
     const char *name;
     sighandler_t (*set)(int, sighandler_t);
     bool once = false;    // for one delivery
-    bool simple = false;  // takes the handler alone, and SIG_ERR as an error
+    bool simple = false;  // takes only the handler, and fails for SIG_ERR
 };
 
 template <auto Function>
@@ -79,14 +79,14 @@ inline const Way &way_of_this_run() {
     std::abort();
 }
 
-// The handler that the program is told of.
+// Returns the handler that sigaction reports.
 inline sighandler_t handler_told(int signal) {
     struct sigaction action {};
     EXPECT_EQ(sigaction(signal, nullptr, &action), 0);
     return action.sa_handler;
 }
 
-// As the kernel lays it out: what programs that call it themselves use.
+// The kernel's layout, for programs that make the system call themselves.
 struct KernelAction {
     sighandler_t handler;
     unsigned long flags;
@@ -98,7 +98,7 @@ inline sighandler_t kernel_handler(int signal) {
     EXPECT_EQ(syscall(SYS_rt_sigaction, signal, nullptr, &action, sizeof action.mask), 0);
     return action.handler;
 }
-// Past every library. The rest of the action, with what returns from the handler, is that of the one before.
+// Sets a handler by the system call, past every library. Keeps the rest of the earlier action.
 inline void set_by_system_call(int signal, sighandler_t handler) {
     KernelAction action{};
     EXPECT_EQ(syscall(SYS_rt_sigaction, signal, nullptr, &action, sizeof action.mask), 0);
@@ -109,7 +109,7 @@ inline void set_by_system_call(int signal, sighandler_t handler) {
 inline void name_release_signal(const char *name) {
     edit(std::string(R"({ "version": 1, "release": { "signal": ")") + name + R"(" } })");
 }
-// Waits until curb has the signal: what is in the kernel is neither none nor what the program is told.
+// Waits until curb has the signal: the kernel's handler is then neither a default nor the one that sigaction reports.
 inline bool comes_into_force(int signal) {
     return within(std::chrono::seconds(10), [signal] {
         const sighandler_t there = kernel_handler(signal);

@@ -6,7 +6,7 @@
 
 namespace {
 
-// A policy that says nothing but may be edited.
+// A policy with the default signal, which scenarios edit.
 constexpr const char *kUsr1 = R"({ "version": 1, "release": { "signal": "SIGUSR1" } })";
 
 struct Named {
@@ -30,7 +30,7 @@ TEST_CASE("a handler is kept and called, however and whenever the program sets i
     succeeds(Job().with("WAY", way).with("ORDER", order).run("a_handler_is_kept_and_the_release_runs"));
 }
 
-TEST_CASE("any signal that programs can do without asks for a release, and its handlers are kept") {
+TEST_CASE("the policy may name other signals, whose handlers are kept too") {
     const Named signal =
         GENERATE(Named{"SIGUSR2", SIGUSR2}, Named{"SIGHUP", SIGHUP}, Named{"SIGWINCH", SIGWINCH},
                  Named{"SIGURG", SIGURG}, Named{"SIGIO", SIGIO}, Named{"SIGPWR", SIGPWR}, Named{"SIGXCPU", SIGXCPU},

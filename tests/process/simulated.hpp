@@ -39,11 +39,11 @@ class Machine {
     [[nodiscard]] fs::path folder() const { return dir_.path(); }
     [[nodiscard]] fs::path runtime() const { return dir_ / "runtime"; }
     [[nodiscard]] fs::path state_file() const { return dir_ / "state"; }
-    // Writes a file there and gives its path.
+    // Writes a file into folder(). Returns its path.
     std::string write(const std::string &name, const std::string &text) const { return dir_.write(name, text); }
 
-    // What the driver's books say of a process: the bytes that it holds of one device, the MiB of all devices, and its
-    // state; 0 and "" if it holds nothing.
+    // The driver's books of a process: the bytes that it holds of one device, the MiB of all devices, and its state.
+    // Return 0 and "" if it holds nothing.
     [[nodiscard]] std::int64_t held_of(int device, pid_t pid) const {
         std::int64_t bytes = 0;
         each(pid, [&](int of, const Json &entry) { bytes += of == device ? entry["bytes"].get<std::int64_t>() : 0; });
@@ -90,7 +90,7 @@ class Machine {
     Environment more_;
 };
 
-// Under curb, beside a library of this name that does no harm.
+// Returns an environment that preloads libcurb.so and a harmless library of this name.
 inline Environment with_library(const Machine &machine, const std::string &name) {
     const fs::path path = machine.folder() / name;
     fs::copy_file(CURB_SECOND_PRELOAD, path, fs::copy_options::overwrite_existing);
@@ -99,7 +99,7 @@ inline Environment with_library(const Machine &machine, const std::string &name)
 
 inline Environment under_curb() { return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_CAP", "40GiB"}}; }
 
-// The program, ready.
+// A program that runs the test's commands (told_scenarios.cpp). Ready for the first one once constructed.
 class Program : public Running {
   public:
     explicit Program(const Machine &machine, const Environment &more = under_curb(),

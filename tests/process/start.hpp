@@ -8,7 +8,7 @@
 #include "running.hpp"
 #include "temp_dir.hpp"
 
-// A shared library that does no harm in any program.
+// Returns the path of a shared library that harms no program: libc.
 inline std::string harmless_library() {
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
@@ -24,10 +24,10 @@ struct Start {
     std::string input;
     std::string directory;
     std::function<void()> prepare;        // in the child, before exec
-    std::chrono::seconds patience = 30s;  // until it says something more, or ends
+    std::chrono::seconds patience = 30s;  // how long end() waits for more output or the end
 };
 
-// A program that has been started. It may write little until end() reads it.
+// A started program. Its output must fit into a pipe until end() reads it.
 class Begun {
   public:
     explicit Begun(Start start) : patience_(start.patience) {
@@ -55,7 +55,7 @@ class Begun {
         open_ = {{{out[0], POLLIN, 0}, {err[0], POLLIN, 0}}};
     }
 
-    // Waits for its end.
+    // Waits for its end. Returns its exit status and output.
     Outcome end() {
         while (open_[0].fd >= 0 || open_[1].fd >= 0) {
             REQUIRE(::poll(open_.data(), open_.size(), static_cast<int>(patience_ / 1ms)) > 0);
@@ -93,7 +93,7 @@ inline Words lines(const std::string &text) {
 
 inline std::string last_line(const std::string &text) { return lines(text).empty() ? "" : lines(text).back(); }
 
-// A program that would leave a trace if it were started.
+// A command that leaves a file if it is started.
 class Trace {
   public:
     [[nodiscard]] Words command() const { return {"--", "touch", path()}; }

@@ -52,7 +52,7 @@ inline CapReport set(const Capped &process, const CapRequest &request) {
     return said<CapReport>(ask(process.pid(), request, 10s));
 }
 
-// The shortest of several times that it takes.
+// Runs `what` 20 times. Returns the shortest time.
 template <class What>
 Clock::duration quickest(What what) {
     auto best = Clock::duration::max();
@@ -64,7 +64,7 @@ Clock::duration quickest(What what) {
     return best;
 }
 
-// Holds Python's lock for as long as the test wants: until its input has another line.
+// A program that holds Python's lock until its input has another line.
 inline constexpr const char *kHoldsTheLock = R"(
 import ctypes, sys
 cuda = ctypes.CDLL('libcuda.so.1')

@@ -1,5 +1,5 @@
-// A program without CUDA whose plugins have it: stub_host FOLDER (PLUGIN.VERB | loaded)... opens each plugin, asks it,
-// and prints the answer; `loaded` prints whether libcuda is.
+// A program without CUDA whose plugins use it: stub_host FOLDER (PLUGIN.VERB | loaded)... opens each plugin, asks it,
+// and prints the answer. `loaded` prints whether libcuda is loaded.
 #include <dlfcn.h>
 
 #include <cstdio>

@@ -23,7 +23,7 @@ std::string answers(bool under_curb, const Setting &setting, Words words) {
     return outcome.out;
 }
 
-// The same answers without curb and with it.
+// Returns the answers, which must be the same without curb and with it.
 std::string same_answers(const Setting &setting, const Words &words) {
     std::string bare = answers(false, setting, words);
     CHECK(answers(true, setting, words) == bare);
@@ -56,7 +56,7 @@ TEST_CASE("a libcuda that only the stub's run path leads to is found", "[own-run
 
 TEST_CASE("each library's call goes to its own stubs", "[own-runtime]") {
     const Setting setting{.environment = {}, .has_driver = false};
-    // By its name libcuda is found only once the other library has loaded it by its run path.
+    // The loader finds libcuda by its name only after the other library has loaded it by its run path.
     CHECK(same_answers(setting, {"stubbed.init", "run_path.init", "stubbed.init"}) == "7777\n0\n0\n");
 }
 

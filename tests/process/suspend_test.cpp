@@ -1,5 +1,5 @@
-// `curb suspend` and `curb resume`. Each case starts a program that obeys lines (told_scenarios.cpp), under curb or
-// not, moves it, and reads the simulated driver's own books.
+// `curb suspend` and `curb resume`. Each case starts a program that runs the test's commands (told_scenarios.cpp),
+// under curb or not, moves it, and reads the simulated driver's own books.
 #include <deque>
 
 #include "simulated.hpp"
@@ -14,7 +14,7 @@ Running curb_beside(const Machine &machine, Words words, const Environment &more
     return Running(std::move(words), with(machine.environment(), more), {}, err);
 }
 
-// "suspend", of a process whose books are not asked.
+// Returns the words that suspend a process without a question to it.
 Words forced(const Running &program) { return {"suspend", "--force", program.id()}; }
 
 }  // namespace
@@ -47,7 +47,7 @@ TEST_CASE("a suspended process holds next to nothing, and comes back with all th
     CHECK(program.says() == "right");
     CHECK(machine.held(program.pid()) == before);
     CHECK(machine.records(program.pid()).empty());
-    CHECK(program.answers("hold 64") == "held");  // under curb the cap and the books hold on
+    CHECK(program.answers("hold 64") == "held");  // under curb, the cap and the books go on
     CHECK(program.finish() == 0);
 }
 
@@ -62,7 +62,7 @@ TEST_CASE("suspend and resume do not depend on the GPUs that the shell sees") {
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("suspend refuses what the driver cannot move, and the process runs on") {
+TEST_CASE("suspend refuses a process that the driver cannot move, and it runs on") {
     struct Case {
         const char *why;
         Environment program, curb;
@@ -130,7 +130,7 @@ TEST_CASE("resume waits until the device has room for the process") {
 
 TEST_CASE("without its record a process is resumed only with --bytes") {
     const Machine machine;
-    Program program(machine, {});  // its books would tell
+    Program program(machine, {});  // without curb: its books would have the size
     REQUIRE(program.answers("hold 1024") == "held");
     REQUIRE(machine.curb(forced(program)).status == 0);
     const auto records = machine.records(program.pid());
@@ -138,7 +138,7 @@ TEST_CASE("without its record a process is resumed only with --bytes") {
     for (const fs::path &record : records) {
         CHECK((fs::status(record).permissions() & fs::perms::mask) == (fs::perms::owner_read | fs::perms::owner_write));
     }
-    SECTION("one of the two is enough, from whatever shell") {
+    SECTION("one of the two is enough, from any shell") {
         fs::remove(records.front());
         CHECK(machine.curb({"resume", program.id()}, {{"XDG_RUNTIME_DIR", "/nonexistent"}}).status == 0);
     }
@@ -154,7 +154,7 @@ TEST_CASE("without its record a process is resumed only with --bytes") {
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("suspend and resume say that the driver has given a process up") {
+TEST_CASE("suspend and resume report that the driver has given a process up") {
     const Machine machine;
     Program program(machine, {});
     REQUIRE(program.answers("hold 8192") == "held");
@@ -162,14 +162,14 @@ TEST_CASE("suspend and resume say that the driver has given a process up") {
     for (const fs::path &record : machine.records(program.pid())) fs::remove(record);
     Program other(machine, {});
     REQUIRE(other.answers("hold 73000") == "held");
-    const Outcome lost = machine.curb({"resume", "--bytes", "1MiB", program.id()});  // a lie
+    const Outcome lost = machine.curb({"resume", "--bytes", "1MiB", program.id()});  // too little
     CHECK(lost.status == 2);
     CHECK_THAT(lost.err, contains("has given it up"));
     CHECK_THAT(machine.curb({"resume", program.id()}).err, contains("has given it up"));
     CHECK_THAT(machine.curb(forced(program)).err, contains("has given it up"));
 }
 
-// A process on a machine of its own, and a fault of the driver under the curb that moves it.
+// A process on a machine of its own, and a fault of the driver for the curb that moves it.
 struct Faulted {
     explicit Faulted(std::string driver_fault) : fault(std::move(driver_fault)) {
         REQUIRE(program.answers("hold 256") == "held");
@@ -186,7 +186,7 @@ TEST_CASE("whichever driver call fails, the process runs or can be resumed") {
     const std::string what = GENERATE("suspend", "resume");
     CAPTURE(what);
     std::deque<Faulted> all;
-    // The k-th of all; and what fails together: the move and the first way back.
+    // The k-th call fails; or the move fails and so does the first way back.
     for (int k = 1; k <= 8; ++k) all.emplace_back("*:" + std::to_string(k) + ":999");
     for (const char *fault : {"cuCheckpointProcessCheckpoint:1:999,cuCheckpointProcessUnlock:1:999",
                               "cuCheckpointProcessCheckpoint:1:999,cuCheckpointProcessGetState:2:999",
@@ -194,7 +194,7 @@ TEST_CASE("whichever driver call fails, the process runs or can be resumed") {
                               "cuCheckpointProcessRestore:1:999,cuCheckpointProcessGetState:2:999",
                               "cuCheckpointProcessUnlock:1:999,cuCheckpointProcessUnlock:2:999"})
         all.emplace_back(fault);
-    // All at once: each takes its time.
+    // All at once, as each takes a while.
     const auto begin = [&](const Words &words, bool faulted) {
         std::vector<Begun> moves;
         for (const Faulted &one : all)
@@ -244,7 +244,7 @@ TEST_CASE("a suspend that is killed at the lock leaves a process that resume unl
     REQUIRE(program.answers("submit") == "submitting");
     Running curb = curb_beside(machine, {"suspend", "--force", "--timeout", "60s", program.id()});
     REQUIRE(within(20s, [&] { return machine.state(program.pid()) == "locked"; }));
-    SECTION("while it is at work another leaves it alone") {
+    SECTION("while it works, another curb leaves the process alone") {
         CHECK_THAT(machine.curb({"resume", program.id()}).err, contains("another curb"));
         CHECK_THAT(machine.curb({"suspend", "--force", "--timeout", "200ms", program.id()}).err,
                    contains("another curb"));

@@ -1,4 +1,4 @@
-// A terminal, for commands that print something else on one.
+// A terminal, for commands whose output differs on one.
 #pragma once
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@ class Terminal {
     Terminal(const Terminal &) = delete;
     Terminal &operator=(const Terminal &) = delete;
 
-    // What a program is given as its terminal.
+    // Returns the path that a program opens as its terminal.
     [[nodiscard]] std::string name() const { return ::ptsname(fd_); }
     void resize(unsigned short columns, unsigned short height = 24) const {
         const winsize size{height, columns, 0, 0};
@@ -31,14 +31,14 @@ class Terminal {
     void type(const std::string &text) const {
         REQUIRE(::write(fd_, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
     }
-    // All that was said until now, once `text` is in what is said from now on.
+    // Reads on until the new output contains `text`. Returns all output so far.
     const std::string &until(const std::string &text) {
         const std::size_t from = said_.size();
         while (said_.find(text, from) == std::string::npos)
             if (!more()) FAIL("no '" << text << "' in:\n" << said_.substr(from));
         return said_;
     }
-    // All that was said until nobody has it open any more.
+    // Reads until no process has the terminal open any more. Returns all output.
     const std::string &all() {
         while (more()) {
         }

@@ -44,12 +44,12 @@ SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
             for (const CUdeviceptr block : mine) MUST(cuMemFree_v2(block));
         });
     for (std::thread &thread : threads) thread.join();
-    EXPECT(refused > 0);  // or the cap was not met
+    EXPECT(refused > 0);  // else the test never met the cap
     EXPECT(within(std::chrono::seconds(1), [] { return told_held() == kContext; }));
 }
 
-// What curb no longer knows by name but the driver still has is held all the same, at every moment: another thread asks
-// all the while for memory of which there is room for one block.
+// The blocks of a destroyed pool stay charged until the driver has freed them. Meanwhile another thread asks for blocks
+// all the time, and there is room for only one.
 SCENARIO_NAMED(pools_that_end_before_their_blocks_are_held_until_those_end) {
     constexpr std::uint64_t kBlock = 320 * MiB;
     const auto granted = [](CUresult result) {
@@ -86,8 +86,8 @@ std::atomic<bool> loading{false}, asking{false};
 
 }  // namespace
 
-// A thread of the program's is in the loader, which runs the library's constructor under a lock; another's first use of
-// a device has curb open NVML, which waits for that lock, and must hold none that the constructor's own calls need.
+// One thread runs a library's constructor, under the loader's lock. Another thread's first use of a device makes curb
+// open NVML, which waits for that lock. curb must then hold no lock that the constructor's own calls need.
 SCENARIO_NAMED(a_library_that_uses_cuda_as_it_is_loaded_waits_for_no_other_thread) {
     MUST(cuInit(0));
     std::thread other([] {
@@ -112,7 +112,7 @@ SCENARIO_NAMED(a_library_that_uses_cuda_as_it_is_loaded_waits_for_no_other_threa
 
 namespace {
 
-// Whether this thread of the process sleeps, at three looks one after the other.
+// True if the thread sleeps at each of three checks, 5 ms apart.
 bool sleeps_on(pid_t thread) {
     for (int looks = 0; looks < 3; ++looks) {
         std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
@@ -125,7 +125,7 @@ bool sleeps_on(pid_t thread) {
 
 }  // namespace
 
-// A thread that yields instead would, with real-time priority, keep the one that it waits for from running.
+// The waiting thread must sleep: with real-time priority, one that yields would keep the other from running.
 SCENARIO_NAMED(the_end_of_a_pool_that_is_being_asked_is_slept_for) {
     const CUcontext context = start();
     const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
@@ -179,7 +179,7 @@ SCENARIO_NAMED(pools_without_memory_are_not_asked) {
 
 namespace {
 
-// What became of a thread of this body that was cancelled once `when` says so.
+// Runs `body` in a thread and cancels it once `when` is true. Returns the thread's result.
 void *end_of_a_thread_cancelled(void *(*body)(void *), void *argument, const std::function<bool()> &when) {
     pthread_t thread{};
     void *end = nullptr;

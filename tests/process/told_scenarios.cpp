@@ -1,4 +1,4 @@
-// A program that obeys lines on its standard input and answers each with one line of its own.
+// A program that reads commands from its standard input, one a line, and answers each with one line.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -46,7 +46,7 @@ std::string take_one(std::uint64_t bytes) {
     if (result == CUDA_SUCCESS) blocks.push_back(block);
     return answer_of(result);
 }
-// As many blocks as are granted.
+// Takes blocks until one is refused. Returns the bytes held.
 std::string fill_up() {
     while (take_one(kBlock) == "ok") {
     }
@@ -87,7 +87,7 @@ std::string probe() {
     return "ok";
 }
 
-// A request in a thread of its own, which may be held for room.
+// Makes a request in a thread of its own, where it may wait for memory.
 std::atomic<int> asked{0};
 std::string ask() {
     asked = 1;
@@ -110,7 +110,7 @@ struct Marked {
 };
 std::vector<Marked> all_marked;
 
-// A page of every 16 MiB, written with where it is.
+// Writes a page in every 16 MiB, with its offset.
 void mark(const Marked &block) {
     for (std::uint64_t at = 0; at + kPage <= block.bytes; at += kApart)
         MUST(cuMemsetD32_v2(block.start + at, static_cast<unsigned>(at >> 20) + 7, kPage / 4));
@@ -143,7 +143,7 @@ std::string check() { return std::all_of(all_marked.begin(), all_marked.end(), i
 
 // ---- work ----
 
-// As many threads as there may be cores, each taking and giving memory back without a pause.
+// Starts four threads that allocate and free memory without a pause.
 std::string work_on() {
     for (int i = 0; i < 4; ++i)
         std::thread([] {
@@ -156,13 +156,13 @@ std::string work_on() {
     return "ok";
 }
 
-// Work for some seconds, which every synchronisation waits for.
+// Launches a kernel of 3 s, which every synchronisation waits for.
 std::string compute() {
     MUST(launch(kernel_of(load_module("curb-sim-module\nkernel slow us=3000000\n"), "slow")));
     return "ok";
 }
 
-// A call that is in progress until the next line.
+// Makes a call that lasts until the next line of input.
 std::string submit() {
     std::cout << "submitting" << std::endl;
     const auto wait_for_a_line = [](void *) {
@@ -244,7 +244,7 @@ std::string prepare_calls(int way, bool again) {
     }
     return "ok";
 }
-// How many calls have returned a while after they began.
+// Lets the threads call. Returns how many calls have returned 150 ms later.
 std::string begin_calls() {
     calling = true;
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
@@ -259,7 +259,8 @@ std::string end_calls() {
 
 // ---- descriptors ----
 
-// What daemons do; then the program opens its own under the same numbers: sockets with something to read, or files.
+// Closes all descriptors, as daemons do, then opens the program's own under the same numbers: sockets with data to
+// read, or files.
 struct Pair {
     int ends[2];
 };
@@ -280,7 +281,7 @@ std::string close_for_files() {
     for (int i = 0; i < 40; ++i) files.push_back(memfd_create("theirs", 0));
     return "ok";
 }
-// Whether all of that is untouched.
+// Checks that curb has not touched them.
 std::string look_at_them() {
     for (const Pair &pair : sockets) {
         char text[8] = {};
@@ -295,7 +296,7 @@ std::string look_at_them() {
 
 int ends[2] = {-1, -1};
 std::string open_a_pipe() { return pipe2(ends, O_CLOEXEC) == 0 ? "ok" : "no pipe"; }
-// Whether who reads from it is told that nobody writes any more.
+// Closes the pipe's writing end, and checks that its reader then sees the end: nothing else keeps that open.
 std::string close_the_pipe() {
     close(ends[1]);
     pollfd readable{ends[0], POLLIN, 0};
@@ -323,7 +324,7 @@ std::string fork_child_that_ends() {
     return status_of(child) == 0 ? "ok" : "it ended badly";
 }
 
-// Keeps whatever it inherits; ended by its parent's test.
+// Forks a child that keeps what it inherits until the test kills it. Returns its PID.
 std::string fork_child_that_stays() {
     int ready[2];
     if (pipe(ready) != 0) return "no pipe";
@@ -355,7 +356,7 @@ std::string export_block() {
     for (const char byte : handle.reserved) out << static_cast<int>(static_cast<unsigned char>(byte)) << ' ';
     return out.str();
 }
-// Reads such a handle on the next line.
+// Opens a block by such a handle, which is the next line of input.
 std::string open_block() {
     CUipcMemHandle handle{};
     std::string line;
@@ -417,7 +418,7 @@ nvmlDevice_t first_gpu() {
     EXPECT_EQ(NVML(nvmlDeviceGetHandleByIndex_v2)(0, &gpu), NVML_SUCCESS);
     return gpu;
 }
-// What loggers of metrics poll.
+// Returns figures that loggers of metrics poll.
 std::string figures_of_nvml() {
     nvmlMemory_t memory{};
     nvmlMemory_v2_t second{.version = nvmlMemory_v2, .total = 0, .reserved = 0, .free = 0, .used = 0};
@@ -439,7 +440,7 @@ std::string name_by_nvml() {
     return name;
 }
 
-// For so many seconds, takes a block of 30 GiB, works with it, and gives it back. Returns how many it was given.
+// For so many seconds, allocates 30 GiB, keeps it for 100 ms and frees it. Returns how often it got the memory.
 std::string take_turns(std::uint64_t seconds) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
     int given = 0;
@@ -452,14 +453,14 @@ std::string take_turns(std::uint64_t seconds) {
     }
     return std::to_string(given);
 }
-// Managed memory keeps a process in its GPUs; the others are no thread's own.
+// False for managed memory, which keeps a process in its GPUs, and for families whose memory other threads share.
 bool may_nap(families::Trait trait) {
     using families::Trait;
     return trait != Trait::managed && trait != Trait::context && trait != Trait::whole_context &&
            trait != Trait::open_capture;
 }
-// For so many seconds, eight threads take and give back memory of every family that may nap, and rest all at the same
-// time, for up to 0.3 s. Now and then one forks meanwhile.
+// For so many seconds, eight threads allocate and free memory of every family that may nap, and rest all at the same
+// time, for up to 0.3 s. Now and then the first one forks meanwhile.
 std::string work_and_rest(std::uint64_t seconds) {
     constexpr int kThreads = 8;
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
@@ -502,7 +503,7 @@ std::string become_another() {
     execl("/proc/self/exe", "scenarios", "does_what_it_is_told", nullptr);
     return "not executed";
 }
-// The numbers behind the name: MiB, and which device.
+// The numbers after a command's name: MiB or a count, and the device.
 struct Numbers {
     std::uint64_t mib = kBlock / MiB;
     int device = 0;
@@ -565,10 +566,10 @@ SCENARIO_NAMED(does_what_it_is_told) {
     told_context = start();
     std::cout << "ready" << std::endl;
     for (std::string line; std::getline(std::cin, line);) {
-        const std::size_t name = line.find_first_of("0123456789");  // of which none has a digit
+        const std::size_t name = line.find_first_of("0123456789");  // no name has a digit
         Numbers of;
         if (name != std::string::npos) std::istringstream(line.substr(name)) >> of.mib >> of.device;
         std::cout << kCommands.at(line.substr(0, name == std::string::npos ? name : name - 1))(of) << std::endl;
     }
-    // End of input: the normal end.
+    // The program ends normally at the end of its input.
 }

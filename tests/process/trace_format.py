@@ -46,7 +46,7 @@ for one in json.loads(text[:-2] + "]", parse_constant=refuse_constant, object_pa
     check(one)
     phases.add(one["ph"])
     if one["ph"] == "C":
-        ns = round(one["ts"] * 1000)  # of microseconds with three decimals, which doubles hold only nearly
+        ns = round(one["ts"] * 1000)  # microseconds with three decimals, which a double does not hold exactly
         assert ns - last.get(one["name"], -1_000_000) >= 1_000_000, f"sooner than a millisecond: {one}"
         last[one["name"]] = ns
 assert {"M", "i", "C"} <= phases, phases

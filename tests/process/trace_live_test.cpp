@@ -33,19 +33,19 @@ class Traced {
         REQUIRE(status);
         return status->trace;
     }
-    // Until the status is as wanted.
+    // Waits for a status that `wanted` accepts.
     template <class Wanted>
     [[nodiscard]] bool comes_to(Wanted wanted) const {
         return within(10s, [&] { return wanted(status()); });
     }
-    // Until the file has so many allocations.
+    // Waits until the file has this many allocations.
     [[nodiscard]] bool has_taken(std::size_t allocations, const std::string &name = "trace.json") const {
         return within(10s, [&] {
             std::error_code none;
             return fs::exists(file(name), none) && plain(read_trace(file(name))) >= allocations;
         });
     }
-    // Until the trace in this file has begun: what happens from then on is in it.
+    // Waits until the trace in this file has begun and will have every later event.
     [[nodiscard]] bool begins(const std::string &name = "trace.json") const {
         return within(10s, [&] {
             std::error_code none;
@@ -55,7 +55,7 @@ class Traced {
     [[nodiscard]] static std::size_t plain(const ReadTrace &read) { return read.of(What::alloc, Kind::plain).size(); }
 
   private:
-    // With a trace in this file of the test's folder; empty: without.
+    // Returns a policy with a trace in this file of the test's folder; without a trace if the name is empty.
     [[nodiscard]] std::string policy(const std::string &name, const std::string &more = "") const {
         return R"({ "version": 1, "gpu": { "*": { "cap": "8GiB" } }, "trace": { "file": ")" +
                (name.empty() ? "" : file(name).string()) + R"(" })" + more + " }";
@@ -69,7 +69,7 @@ bool is_well(const std::optional<TraceStatus> &status) { return status && status
 
 }  // namespace
 
-TEST_CASE("a traced process answers where its trace is and how much is in it") {
+TEST_CASE("the status of a traced process has the trace's file and its number of events") {
     Traced traced;
     REQUIRE((*traced)("take 2") == "ok");
     REQUIRE(traced.has_taken(1));
@@ -77,7 +77,7 @@ TEST_CASE("a traced process answers where its trace is and how much is in it") {
         return is_well(status) && status->file == traced.file().string() && status->dropped == 0 &&
                status->events == read_trace(traced.file()).events.size();
     }));
-    // Each policy that is put in force is in the trace.
+    // The trace has each policy that came into force.
     traced.edit("trace.json", R"(, "rules": [ { "name": "all", "match": {}, "gpu": { "*": { "cap": "4GiB" } } } ])");
     REQUIRE(within(10s, [&] { return read_trace(traced.file()).of(What::policy).size() == 2; }));
     const auto policies = read_trace(traced.file()).of(What::policy);
@@ -112,7 +112,7 @@ TEST_CASE("an edit of the policy begins a trace, ends it, and begins another", "
     const std::string held = (*traced)("held");
     CHECK(traced->finish() == 0);
 
-    // Each begins with what was held then, and knows of nothing that was taken before it or after it.
+    // Each begins with the books of that moment, and has no allocation from before or after it.
     std::uint64_t before = 0;
     for (const std::string name : {"first.json", "second.json", "third.json"}) {
         CAPTURE(name);
@@ -217,7 +217,7 @@ TEST_CASE("a trace stops in whole lines where its file may not grow, and goes on
     CHECK(stopped.rest.empty());
     CHECK(stopped.events.size() > 100);
     CHECK(fs::file_size(traced.file()) <= kLeast);
-    CHECK((*traced)("take 2") == "ok");  // is missing too
+    CHECK((*traced)("take 2") == "ok");  // this event is missing too
 
     limit(traced->pid(), RLIM_INFINITY);
     REQUIRE(traced.comes_to([](const auto &status) { return is_well(status) && status->dropped != 0; }));
@@ -227,7 +227,7 @@ TEST_CASE("a trace stops in whole lines where its file may not grow, and goes on
     const ReadTrace read = read_trace(traced.file());
     CHECK(read.missing() == status.dropped);
     CHECK(read.rest.empty());
-    // A reader ends with the books all the same.
+    // A reader still ends with the right books.
     CHECK(std::to_string(books_of(read).at(0).held) == held);
     CHECK(books_of(read).at(0).sum() == books_of(read).at(0).held);
 }

@@ -1,5 +1,4 @@
-// Programs whose traces trace_shim_test.cpp reads. Each prints "held N" to stderr: what the simulated driver's own
-// books say.
+// Programs whose traces trace_shim_test.cpp reads. Each prints "held N" to stderr, by the simulated driver's own books.
 
 #include <sched.h>
 #include <unistd.h>
@@ -15,7 +14,7 @@ namespace {
 
 void say_held() { std::fprintf(stderr, "held %llu\n", static_cast<unsigned long long>(curb_sim_held(0))); }
 
-// Takes a block and gives it back, so often.
+// Allocates and frees a block so often.
 void take_and_free(int times, std::uint64_t bytes) {
     for (int i = 0; i < times; ++i) MUST(cuMemFree_v2(take(bytes)));
 }
@@ -38,11 +37,11 @@ SCENARIO_NAMED(frees_at_the_very_end) {
         ~Last() { cuMemFree_v2(block); }
     };
     start();
-    static Last last;  // older than the driver, it would find that shut down
+    static Last last;  // constructed after the driver, so destroyed before it shuts down
     last.block = take(64 * MiB);
 }
 
-// Who asks for a device's name while the program is on its way has no answer before the driver is shut down.
+// A query of a device's name that begins during the run gets no answer before the driver has shut down.
 SCENARIO_NAMED(ends_before_names_are_told) {
     curb_sim_hold_up("cuDeviceGetName", 1, 300);
     start();
@@ -58,8 +57,7 @@ SCENARIO_NAMED(threads_trace_as_fast_as_they_can) {
             take_and_free(kTimes, 2 * MiB);
         });
     for (std::thread &thread : threads) thread.join();
-        // The writer has half a second at the end, which is too short on a busy machine; sanitizers take ten times as
-        // long.
+        // The writer has half a second at exit, too short on a busy machine. Sanitizers take ten times as long.
 #ifdef CURB_SANITIZED
     std::this_thread::sleep_for(std::chrono::seconds(4));
 #else
@@ -83,8 +81,8 @@ extern "C" [[gnu::noinline, gnu::used, gnu::visibility("default")]] void scenari
 SCENARIO_NAMED(two_functions_allocate) {
     start();
     CUdeviceptr block = 0;
-    const volatile int times = 2;  // a loop that is unrolled has two calls
-    void (*const volatile allocate)(std::uint64_t, CUdeviceptr &) = scenario_allocates_here;  // not a copy of it
+    const volatile int times = 2;  // volatile: an unrolled loop has two calls
+    void (*const volatile allocate)(std::uint64_t, CUdeviceptr &) = scenario_allocates_here;  // no inlined copy
     for (int i = 0; i < times; ++i) allocate(64 * MiB, block);
     block = take(48 * MiB);
     allocate(MiB, block);

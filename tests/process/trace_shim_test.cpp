@@ -22,7 +22,7 @@ std::vector<fs::path> traces_in(const fs::path &folder) {
         if (entry.path().filename().string().starts_with("trace-")) found.push_back(entry.path());
     return found;
 }
-// The one trace that is there.
+// Reads the only trace in the folder.
 ReadTrace trace_in(const fs::path &folder) {
     const std::vector<fs::path> found = traces_in(folder);
     REQUIRE(found.size() == 1);
@@ -37,7 +37,7 @@ ReadTrace run(Job &job, const std::string &scenario) {
     return read;
 }
 
-// What the simulated driver said it had handed out.
+// Returns the figures of the program's "held N" lines.
 std::vector<std::uint64_t> said_held(const std::string &err) {
     std::vector<std::uint64_t> out;
     for (const std::string &line : lines(err))
@@ -45,7 +45,7 @@ std::vector<std::uint64_t> said_held(const std::string &err) {
     return out;
 }
 
-// Judges the whole trace of a process under a cap of 1 GiB.
+// Checks the whole trace of a process under a cap of 1 GiB.
 void adds_up(const ReadTrace &read) {
     CHECK(read.rest.empty());
     CHECK(read.missing() == 0);
@@ -99,7 +99,7 @@ TEST_CASE("the events of a trace add up to curb's books") {
     Job job;
     job.policy(traced(R"("cap": "1GiB")" + cache));
     const Outcome outcome = job.in_its_folder().run(scenario);
-    if (cache.empty()) succeeds(outcome);  // some are about the driver's frees
+    if (cache.empty()) succeeds(outcome);  // some scenarios are about the driver's frees
     adds_up(trace_in(job.folder()));
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("a trace has a header, the policy in force, and what the program does 
     CHECK(read.counters > 0);
 }
 
-TEST_CASE("kept blocks are freed and served without a charge in the trace, and it shows when they go") {
+TEST_CASE("frees and reuses of kept blocks have no charge in the trace, which shows when the driver frees them") {
     Job job;
     job.policy(traced(R"("cap": "1GiB", "cache": { "max": "256MiB" })"));
     job.in_its_folder();
@@ -229,7 +229,7 @@ TEST_CASE("when two threads change a figure at once, the last line has its final
     CHECK(stale == 0);
 }
 
-TEST_CASE("a trace has the stacks of large allocations, each behind its allocation, if the policy asks for them") {
+TEST_CASE("a trace has the stacks of large allocations, each after its allocation, if the policy asks for them") {
     for (const bool asked : {true, false}) {
         Job job;
         job.policy(R"({ "version": 1, "trace": { "file": "trace-%p.json")" +
@@ -252,14 +252,14 @@ TEST_CASE("a trace has the stacks of large allocations, each behind its allocati
             CHECK(stacks[i].thread == large[i].thread);
             CHECK_THAT(stacks[i].text, contains("scenarios") && !contains("libcurb.so"));
         }
-        // By name where the program exports the function. Two calls of one line have one stack.
+        // A function that the program exports has its name. Two calls in one line have the same stack.
         CHECK_THAT(stacks[0].text, contains("scenario_allocates_here+0x"));
         CHECK(stacks[0].text == stacks[1].text);
         CHECK_THAT(stacks[2].text, !contains("scenario_allocates_here"));
     }
 }
 
-TEST_CASE("no more than 256 stacks are taken at once, and then one in a millisecond") {
+TEST_CASE("curb takes at most 256 stacks at once, and then one in a millisecond") {
     Job job;
     job.policy(R"({ "version": 1, "trace": { "file": "trace-%p.json", "stacks": "1MiB" } })");
     const ReadTrace read = run(job, "a_thread_traces_as_fast_as_it_can");
@@ -271,7 +271,7 @@ TEST_CASE("no more than 256 stacks are taken at once, and then one in a millisec
     CHECK(stacks <= 256 + 1 + ms + 1);
 }
 
-TEST_CASE("a program without CUDA has no trace, nor has one without a usable policy") {
+TEST_CASE("a program without CUDA has no trace, and neither has one with an invalid policy") {
     Job job;
     job.policy(traced(R"("cap": "1GiB")")).in_its_folder();
     succeeds(job.run("a_program_without_cuda_stays_one", CURB_NO_CUDA));

@@ -20,7 +20,7 @@ struct ReadTrace {
     std::optional<trace::Header> header;
     std::vector<Event> events;
     std::size_t counters = 0;
-    std::string rest;  // behind the last newline
+    std::string rest;  // after the last newline
 
     [[nodiscard]] std::vector<Event> of(What what) const {
         std::vector<Event> out;
@@ -41,7 +41,7 @@ struct ReadTrace {
     }
 };
 
-// Every whole line must be one that can be read.
+// Reads a trace. The test fails if a whole line is invalid.
 inline ReadTrace read_trace(const fs::path &file) {
     ReadTrace out;
     const std::string text = contents(file);
@@ -62,7 +62,7 @@ inline ReadTrace read_trace(const fs::path &file) {
     return out;
 }
 
-// What a reader knows of one device after the events so far.
+// The books of one device by the events so far.
 struct Books {
     std::map<Kind, std::uint64_t> kinds;
     std::uint64_t held = 0;
@@ -80,7 +80,7 @@ inline bool has_books(const Event &event) {
     return event.what == What::alloc || event.what == What::free || event.what == What::books;
 }
 
-// By ordinal. `each` is called after each event that tells of the books.
+// Returns the books by device ordinal. Calls `each` after each event that has books.
 template <class Each>
 std::map<int, Books> books_of(const ReadTrace &read, Each each) {
     std::map<int, Books> out;

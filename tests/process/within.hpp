@@ -4,14 +4,14 @@
 #include <chrono>
 #include <ctime>
 
-// Waits for `condition`, at most so long. The time is a deadline, not a pause.
+// Waits until `condition` is true. False if it is still false at the deadline.
 template <class Condition>
 bool within(std::chrono::milliseconds deadline, Condition condition) {
     const auto until = std::chrono::steady_clock::now() + deadline;
     while (!condition()) {
         if (std::chrono::steady_clock::now() > until) return false;
         const timespec moment{0, 1'000'000};
-        nanosleep(&moment, nullptr);  // once: std::this_thread::sleep_for goes on for ever in a storm of signals
+        nanosleep(&moment, nullptr);  // not sleep_for, which never ends in a storm of signals
     }
     return true;
 }

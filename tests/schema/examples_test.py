@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What comes out of config/examples: examples_test.py BUILD
+"""Tests of config/examples: examples_test.py BUILD
 
-Each is valid and says how it is used; those with rules, steering or a ceiling do what their comments say. What fields
-without these mean is for the tests of the parser.
+Each example is valid and says how it is used; those with rules, steering or a ceiling do what their comments say. The
+parser's tests cover other fields.
 """
 
 import json
@@ -32,7 +32,7 @@ def curb(*arguments, **environment):
 
 
 class Explained:
-    """What `curb policy explain` says of a command under an example."""
+    """The answer of `curb policy explain` for a command under an example."""
 
     def __init__(self, example, *command, **environment):
         run = curb("policy", "explain", "--json", str(EXAMPLES / example), "--", *command, **environment)

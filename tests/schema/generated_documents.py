@@ -1,4 +1,4 @@
-"""Policies that are right, wrong, and just between: for schema_test.py."""
+"""Valid, invalid and borderline policies, for schema_test.py."""
 
 # ---- values at the edges of each type ----
 
@@ -38,7 +38,7 @@ STEPS += [["pools", "pools"], ["pool"], [1], [["pools"]], ["pools", None], "pool
 VARIABLES = [{}, *({name: "x"} for name in NAMES), *({"A": text} for text in STRINGS)]
 VARIABLES += [{"A": 1}, {"A": None}, {"A": []}, {"A": "b", "LD_X": ""}]
 
-# By the names of the definitions in the schema. What is right comes first.
+# Values by the names of the definitions in the schema. Valid ones come first.
 VALUES = {
     "ignored": STRINGS,
     "version": [1, 1.0, 0, 2, -1, 1.5, True, "1", 10**20],
@@ -74,7 +74,7 @@ DEVICES += [f"MIG-{UUID}", f"MIG-{UUID}0", *(f"GPU-{UUID[:length]}" for length i
 
 
 def fields(schema, at, pointer=()):
-    """The fields of a schema: (path, name of the type). Of devices that of "*", of rules the first."""
+    """Yields the fields of a schema: (path, name of the type). Of devices those of "*", of rules those of the first."""
     if "$ref" in at:
         name = at["$ref"].rsplit("/", 1)[1]
         target = schema["$defs"][name]
@@ -89,7 +89,7 @@ def fields(schema, at, pointer=()):
 
 
 def least():
-    """A document in which every field may stand: growth has what it cannot do without."""
+    """Returns a document to which every field can be added: growth has the members that it requires."""
     growth = {"start": "1B", "step": "1GiB"}
     return {"version": 1, "gpu": {"*": {"growth": growth}}, "rules": [{"match": {}}]}
 
@@ -114,7 +114,7 @@ def put_away(document, path):
 
 
 def one_change_each(leaves):
-    """Every value of the lists at every field that has its type, and some that have another."""
+    """Yields documents with one field set: to every value in the list of its type, and to some of other types."""
     for path, type_name in leaves:
         for value in [*VALUES[type_name], *ANY]:
             yield put(least(), path, value)
@@ -139,7 +139,7 @@ KEYS = """x cap version $schema match name rules gpu growth step * level Gpu gpu
 
 
 def structures():
-    """What is not about the value of one field."""
+    """Yields documents that differ in keys or structure, not in the value of a field."""
     yield from [{}, [], None, 1, "policy", {"version": 1}]
     for key in DEVICES:
         yield {"version": 1, "gpu": {key: {"cap": "1GiB"}}}
@@ -156,7 +156,7 @@ def structures():
 
 
 def generated(schema):
-    """Documents for a schema and its parser, right and wrong ones."""
+    """Yields documents for a schema and its parser, valid and invalid ones."""
     leaves = list(fields(schema, schema))
     types = {name for _, name in leaves}
     assert types == set(VALUES), f"the types of fields that have no list of values, or no field: {types ^ set(VALUES)}"

@@ -1,6 +1,6 @@
-// Stands in front of config::parse in the parser's own tests (the linker's --wrap) and writes every text that they give
-// it to the file that CURB_RECORD names: its length in decimal, a newline, the text. So the schema is held against
-// whatever the parser is, without a list of its own.
+// Wraps config::parse in the parser's own tests (the linker's --wrap) and writes every text that they parse to the file
+// that CURB_RECORD names: its length in decimal, a newline, the text. So the test of the schema uses the parser's
+// texts, without a list of its own.
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>

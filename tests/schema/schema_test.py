@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Holds config/policy.schema.json against the parser: schema_test.py BUILD
+"""Compares config/policy.schema.json with the parser: schema_test.py BUILD
 
-Both must accept and reject the same documents, but for those of BEYOND, which say something that JSON Schema has no
-words for. Documents come from the examples, from the parser's own tests (BUILD/tests/parser_texts writes them down) and from a
-generator.
+Both must accept and reject the same documents, except those of BEYOND, which JSON Schema cannot express. Documents come from
+the examples, from the parser's own tests (BUILD/tests/parser_texts records them) and from a generator.
 """
 
 import json
@@ -28,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FILE = ROOT / "config" / "policy.schema.json"
 EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.json"))
 
-# What the parser refuses and a schema cannot: why, what the parser says, and a file.
+# Documents that the parser refuses and a schema cannot: why, the parser's message, and the text.
 WITH = '{"version": 1, "gpu": {"*": {"growth": %s, "cap": "8GiB"}}}'
 BEYOND = [
     ("readers of JSON keep the last of two equal keys", "stands twice", '{"version": 1, "log": {}, "log": {}}'),
@@ -55,7 +54,7 @@ def refuse(constant):
 
 
 def document_of(text):
-    """What a reader of JSON makes of the bytes; ValueError: they are not JSON."""
+    """Parses the bytes as JSON. Raises ValueError if they are not JSON."""
     try:
         return json.loads(text.decode("utf-8"), parse_constant=refuse)
     except RecursionError as error:
@@ -63,7 +62,7 @@ def document_of(text):
 
 
 def as_python_reads(schema):
-    """The schema with the end of a text as Python writes it: "$" of ECMA-262 is not before a last newline too."""
+    """Returns the schema for Python, whose "$" also matches before a last newline; that of ECMA-262 does not."""
 
     def ending(pattern):
         return re.sub(r"\$$", r"\\Z", pattern)
@@ -82,7 +81,7 @@ def as_python_reads(schema):
 
 
 def parser_verdicts(texts):
-    """For each text the messages of the parser; none: it is valid."""
+    """Returns the parser's messages for each text; none if it is valid."""
     verdicts = []
     with tempfile.TemporaryDirectory() as folder:
         names = []
@@ -104,7 +103,7 @@ def parser_verdicts(texts):
 def texts_of_the_parsers_tests():
     with tempfile.TemporaryDirectory() as folder:
         record = os.path.join(folder, "texts")
-        # What they count for the matrix they have counted by themselves.
+        # Without CURB_MATRIX: these tests report their counts in a run of their own.
         environment = {**os.environ, "CURB_RECORD": record, "CURB_MATRIX": ""}
         subprocess.run([PARSER_TEXTS], check=True, stdout=subprocess.DEVNULL, env=environment)
         texts = set()
@@ -121,7 +120,7 @@ class Schema(unittest.TestCase):
         cls.validator = Draft202012Validator(as_python_reads(cls.schema))
 
     def agree(self, texts):
-        """Checks that both judge each text alike, but for what is beyond a schema. How many each accepted."""
+        """Checks that both judge each text alike, except BEYOND. Returns how many the schema accepted."""
         documents = [document_of(text) for text in texts]
         accepted = 0
         for text, document, messages in zip(texts, documents, parser_verdicts(texts)):
@@ -183,7 +182,7 @@ class Schema(unittest.TestCase):
 
 
 def without_comments(text):
-    """The text with its comments taken out, strings left alone."""
+    """Returns the text without its comments. Strings stay as they are."""
     return re.sub(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda found: found[1] or "", text, flags=re.DOTALL)
 
 

@@ -58,7 +58,7 @@ class Commands(unittest.TestCase):
     def test_the_figures_are_those_of_the_trace(self):
         answer = self.answer("report", self.trace)
         self.assertEqual(answer["events"], sum(self.counts.values()))
-        contexts = len(answer["gpus"])  # one on each, which no program allocates
+        contexts = len(answer["gpus"])  # one on each GPU, which the report does not count
         self.assertEqual(sum(gpu["allocations"] for gpu in answer["gpus"]), self.counts["alloc"] - contexts)
         self.assertEqual(sum(gpu["refused"]["count"] for gpu in answer["gpus"]), self.counts["refuse"])
         self.assertEqual(sum(gpu["waited"]["count"] for gpu in answer["gpus"]), self.counts["wait"])
@@ -111,7 +111,7 @@ class Commands(unittest.TestCase):
     # ---- memory snapshots of PyTorch ----
 
     def snapshot(self, protocol):
-        """As torch.cuda.memory._dump_snapshot writes one: frames are shared by what was allocated at one place."""
+        """Writes a snapshot as torch.cuda.memory._dump_snapshot does: allocations at one place share their frames."""
         base, second = 0x7F12_3400_0000, 1_795_264_264_000_000
         frames = [{"filename": "/home/alice/train.py", "line": 12, "name": "forward"}]
         frames.append({"filename": "??", "line": 0, "name": "main"})

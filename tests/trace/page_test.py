@@ -23,7 +23,7 @@ try:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 except ImportError:
-    SYSTEM = "/usr/bin/python3"  # for which distributions install their packages, whatever comes first in PATH
+    SYSTEM = "/usr/bin/python3"  # distributions install their packages for it, whichever Python is first in PATH
     if os.path.exists(SYSTEM) and os.path.realpath(sys.executable) != os.path.realpath(SYSTEM):
         os.execv(SYSTEM, [SYSTEM, *sys.argv])
     skip("python3-selenium is not installed (scripts/setup test)")
@@ -103,7 +103,7 @@ class Page(unittest.TestCase):
         self.open()
         self.assertEqual(self.marked("refuse"), self.counts["refuse"])
         self.assertEqual(self.marked("wait"), self.counts["wait"])
-        self.assertEqual(self.marked("release"), 2 * 2)  # each of the process, on each GPU
+        self.assertEqual(self.marked("release"), 2 * 2)  # two releases of the process, shown on each of two GPUs
         self.assertEqual(self.marked("out"), self.counts["out"] * 2)
 
     def test_pointing_shows_the_figures_of_that_moment(self):

@@ -1,4 +1,4 @@
-"""Traces of runs that never were, and curb on them.
+"""Generates traces of runs, and runs curb on them.
 
 A training on each GPU: a context, code, blocks of a framework that come and go, a stream-ordered pool that grows,
 allowance and cap, refusals, waits, a release on SIGUSR1, one when idle, and a nap.
@@ -169,7 +169,7 @@ def nap(trace):
 
 
 def generated(folder, name="run.trace.json", events=4000, seed=1, gpus=1, command="python3 train_bert.py --lr 1e-4"):
-    """The path of a new trace, and how many events of each name are in it."""
+    """Writes a new trace. Returns its path, and the number of events of each name in it."""
     path = Path(folder) / name
     with open(path, "w", encoding="utf-8") as file:
         trace = Trace(file, command, gpus)

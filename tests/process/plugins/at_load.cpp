@@ -1,4 +1,4 @@
-// A plugin that does something as it is loaded, with the loader's lock held: what the program says.
+// A plugin whose constructor, under the loader's lock, calls the function whose address is in CURB_AT_LOAD.
 #include <cstdlib>
 
 namespace {

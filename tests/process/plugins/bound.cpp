@@ -1,4 +1,4 @@
-// A plugin that is linked with the driver: who opens it with RTLD_DEEPBIND has its references bound past curb.
+// A plugin that is linked with the driver. Opened with RTLD_DEEPBIND, it bypasses curb.
 #include "cuda_abi.h"
 
 extern "C" __attribute__((visibility("default"))) int plugin_allocates() {

@@ -1,10 +1,10 @@
-// A plugin that finds the driver's functions itself and keeps them in its variables, as CUDA's static runtime does.
+// A plugin that looks the driver's functions up and keeps them in variables, as CUDA's static runtime does.
 #include <dlfcn.h>
 
 #include "cuda_abi.h"
 
 namespace {
-decltype(&cuMemAlloc_v2) volatile allocate = nullptr;  // or the compiler would keep it in no variable at all
+decltype(&cuMemAlloc_v2) volatile allocate = nullptr;  // volatile, or the compiler drops the variable
 }
 
 extern "C" __attribute__((visibility("default"))) int plugin_allocates() {

@@ -1,4 +1,4 @@
-// A plugin that looks something up, and not the driver.
+// A plugin that looks up a function, but none of the driver's.
 #include <dlfcn.h>
 
 namespace {

@@ -20,19 +20,19 @@ namespace {
 
 std::string init() { return cuInit ? std::to_string(cuInit(0)) : "no cuInit"; }
 
-// Twice 512 MiB.
+// Allocates 512 MiB twice.
 std::string allocate() {
     CUcontext context = nullptr;
     CUdeviceptr block = 0;
     std::string results = std::to_string(cuDevicePrimaryCtxRetain(&context, 0));
-    // Not exported by curb: the driver's own, which is loaded by now.
+    // curb does not export this function. Takes the driver's, which is loaded by now.
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (driver) reinterpret_cast<CUresult (*)(CUcontext)>(dlsym(driver, "cuCtxSetCurrent"))(context);
     for (int i = 0; i < 2; ++i) results += ' ' + std::to_string(cuMemAlloc_v2(&block, 512U << 20));
     return results;
 }
 
-// Eight threads that call first, at once.
+// Makes the program's first call in eight threads at once.
 std::string crowd() {
     constexpr int kThreads = 8;
     std::atomic<int> ready{0};

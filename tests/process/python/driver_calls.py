@@ -1,4 +1,4 @@
-"""The simulated driver by ctypes, for the programs of this folder and for the stand-ins that some use."""
+"""Calls of the simulated driver by ctypes, for the programs and stand-ins of this folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTEXT = 518 * MIB
 
 
 def within(seconds: float, condition: Callable[[], object]) -> bool:
-    """Whether it comes true, in so much time at most."""
+    """Waits for the condition. False if it is still false after this time."""
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
@@ -41,7 +41,7 @@ def current() -> ctypes.c_void_p:
 
 
 def use(device: int) -> ctypes.c_void_p:
-    """Makes the device's primary context current, and creates it where it is not."""
+    """Retains the device's primary context and makes it current."""
     context = ctypes.c_void_p()
     must("cuInit", 0)
     must("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -50,7 +50,7 @@ def use(device: int) -> ctypes.c_void_p:
 
 
 def current_device() -> int:
-    """Of a thread without a context it is device 0, whose context it then gets: as with the CUDA runtime."""
+    """Returns the current device. Like the CUDA runtime, gives a thread without a context that of device 0."""
     if not current().value:
         use(0)
     device = ctypes.c_int()
@@ -70,7 +70,7 @@ def give(pointer: int) -> None:
 
 
 class Capture:
-    """A graph capture, of a stream of its own."""
+    """A graph capture on a stream of its own."""
 
     def __enter__(self) -> None:
         self.stream = ctypes.c_void_p()

@@ -32,7 +32,7 @@ def ask() -> None:
 
 
 def release() -> str:
-    """What the log says of the one that is asked for here."""
+    """Asks for a release. Returns its line in the log."""
     before = len(releases())
     ask()
     assert within(20, lambda: len(releases()) > before), "no release"
@@ -93,7 +93,7 @@ def pytorch_on_another_allocator_is_not_asked() -> None:
     assert torch.cuda.asked == 0
 
 
-def nothing_is_imported() -> None:  # the stand-ins are there to be found
+def nothing_is_imported() -> None:  # although Python would find the stand-ins
     driver.use(0)
     before = set(sys.modules)
     line = release()
@@ -112,7 +112,7 @@ def a_framework_that_is_being_imported_is_not_asked() -> None:
 
 
 class _Array:
-    """Memory that only the garbage collector finds: it holds itself."""
+    """Memory that only the garbage collector frees: it refers to itself."""
 
     def __init__(self, size: int) -> None:
         self.itself = self
@@ -187,7 +187,7 @@ def what_a_framework_raises_is_told_and_the_others_are_asked() -> None:
     line = release()
     assert "frameworks 16 MiB (torch: RuntimeError: not today)" in line, line
     pool()
-    sys.modules["torch"] = None  # type: ignore[assignment]  # as programs bar a module
+    sys.modules["torch"] = None  # type: ignore[assignment]  # as programs block an import
     line = release()
     assert "frameworks 16 MiB, pressure" in line, line
 
@@ -215,14 +215,14 @@ def a_module_of_a_sub_interpreter_alone_is_not_touched() -> None:
     driver.use(0)
     cupy.get_default_memory_pool().malloc(16 * MIB)
     inside = interpreters.create()
-    # A module of its own: what the stand-in is made of need not work there.
+    # New modules: the imports of the stand-ins need not work in a sub-interpreter.
     interpreters.run_string(
         inside,
         "import sys, types\n"
         "torch = sys.modules['torch'] = types.ModuleType('torch')\n"
         "cupy = sys.modules['cupy'] = types.ModuleType('cupy')\n",
     )
-    assert "frameworks 16 MiB, pressure" in release()  # asked of the main interpreter's, without a complaint
+    assert "frameworks 16 MiB, pressure" in release()  # asks the main interpreter's module, without an error
     interpreters.run_string(inside, "assert sys.modules['torch'] is torch")
     interpreters.destroy(inside)
 
@@ -271,7 +271,7 @@ def nobody_is_asked_while_the_interpreter_ends() -> None:
             os._exit(0 if told and torch.asked == 1 else 5)  # type: ignore[attr-defined]
 
     globals()["at_the_very_end"] = AtTheVeryEnd()
-    sys.exit(6)  # what comes of it if nothing is deleted at the end
+    sys.exit(6)  # the status if Python deletes nothing at its end
 
 
 def a_fork_child_is_asked_nothing_and_ends_at_once() -> None:

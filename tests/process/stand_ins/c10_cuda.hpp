@@ -1,5 +1,5 @@
-// libc10_cuda.so, as far as its name, its frames on the stack and its answer to a refusal go: it gives back what it has
-// cached and asks once more, and only then fails.
+// Stands in for libc10_cuda.so: its name, its frames on the stack, and its answer to a refusal. It frees its cache,
+// asks once more, and only then fails.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace c10::cuda {
 
-// As PyTorch counts the pools that it has made, from 1.
+// Counts the pools that were made, from 1, as PyTorch does.
 struct MemPool {
     static std::atomic<std::uint64_t> uid_;
     static std::atomic<std::uint64_t> uuid_;
@@ -18,18 +18,18 @@ struct MemPool {
 
 struct Figures {
     std::atomic<int> refused{0};  // first attempts
-    std::atomic<int> failed{0};   // second ones: PyTorch raises OutOfMemoryError
+    std::atomic<int> failed{0};   // second attempts: PyTorch raises OutOfMemoryError
 };
 Figures &figures();
 
-// What it does between the refusal and the second attempt, before it frees its cache; false: it does not ask again.
+// Called after a refusal, before the cache is freed. There is no second attempt if it returns false.
 extern bool (*on_refusal)();
 
 CUdeviceptr allocate(std::size_t bytes);  // through the cache; 0: failed
 void free_to_cache(CUdeviceptr, std::size_t bytes);
 CUresult allocate_uncached(CUdeviceptr *pointer, std::size_t bytes);
-CUresult allocate_by_runtime_within(CUdeviceptr *pointer, std::size_t bytes);  // the same, linked with the runtime
+CUresult allocate_by_runtime_within(CUdeviceptr *pointer, std::size_t bytes);  // by a runtime within the library
 bool expand(std::size_t bytes);                                                // a mapped segment, through the cache
-CUresult probe(std::size_t bytes);  // what the device can do, from as deep within as expand()
+CUresult probe(std::size_t bytes);  // tries what the device can do, as deep in the stack as expand()
 
 }  // namespace c10::cuda

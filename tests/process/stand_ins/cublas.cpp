@@ -1,4 +1,4 @@
-// libcublas.so.13, with a runtime of its own inside: it takes a refusal for an error.
+// Stands in for libcublas.so.13, which contains a runtime and returns an error after a refusal.
 #include <cstddef>
 
 #include "cuda_abi.h"

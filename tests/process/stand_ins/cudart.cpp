@@ -1,4 +1,4 @@
-// libcudart.so.13, as far as its name and its place on the stack go.
+// Stands in for libcudart.so.13: its name and its frames on the stack.
 #include <cstddef>
 
 #include "cuda_abi.h"

@@ -1,5 +1,5 @@
-// cupy/cuda/memory.so, as far as its name, its frames on the stack and its answer to a refusal go: a pool frees all
-// that it has cached and asks once more; nothing else does.
+// Stands in for cupy/cuda/memory.so: its name, its frames on the stack, and its answer to a refusal. A pool frees its
+// cache and asks once more; other calls fail.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace cupy {
 
-// The interpreter, which stands between most of CuPy's functions: calls `function`.
+// The Python interpreter, whose frames are between most of CuPy's. Calls `function`.
 using Function = CUresult(CUdeviceptr *pointer, std::size_t bytes);
 extern CUresult (*interpreter)(Function *function, CUdeviceptr *pointer, std::size_t bytes);
 
@@ -16,6 +16,6 @@ CUresult runtime_malloc(CUdeviceptr *pointer, std::size_t bytes);
 CUresult alloc_without_pool(CUdeviceptr *pointer, std::size_t bytes);
 CUresult alloc_from_pool(CUdeviceptr *pointer, std::size_t bytes);
 void free_to_pool(CUdeviceptr pointer);
-int refusals();  // that the pool has answered
+int refusals();  // how many refusals the pool has answered
 
 }  // namespace cupy

@@ -1,4 +1,4 @@
-// cupy_backends/cuda/api/runtime.so, with the CUDA runtime within, as far as its place on the stack goes.
+// Stands in for cupy_backends/cuda/api/runtime.so, which contains the CUDA runtime: its frames on the stack.
 #include "cupy.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-"""As much of PyTorch as curb asks for: blocks that it has cached, on any device."""
+"""The part of PyTorch that curb calls: a cache of blocks on any device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As much of CuPy as curb asks for: pools of which each device has a part, and the one that allocates for all."""
+"""The part of CuPy that curb calls: pools with a part for each device, and the allocator in use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class MemoryPool:
         self.parts: dict[int, list[tuple[int, int]]] = {}
 
     def malloc(self, size: int) -> None:
-        """Takes it and gives it back to the pool."""
+        """Allocates and frees memory, which the pool keeps."""
         self.parts.setdefault(driver.current_device(), []).append((driver.take(size), size))
 
     def total_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""As much of Numba as curb asks for: frees that were put off, in queues of each context and of its memory manager."""
+"""The part of Numba that curb calls: queues of deferred frees, of each context and of its memory manager."""
 
 from __future__ import annotations
 
