@@ -327,7 +327,7 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
             inbox().caps.push_back({client, *key, asked.cap, asked.job});
             if (std::exchange(inbox().setting_caps, true)) return std::nullopt;
         }
-        if (own_thread::start(set_waiting_caps, "curb-nvml")) return std::nullopt;
+        if (own_thread::start(set_waiting_caps, "curb-caps")) return std::nullopt;
         {
             const std::scoped_lock lock(inbox().mutex);
             inbox().caps.clear();  // only this request: no other thread adds any

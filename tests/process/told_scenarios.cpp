@@ -182,7 +182,6 @@ struct OneCall {
     const char *name;
     void *linked;
     CUresult (*make)(void *function);
-    bool waits = true;  // while the process is suspended
 };
 #define ONE_CALL(name, ...)                                                                         \
     OneCall {                                                                                       \
@@ -194,19 +193,17 @@ std::vector<OneCall> all_calls() {
     static CUdevice device = 0;
     static CUcontext current = nullptr;
     static unsigned word = 0;
-    std::vector<OneCall> out{ONE_CALL(cuCtxSynchronize),
-                             ONE_CALL(cuStreamSynchronize, nullptr),
-                             ONE_CALL(cuStreamQuery, nullptr),
-                             ONE_CALL(cuEventQuery, told_event),
-                             ONE_CALL(cuEventSynchronize, told_event),
-                             ONE_CALL(cuMemGetInfo_v2, &free, &total),
-                             ONE_CALL(cuMemcpyDtoH_v2, &word, *told_block, sizeof word),
-                             ONE_CALL(cuMemsetD32_v2, *told_block, 7, 1),
-                             ONE_CALL(cuEventRecord, told_event, nullptr),
-                             ONE_CALL(cuCtxGetDevice, &device),
-                             ONE_CALL(cuCtxGetCurrent, &current)};
-    out.back().waits = false;
-    return out;
+    return {ONE_CALL(cuCtxSynchronize),
+            ONE_CALL(cuStreamSynchronize, nullptr),
+            ONE_CALL(cuStreamQuery, nullptr),
+            ONE_CALL(cuEventQuery, told_event),
+            ONE_CALL(cuEventSynchronize, told_event),
+            ONE_CALL(cuMemGetInfo_v2, &free, &total),
+            ONE_CALL(cuMemcpyDtoH_v2, &word, *told_block, sizeof word),
+            ONE_CALL(cuMemsetD32_v2, *told_block, 7, 1),
+            ONE_CALL(cuEventRecord, told_event, nullptr),
+            ONE_CALL(cuCtxGetDevice, &device),
+            ONE_CALL(cuCtxGetCurrent, &current)};
 }
 // `way`: 0 linked, 1 dlsym, 2 cuGetProcAddress.
 void *reached(const OneCall &call, int way) {
