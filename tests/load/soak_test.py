@@ -56,6 +56,9 @@ class Soak(Judge):
         families = ("all", "movable")[self.started % 2]
         words = [str(self.random.randrange(2, 6)), "400", "2", str(self.random.randrange(1 << 30)), families, "10000"]
         member = Traffic(self.machine, words, {"CURB_POLICY": str(file)})
+        until = time.monotonic() + PATIENCE_S
+        while not member.status() and time.monotonic() < until:  # its control socket comes a moment after its first call
+            time.sleep(0.01)
         self.members.append(member)
         self.files[member.pid] = file
 
