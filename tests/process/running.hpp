@@ -91,6 +91,24 @@ inline std::vector<char *> pointers(Words &words) {
     return out;
 }
 
+// Starts a program, which ends with the calling thread. `prepare` runs in the child, before exec. Returns the pid.
+inline pid_t started(Words words, const Environment &environment, int in, int out, int err,
+                     const std::function<void()> &prepare) {
+    Words variables = environment_of(environment);
+    const std::vector<char *> argv = pointers(words);
+    std::vector<char *> envp = pointers(variables);
+    const pid_t pid = ::fork();
+    if (pid != 0) return pid;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::dup2(in, 0);
+    ::dup2(out, 1);
+    if (err != 2) ::dup2(err, 2);
+    environ = envp.data();  // which `prepare` may change
+    if (prepare) prepare();
+    ::execvp(argv.front(), argv.data());
+    ::_exit(98);
+}
+
 // A process that runs beside the test, with its stdin and stdout.
 class Running {
   public:
@@ -98,19 +116,7 @@ class Running {
         int in[2], out[2];
         REQUIRE(::pipe2(in, O_CLOEXEC) == 0);
         REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
-        Words variables = environment_of(environment);
-        auto argv = pointers(words), envp = pointers(variables);
-        pid_ = ::fork();
-        if (pid_ == 0) {
-            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-            ::dup2(in[0], 0);
-            ::dup2(out[1], 1);
-            if (err != 2) ::dup2(err, 2);
-            environ = envp.data();  // which `prepare` may change
-            if (prepare) prepare();
-            ::execvp(argv.front(), argv.data());
-            ::_exit(98);
-        }
+        pid_ = started(std::move(words), environment, in[0], out[1], err, prepare);
         ::close(in[0]);
         ::close(out[1]);
         in_ = in[1];

@@ -35,20 +35,10 @@ class Begun {
         std::array<int, 2> out{};
         std::array<int, 2> err{};
         for (auto *ends : {&in, &out, &err}) REQUIRE(::pipe2(ends->data(), O_CLOEXEC) == 0);
-        Words environment = environment_of(start.environment);
-        const std::vector<char *> argv = pointers(start.words);
-        std::vector<char *> envp = pointers(environment);
-        outcome_.pid = ::fork();
-        if (outcome_.pid == 0) {
-            ::dup2(in[0], 0);
-            ::dup2(out[1], 1);
-            ::dup2(err[1], 2);
+        outcome_.pid = started(std::move(start.words), start.environment, in[0], out[1], err[1], [&start] {
             if (!start.directory.empty() && ::chdir(start.directory.c_str()) != 0) ::_exit(99);
-            environ = envp.data();  // which `prepare` may change
             if (start.prepare) start.prepare();
-            ::execvp(argv.front(), argv.data());
-            ::_exit(98);
-        }
+        });
         for (const int fd : {in[0], out[1], err[1]}) ::close(fd);
         REQUIRE(::write(in[1], start.input.data(), start.input.size()) == static_cast<ssize_t>(start.input.size()));
         ::close(in[1]);
