@@ -19,7 +19,7 @@ constinit std::atomic<void (*)() noexcept> waits{nullptr}, opens{nullptr};
 
 // How often a waiting call asks the driver whether the process is running again: another tool, or a `curb resume` that
 // was killed before it opened the gate, may have brought it back.
-constexpr std::uint64_t kLookMs = 100;
+constexpr std::uint64_t kPollMs = 100;
 
 // True if the process is running, by the driver: then there is no reason to keep the gate closed.
 bool is_running() noexcept {
@@ -42,7 +42,7 @@ bool wait() noexcept {
         if (now_ms() >= lease_until_ms.load(std::memory_order_relaxed) && is_running())
             open();
         else
-            futex_wait(curb_gate, word, kLookMs);
+            futex_wait(curb_gate, word, kPollMs);
     }
 }
 

@@ -37,7 +37,7 @@ void lay_others_over(const Device &device, const Snapshot::Gpu &gpu, policy::Ter
     lay_job_over(device, gpu, out);
 }
 
-void tell_job(const Device &device) noexcept {
+void update_job(const Device &device) noexcept {
     if (!device.ledger.share.joined()) return;
     const auto gpu = in_force(device);
     const bool keeps = gpu->terms.job_cap && devices::in_use(device);

@@ -48,7 +48,7 @@ bool exceeds_grantable(const Device &device) noexcept;
 // unused memory and keep none.
 bool must_shrink(Device &device, const Snapshot &now) noexcept;
 // Tells the other processes of the job how much this one keeps free for code that the driver loads.
-void tell_job(const Device &device) noexcept;
+void update_job(const Device &device) noexcept;
 // Returns the bytes that requests can still get under this cap, once `returning` of the held bytes have been freed.
 Bytes room(const Device &device, Bytes cap, Bytes returning = 0) noexcept;
 

@@ -30,7 +30,7 @@ namespace {
 struct Shared {
     std::mutex mutex;
     std::vector<Request> queued;
-    std::vector<control::PastRelease> past;
+    std::vector<control::PastRelease> history;
 };
 Shared &shared() noexcept { return leaked<Shared>(); }
 
@@ -52,7 +52,7 @@ void remember(const control::ReleaseReport &report) noexcept try {
     if (one.report.steps.size() > kSteps) one.report.steps.resize(kSteps);
     for (auto &step : one.report.steps) step.reason = shortened(std::move(step.reason), kReason);
     const std::scoped_lock lock(shared().mutex);
-    auto &releases = shared().past;
+    auto &releases = shared().history;
     releases.reserve(kKept);
     if (releases.size() == kKept) releases.erase(releases.begin());
     releases.push_back(std::move(one));
@@ -158,9 +158,9 @@ void take_queued(std::vector<Request> &out) {
 
 bool is_running() noexcept { return running.load(std::memory_order_acquire); }
 
-std::vector<control::PastRelease> past() {
+std::vector<control::PastRelease> history() {
     const std::scoped_lock lock(shared().mutex);
-    return shared().past;
+    return shared().history;
 }
 
 void run(std::vector<Request> &requests, const std::function<void(std::vector<Request> &)> &more) {

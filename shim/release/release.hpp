@@ -35,7 +35,7 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
 // True while a release is running. Thread-safe.
 bool is_running() noexcept;
 // Returns the last releases, the newest last. Throws std::bad_alloc. Thread-safe.
-std::vector<control::PastRelease> past();
+std::vector<control::PastRelease> history();
 
 // The reason of a step that a graph capture prevented. curb runs the step again when the capture has ended.
 inline constexpr const char *kCapture = "deferred: graph capture";

@@ -14,7 +14,7 @@ constexpr std::uint64_t kWithoutLimitMs = 60'000, kWithLimitMs = 1000, kAgainMs 
 constinit std::uint64_t next_ms = 0, may_release_ms = 0;
 
 // Requests a release for each device above its soft limit. True if some device has such a limit.
-bool look(std::uint64_t now) {
+bool check(std::uint64_t now) {
     bool limited = false;
     for (Device &device : devices::all()) {
         const auto above = devices::in_use(device) ? device.meter.above_soft_limit() : std::nullopt;
@@ -31,7 +31,7 @@ bool look(std::uint64_t now) {
 std::optional<std::uint64_t> poll() noexcept {
     if (!nvml::has_memory_limits()) return std::nullopt;
     const std::uint64_t now = now_ms();
-    if (now >= next_ms) next_ms = now + (look(now) ? kWithLimitMs : kWithoutLimitMs);
+    if (now >= next_ms) next_ms = now + (check(now) ? kWithLimitMs : kWithoutLimitMs);
     return next_ms - now;
 }
 

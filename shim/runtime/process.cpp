@@ -61,7 +61,7 @@ void trace_limits(const std::string &by) {
 void update_trace() {
     const auto in_use = snapshot();
     const Version &now = in_use->version;
-    trace::follow(now.policy.trace, command());
+    trace::apply(now.policy.trace, command());
     trace_limits(now.rule.empty() ? file_in_force() : file_in_force() + ", " + now.rule);
 }
 

@@ -113,7 +113,7 @@ Next sooner(Next a, Next b) noexcept {
 // after wake_up().
 Next do_periodic_work() noexcept {
     trace::log_error();
-    for (const Device &device : devices::all()) limits::tell_job(device);
+    for (const Device &device : devices::all()) limits::update_job(device);
     if (signals::program_has_set()) process::check_signal();
     const Next nap = nap::poll();
     // While the gate is closed, the worker must not call the driver: the call would wait until the gate opens.

@@ -125,7 +125,7 @@ control::Status now(const control::StatusRequest &asked) {
     out.nap = nap::status();
     out.releasing = release::is_running();
     out.refusals = reports::last_refusals();
-    out.releases = release::past();
+    out.releases = release::history();
     if (asked.detail) {
         out.bypasses = bypasses();
         out.returns_nothing = allocators::returning_nothing();

@@ -66,7 +66,7 @@ void Lines::add_line(Record record) {
     if (record.what == What::alloc && is_pools && record.pointer != 0)
         pool_blocks_.emplace(record.pointer, Block{record.ns, record.bytes, record.gpu, record.kind});
     append(text_, event, pid_);
-    if (!tells_of_kind(record.what)) return;
+    if (!has_total_of_kind(record.what)) return;
     Gpu &gpu = gpus_[static_cast<std::size_t>(record.gpu)];
     gpu.kinds[static_cast<std::size_t>(record.kind)] = record.of_kind;
     gpu.held = record.held;

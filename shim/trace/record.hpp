@@ -40,7 +40,7 @@ struct Record {
 };
 
 // True if events of this name carry the bytes held of their kind.
-constexpr bool tells_of_kind(control::trace::What what) noexcept {
+constexpr bool has_total_of_kind(control::trace::What what) noexcept {
     using control::trace::What;
     return what == What::alloc || what == What::free || what == What::books;
 }

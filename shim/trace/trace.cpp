@@ -94,7 +94,7 @@ bool try_put(Record record, const Device *device) noexcept {
         // Read after the place was taken, so that of two records the later one has the newer figures (ring.hpp).
         if (device) {
             record.gpu = static_cast<std::int16_t>(device->ordinal);
-            if (tells_of_kind(record.what)) record.of_kind = device->ledger.of(record.kind);
+            if (has_total_of_kind(record.what)) record.of_kind = device->ledger.of(record.kind);
             record.held = device->ledger.held();
         }
         place = record;
@@ -169,7 +169,7 @@ void detail::books(const Device &device, Kind kind, std::int64_t change) noexcep
     put(books_record(kind, change), &device);
 }
 
-bool detail::say_held(const Device &device, Kind kind) noexcept { return try_put(books_record(kind, 0), &device); }
+bool detail::record_held(const Device &device, Kind kind) noexcept { return try_put(books_record(kind, 0), &device); }
 
 void detail::allowance(const Device &device, Bytes bytes) noexcept {
     put(request(What::allowance, {}, 0, {{}, bytes}), &device);
@@ -257,7 +257,7 @@ std::string path_of(std::string file) {
 void record_all_held() noexcept {
     for (const Device &device : devices::all()) {
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
-            if (device.ledger.of(static_cast<Kind>(kind)) != 0) detail::say_held(device, static_cast<Kind>(kind));
+            if (device.ledger.of(static_cast<Kind>(kind)) != 0) detail::record_held(device, static_cast<Kind>(kind));
     }
 }
 
@@ -277,7 +277,7 @@ __attribute__((destructor)) void at_end() {
 
 }  // namespace
 
-void follow(const policy::TracePolicy &policy, const std::string &command) noexcept try {
+void apply(const policy::TracePolicy &policy, const std::string &command) noexcept try {
     const KeepErrno keep_errno;
     set_stacks(policy.stacks);
     const std::string asked = policy.file.value_or("");

@@ -27,7 +27,7 @@ void freed(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, 
 void freed_to_pool(std::uint64_t pointer) noexcept;
 void books(const Device &device, Kind kind, std::int64_t change) noexcept;
 // Records the bytes held of this kind, for the writer after events were dropped. False if the ring is full.
-bool say_held(const Device &device, Kind kind) noexcept;
+bool record_held(const Device &device, Kind kind) noexcept;
 void allowance(const Device &device, Bytes bytes) noexcept;
 }  // namespace detail
 
@@ -82,7 +82,7 @@ void back(Bytes bytes, std::uint64_t took_ms) noexcept;
 
 // Applies the policy's trace setting: begins a trace, ends it, or changes its file. Restarts a trace that an error
 // ended. One thread at a time.
-void follow(const policy::TracePolicy &policy, const std::string &command) noexcept;
+void apply(const policy::TracePolicy &policy, const std::string &command) noexcept;
 // Returns the trace's status; nullopt if the policy names no file.
 std::optional<control::TraceStatus> status();
 // Logs the error that stopped the trace, once. Not for curb-trace, which has no descriptor to log to.

@@ -52,7 +52,7 @@ void note_trouble(std::uint64_t number, const std::string &error, bool ended) {
 class Current {
   public:
     Current(File file, const Record &begin)
-        : file_(std::move(file)), number_(number_of(begin)), lines_(getpid(), begin.ns), said_(ring.dropped()) {
+        : file_(std::move(file)), number_(number_of(begin)), lines_(getpid(), begin.ns), dropped_seen_(ring.dropped()) {
         state().events.store(0, std::memory_order_relaxed);
         state().dropped.store(0, std::memory_order_relaxed);
     }
@@ -73,9 +73,9 @@ class Current {
     File file_;
     std::uint64_t number_;  // of State::begun
     Lines lines_;
-    std::uint64_t said_;      // value of ring.dropped() up to which drops are reported or belong to earlier traces
-    std::uint64_t lost_ = 0;  // events that could not be written and are not reported yet
-    std::uint64_t told_ = 0;  // missing events reported in the file
+    std::uint64_t dropped_seen_;  // value of ring.dropped() up to which drops are reported or belong to earlier traces
+    std::uint64_t lost_ = 0;      // events that could not be written and are not reported yet
+    std::uint64_t reported_ = 0;  // missing events reported in the file
     std::optional<Clock::time_point> retry_;  // set after a failed write: the time of the next attempt
     bool owes_books_ = false;                 // some figures in the file are out of date
     bool unwritten_ = false;                  // lines_.said() has figures that are not in the file
@@ -120,19 +120,19 @@ bool Current::finish_pass() {
     if (ended_) return false;
     if (!retry_ || Clock::now() >= *retry_) {
         lines_.add_counters();
-        const std::uint64_t dropped = ring.dropped(), missing = dropped - said_ + lost_;
+        const std::uint64_t dropped = ring.dropped(), missing = dropped - dropped_seen_ + lost_;
         if (missing != 0) lines_.add_dropped(detail::now_ns(), missing);
         write_out();
         if (missing != 0 && !retry_ && !ended_) {
-            told_ += missing;
-            said_ = dropped;
+            reported_ += missing;
+            dropped_seen_ = dropped;
             lost_ = 0;
             owes_books_ = true;
         }
     }
     const bool owed = owes_books_ && !ended_;
     if (owed) owes_books_ = !record_held();
-    state().dropped.store(told_ + ring.dropped() - said_ + lost_, std::memory_order_relaxed);
+    state().dropped.store(reported_ + ring.dropped() - dropped_seen_ + lost_, std::memory_order_relaxed);
     return owed;
 }
 
@@ -145,7 +145,7 @@ bool Current::record_held() noexcept {
         const bool stale = unwritten_ || device.ledger.held() != lines_.said_held(device.ordinal);
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
             if (stale || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(device.ordinal)[kind])
-                all = detail::say_held(device, static_cast<Kind>(kind)) && all;
+                all = detail::record_held(device, static_cast<Kind>(kind)) && all;
     }
     if (all) unwritten_ = false;
     return all;
