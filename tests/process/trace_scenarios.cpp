@@ -12,7 +12,7 @@ using namespace scenario;
 
 namespace {
 
-void record_held() { std::fprintf(stderr, "held %llu\n", static_cast<unsigned long long>(curb_sim_held(0))); }
+void print_held() { std::fprintf(stderr, "held %llu\n", static_cast<unsigned long long>(curb_sim_held(0))); }
 
 // Allocates and frees a block so often.
 void take_and_free(int times, std::uint64_t bytes) {
@@ -28,7 +28,7 @@ SCENARIO_NAMED(kept_blocks_are_reused) {
     MUST(cuMemFree_v2(block));
     kill(getpid(), SIGUSR1);
     EXPECT(within(std::chrono::seconds(5), [] { return curb_sim_held(0) == kContext; }));
-    record_held();
+    print_held();
 }
 
 SCENARIO_NAMED(frees_at_the_very_end) {
@@ -63,14 +63,14 @@ SCENARIO_NAMED(threads_trace_as_fast_as_they_can) {
 #else
     std::this_thread::sleep_for(std::chrono::seconds(1));
 #endif
-    record_held();
+    print_held();
 }
 
 SCENARIO_NAMED(a_thread_traces_as_fast_as_it_can) {
     start();
     take_and_free(4000, 2 * MiB);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // for the writer
-    record_held();
+    print_held();
 }
 
 extern "C" [[gnu::noinline, gnu::used, gnu::visibility("default")]] void scenario_allocates_here(std::uint64_t bytes,
@@ -86,7 +86,7 @@ SCENARIO_NAMED(two_functions_allocate) {
     for (int i = 0; i < times; ++i) allocate(64 * MiB, block);
     block = take(48 * MiB);
     allocate(MiB, block);
-    record_held();
+    print_held();
 }
 
 // Two threads free their last blocks at once, again and again; in between, memory of another kind comes and goes.
