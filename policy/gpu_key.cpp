@@ -24,7 +24,7 @@ std::optional<unsigned> hex(std::string_view digits, std::size_t width, unsigned
     return value && *value <= most ? value : std::nullopt;
 }
 
-// Cuts off and returns the text after the last `mark`; all of it if there is none.
+// Cuts off and returns the text after the last `mark`; the whole text if there is none.
 std::string_view cut_last(std::string_view &text, char mark) {
     const std::size_t at = text.rfind(mark);
     const std::string_view last = text.substr(at + 1);  // npos + 1 is 0
@@ -32,7 +32,7 @@ std::string_view cut_last(std::string_view &text, char mark) {
     return last;
 }
 
-// Normalizes [domain:]bus:device.function. Empty if the text is none.
+// Normalizes [domain:]bus:device.function. Returns an empty text if it is no PCI id.
 std::string pci_id(std::string_view text) {
     if (text.starts_with(':')) return {};
     const auto function = hex(cut_last(text, '.'), 1, 7);
@@ -57,14 +57,15 @@ std::string grouped(std::string_view digits) {
     return out;
 }
 
-// Returns the digits of a UUID or its prefix, wherever its dashes are. Empty if the text is none.
+// Returns the digits of a UUID or its prefix, wherever its dashes are. Empty if the text is not hexadecimal or too
+// long.
 std::string uuid_digits(std::string_view text) {
     std::string digits = lower_case(text);
     std::erase(digits, '-');
     return digits.size() > kUuidDigits || digits.find_first_not_of(kHex) != std::string::npos ? "" : digits;
 }
 
-// Makes a key of the text after "GPU-" or "MIG-".
+// Makes a key of the text after "GPU-" or "MIG-". Returns nullopt if that is no UUID or prefix of one.
 std::optional<GpuKey> uuid_key(GpuKey::Kind kind, std::string_view prefix, std::string_view text) {
     const std::string digits = uuid_digits(text);
     // "8f3a1b2c-" is a prefix of the same UUIDs as "8f3a1b2c".
@@ -72,7 +73,7 @@ std::optional<GpuKey> uuid_key(GpuKey::Kind kind, std::string_view prefix, std::
     return GpuKey{kind, 0, std::string(prefix) + grouped(digits)};
 }
 
-// Returns the error text for a bad key that begins as UUIDs do.
+// Returns the error text for a bad key that begins like a UUID.
 std::string uuid_fault(std::string_view key) {
     const std::string_view text = key.substr(kGpu.size());
     const std::string shown = quote(key, '"');
@@ -90,13 +91,13 @@ std::string uuid_fault(std::string_view key) {
 
 // ---- suggestions ----
 
-// Separators after a word like "cuda": "cuda-0".
+// Drops the separator after a word like "cuda": "cuda-0".
 std::string_view without_mark(std::string_view text) {
     if (!text.empty() && std::string_view(":-_=#").find(text.front()) != std::string_view::npos) text.remove_prefix(1);
     return text;
 }
 
-// "00" -> "0". Empty if it is no number, or larger than any device index.
+// Returns the number without leading zeros: "00" -> "0". Empty if it is no number, or larger than any device index.
 std::string_view device_number(std::string_view digits) {
     while (digits.size() > 1 && digits.front() == '0') digits.remove_prefix(1);
     return digits.size() <= 2 && whole_number(digits) ? digits : std::string_view();

@@ -11,7 +11,7 @@ constexpr const char *kVariables[] = {"NVIDIA_GPU_MEMORY_LIMIT",   "NVIDIA_GPU_M
                                       "GPU_MEMORY_LIMIT",          "CUDA_DEVICE_MEMORY_LIMIT",
                                       "CUDA_DEVICE_MEMORY_LIMIT_", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
 
-// "4096", "4g", "4096M", "4GiB". `unit`: of a number without one. nullopt if it is none of these.
+// Reads "4096", "4g", "4096M", "4GiB". `unit`: of a number without one. Returns nullopt if the text is no such size.
 std::optional<Bytes> bytes_of(std::string_view text, Bytes unit) {
     Bytes number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

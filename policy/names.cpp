@@ -43,7 +43,7 @@ std::string no_such(std::string_view what, std::string_view word, std::span<cons
     return message + "; write one of " + joined(candidates, ", ", [](std::string_view one) { return quote(one, '"'); });
 }
 
-// Returns the value, of `count`, with that name by `name_of`.
+// Returns the one of `count` values to which `name_of` gives this name.
 template <class Enum>
 Result<Enum, std::string> parse_named(std::string_view what, std::string_view name, std::size_t count,
                                       const char *(*name_of)(Enum) noexcept) {
@@ -70,7 +70,7 @@ Result<int, std::string> parse_real_time(std::string_view name) {
            quote(real_time_name(SIGRTMAX), '"');
 }
 
-// "SIGRTMAX-2", as shells list them.
+// Returns the error for "SIGRTMAX-2", as shells list signals, with the name that curb reads.
 std::string from_the_end(std::string_view name) {
     const std::string_view rest = name.substr(kFromTheEnd.size());
     int below = rest.empty() ? 0 : -1;

@@ -61,7 +61,7 @@ void lay_over(GpuPolicy &under, const GpuPolicy &over) {
 
 // ---- a ceiling ----
 
-// Sizes in bytes of one device, so that they can be compared.
+// Converts sizes to bytes of one device, so that they can be compared.
 template <class Value>
 Value on_device(const Value &value, Bytes /*total*/) {
     return value;
@@ -74,7 +74,7 @@ bool below(const Value &a, const Value &b) {
     return a < b;
 }
 
-// Returns the value in force of the user's and the ceiling's; if one is unset, the other.
+// Returns the value in force: the user's or the ceiling's, as `holds` says; if one is unset, the other.
 template <class Value>
 std::optional<Value> within(Holds holds, const std::optional<Value> &own, const std::optional<Value> &bound) {
     if (!own || !bound) return own ? own : bound;
@@ -109,7 +109,7 @@ std::string listed(const Gpus &gpus) {
     return " (" + joined(gpus, "; ", [](const GpuIdentity *gpu) { return describe(*gpu); }) + ")";
 }
 
-// True if a key is a prefix of several UUIDs. MIG instances of one GPU share its UUID: a key for it names them all.
+// True if a key is a prefix of several UUIDs. MIG instances of one GPU share its UUID, so that is one UUID.
 bool ambiguous(const GpuKey &key, const Gpus &named) {
     if (key.kind < GpuKey::Kind::gpu_uuid) return false;
     const auto uuid = key.kind == GpuKey::Kind::gpu_uuid ? &GpuIdentity::gpu_uuid : &GpuIdentity::mig_uuid;
@@ -149,7 +149,7 @@ Policy in_force(const Layer &own, const Layer &ceiling, Narrowing narrowed_to) {
 #define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) \
     if (auto said = within(Holds::holds, own.member, ceiling.member)) out.member = std::move(said);
 #include "policy/fields.def"
-    // Percentages cannot be compared with bytes before the device is known: terms_for() takes the lowest of both lists.
+    // Percentages cannot be compared with bytes before the device is known: terms_for() compares both caps.
     out.job.cap = own.job.cap ? own.job.cap : ceiling.job.cap;
     return out;
 }
@@ -173,8 +173,8 @@ GpuPolicy gpu_policy_for(std::span<const GpuRule> rules, const GpuIdentity &gpu)
 
 namespace {
 
-// Sets the cap, and the growth that a request for memory means, if nothing else caps the device. Returns the variable
-// of the cap; empty: none.
+// If nothing else caps the device: sets the cap that another system hands in, and growth that begins at its request for
+// memory. Returns the variable of the cap; empty: none.
 std::string lay_handed_in_under(GpuPolicy &own, const Policy &policy, const GpuIdentity &gpu) {
     if (own.cap || !policy.environment.value_or(true)) return {};
     const HandedInCap *lowest = nullptr;
@@ -183,7 +183,7 @@ std::string lay_handed_in_under(GpuPolicy &own, const Policy &policy, const GpuI
     if (lowest) own.cap = lowest->cap.size;
     const auto &request = policy.handed_in.request;
     if (request && !own.growth.start && (!own.cap || request->amount < own.cap->on(~Bytes{0}))) {
-        // Beyond the request the memory is on loan, so it is taken in steps.
+        // The other system promises only the request, so memory beyond it is taken in steps.
         own.growth.start = request;
         if (!own.growth.step && !own.growth.factor) own.growth.step = Size{Size::Unit::bytes, GiB};
     }
@@ -294,7 +294,7 @@ std::vector<Conflict> conflicts(std::span<const GpuRule> rules) {
         if (growth.start && !growth.step && !growth.factor)
             complain("growth/start",
                      R"(the allowance would never grow; add "step" or "factor", or write "cap" instead)");
-        // "*" may be meant for devices whose own keys set `start`, so it is not a fault of the others.
+        // "*" may be meant for devices whose own keys set `start`: then a step without start is no fault there.
         if (!growth.start && !(is_every && some_start)) {
             constexpr const char *kStart = R"(this has no effect without "start"; add where the allowance begins)";
             const GrowthPolicy &own = rule.policy.growth;

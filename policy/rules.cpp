@@ -7,8 +7,8 @@
 namespace curb::policy {
 namespace {
 
-// Matches `c` with the set "[…]" at `at`; `end` is set after its "]". Returns nullopt if the set has no "]": the
-// position of the pattern's last ']' tells without a search for each byte of the text.
+// Matches `c` with the set "[…]" at `at`; InSet::end is behind its "]". Returns nullopt if the set has no "]".
+// `last_close`: the position of the pattern's last ']'; it saves a search for each byte of the text.
 struct InSet {
     bool yes;
     std::size_t end;
@@ -31,7 +31,8 @@ std::optional<InSet> in_set(std::string_view pattern, std::size_t at, std::size_
     return InSet{found != negated, i + 1};
 }
 
-// Matches `c` with the pattern's element at `at`, which is not '*'. Returns its end, or nullopt if it does not match.
+// Matches `c` with the pattern's element at `at`, which is not '*'. Returns the element's end; nullopt if it does not
+// match.
 std::optional<std::size_t> one(std::string_view pattern, std::size_t at, std::size_t last_close, char c) noexcept {
     const auto after = [](bool matches, std::size_t end) { return matches ? std::optional(end) : std::nullopt; };
     switch (pattern[at]) {
@@ -54,8 +55,8 @@ std::string said(std::string_view what, std::string_view is, std::string_view pa
 
 }  // namespace
 
-// After a mismatch the match continues at the last '*', one byte further on. Earlier '*' need no second try, because a
-// later one matches all that they could. So the time is at most the product of both lengths.
+// After a mismatch the match continues at the last '*', which takes one byte more. Earlier '*' need no second try: the
+// last one can take every byte that they could. So the time is at most the product of both lengths.
 bool glob(std::string_view pattern, std::string_view text) noexcept {
     const std::size_t last_close = pattern.rfind(']');
     std::size_t at = 0, i = 0, star = std::string_view::npos, taken = 0;

@@ -141,7 +141,7 @@ std::string with_points(std::string_view text) {
     return out;
 }
 
-// Returns the size that a number without a unit probably means. GPUs have less than 512 GiB, and no cap is below a MiB.
+// Returns the size that a number without a unit probably means. No GPU has 512 GiB, and no cap is below a MiB.
 std::string with_unit(const Parts &parts) {
     std::string number(parts.whole);
     if (parts.point) number.append(".").append(parts.decimals);

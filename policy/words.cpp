@@ -8,7 +8,7 @@ namespace curb::policy {
 namespace {
 
 constexpr std::size_t kShown = 60;        // bytes of a text that a message shows
-constexpr std::size_t kLongestWord = 40;  // longer than any key of ours
+constexpr std::size_t kLongestWord = 40;  // longer than any key
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 

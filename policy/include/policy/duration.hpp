@@ -11,7 +11,7 @@ namespace curb::policy {
 
 using Duration = std::chrono::milliseconds;
 
-// A year. A longer duration is taken for a typing error.
+// A year. curb takes a longer duration for a typing error.
 inline constexpr Duration kLongest = std::chrono::hours(24 * 365);
 
 // Reads a whole number and a unit (ms, s, m, h, d), at most kLongest. The error names the fault and a correct value.

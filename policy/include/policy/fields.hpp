@@ -29,7 +29,7 @@ enum class FieldType : std::uint8_t {
     patterns,     // { "NAME": "glob" }
 };
 
-// Which value is in force if the ceiling and the user's policy both set one.
+// The value in force if the ceiling and the user's policy both set one.
 enum class Holds : std::uint8_t { own, lower, higher };
 
 struct Field {
@@ -41,7 +41,7 @@ struct Field {
     std::string_view doc;
 };
 
-// In the order of the table.
+// Returns all fields, in the order of the table.
 std::span<const Field> fields() noexcept;
 
 // A field that a layer sets, with its value as JSON text.
@@ -50,7 +50,8 @@ struct Setting {
     std::string value;
     const Field *field;
 };
-// Returns all fields that the layer sets: devices in its order, then the others; each in the order of the table.
+// Returns all fields that the layer sets: first those of its devices, in its order, then the others. Within each group
+// the order is that of the table.
 std::vector<Setting> settings(const Layer &layer);
 
 // Returns a line for each field that differs: `/gpu/*/cap: "8GiB" -> "4GiB"`, `/release/idle: not set -> "10m"`.

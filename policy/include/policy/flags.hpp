@@ -1,4 +1,4 @@
-// What variables say without a file: CURB_CAP, and the settings of flags.def. Thread-safe. May throw std::bad_alloc.
+// Settings by variables, without a file: CURB_CAP, and those of flags.def. Thread-safe. May throw std::bad_alloc.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,12 @@
 
 namespace curb::policy {
 
-// Reads CURB_CAP: "8GiB", "25%,6GiB", "cuda:1=4GiB,8GiB". Of the caps that name a device the lowest is in force, which
-// depends on the device: the result keeps the lowest of each key and unit, in the order of the text.
+// Reads CURB_CAP: "8GiB", "25%,6GiB", "cuda:1=4GiB,8GiB". The lowest cap that names a device is in force, which depends
+// on the device's size. So the result keeps the lowest cap of each key and unit, in the order of the text.
 Result<std::vector<CapFor>, std::string> parse_caps(std::string_view text);
 // Writes them as parse_caps reads them.
 std::string format(const std::vector<CapFor> &caps);
-// Returns the lowest cap of those that name the device. nullopt if none does.
+// Returns the lowest cap that names the device. nullopt if none does.
 std::optional<Bytes> lowest_on(const std::vector<CapFor> &caps, const GpuIdentity &gpu, Bytes device_total);
 
 enum class Flag : std::uint8_t {
@@ -44,7 +44,7 @@ struct Flags {
     Layer job;      // `gpu` is empty
     friend bool operator==(const Flags &, const Flags &) = default;
 };
-// Reads the text of one flag into `into`. Returns the fault and a correct value. nullopt if there is none.
+// Reads the text of one flag into `into`. Returns the error and a correct value; nullopt on success.
 std::optional<std::string> read_flag(Flag flag, std::string_view text, Flags &into);
 
 void lay_over(Layer &under, const Flags &over);

@@ -1,5 +1,4 @@
-// The keys of the policy's "gpu" object, and the names of a device that they are compared with.
-// Thread-safe. May throw std::bad_alloc.
+// The keys of the policy's "gpu" object, and the device names that they match. Thread-safe. May throw std::bad_alloc.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +32,8 @@ Result<GpuKey, std::string> parse_gpu_key(std::string_view key);
 // Writes the key as parse_gpu_key reads it.
 std::string gpu_key_text(const GpuKey &key);
 
-// All names of a device of this process, as the driver and NVML spell them; empty: unknown. A MIG instance has its own
-// UUID; its index, PCI id and "GPU-" UUID are those of its GPU.
+// All names of a device of this process, as the driver and NVML spell them; empty: unknown. A MIG instance has a UUID
+// of its own, and the index, PCI id and "GPU-" UUID of its GPU.
 struct GpuIdentity {
     int ordinal = 0;
     std::optional<int> nvml_index;

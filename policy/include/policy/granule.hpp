@@ -5,7 +5,7 @@
 
 namespace curb::policy {
 
-// Plain memory. Blocks of up to kLargestShared share granules; larger ones do not.
+// Plain memory. Blocks of up to kLargestShared share granules; larger blocks have granules of their own.
 inline constexpr Bytes kGranule = 2 * MiB;
 inline constexpr Bytes kLargestShared = 1 * MiB;
 // Memory pools.

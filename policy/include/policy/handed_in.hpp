@@ -1,5 +1,5 @@
-// Limits that other systems hand to a process by variables: container runtimes, Kubernetes plug-ins, MPS. Pure.
-// Thread-safe. May throw std::bad_alloc.
+// Limits that other systems (container runtimes, Kubernetes plug-ins, MPS) set by variables. Pure. Thread-safe. May
+// throw std::bad_alloc.
 #pragma once
 
 #include <optional>
@@ -13,17 +13,17 @@
 
 namespace curb::policy {
 
-// The variables. A name that ends in "_" has one for each device: CUDA_DEVICE_MEMORY_LIMIT_0.
+// Returns the variables. A name that ends in "_" stands for one variable per device: CUDA_DEVICE_MEMORY_LIMIT_0.
 std::span<const char *const> handed_in_names() noexcept;
 
-// Reads the variable `name` into `into`. Returns what is wrong with its text. nullopt if nothing is.
+// Reads the variable `name` into `into`. Returns the error; nullopt on success.
 //
 //   NVIDIA_GPU_MEMORY_LIMIT, NVIDIA_GPU_MEMORY_REQUEST   MiB (NVIDIA's container toolkit, GPU Operator)
 //   GPU_MEMORY_LIMIT                                     bytes (KAI scheduler)
 //   CUDA_DEVICE_MEMORY_LIMIT, CUDA_DEVICE_MEMORY_LIMIT_N 4g, 4096m, 4194304k, or bytes (HAMi)
 //   CUDA_MPS_PINNED_DEVICE_MEM_LIMIT                     0=4G,1=4096M (MPS)
 //
-// A number of bytes below 1,048,576 counts as MiB, since no GPU has a limit so low and some systems write MiB there.
+// A number of bytes below 1,048,576 counts as MiB: some systems write MiB there, and no limit is below a MiB.
 std::optional<std::string> read_handed_in(const std::string &name, std::string_view text, HandedIn &into);
 
 }  // namespace curb::policy

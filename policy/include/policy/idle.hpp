@@ -1,5 +1,5 @@
-// Decides when an idle process releases memory by itself: once in each idle period. Pure: callers pass the time and the
-// last use of the GPU.
+// Decides when an idle process releases memory: once in each idle period. Pure: callers pass the time and the last use
+// of the GPU.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class IdlePeriod {
     // A release was requested: none is due until the process uses the GPU again.
     constexpr void served() noexcept { served_ = true; }
 
-    // Returns the pause between two polls of the GPU's use: short enough to notice the end of a period in time.
+    // Returns the pause between two polls of the GPU's use, short enough to notice the end of a period in time.
     static constexpr std::uint64_t poll_interval_ms(Duration idle) noexcept {
         constexpr std::uint64_t kLeast = 10, kMost = 5000;
         return std::clamp(static_cast<std::uint64_t>(idle.count()) / 8, kLeast, kMost);

@@ -11,8 +11,8 @@
 
 namespace curb::policy {
 
-// `contexts` and `stack` are the driver's memory for a context and for the local memory of its threads, charged by
-// earlier measurements. `overhead` is not charged: it is NVML's figure for the process minus the charges.
+// `contexts`: the driver's memory for contexts. `stack`: local memory of their threads. Both are charged by earlier
+// measurements. `overhead` is not charged: it is NVML's figure for the process minus the charges.
 enum class Kind : std::uint8_t {
 #define CURB_KIND(name, text) name,
 #include "policy/kinds.def"
@@ -21,7 +21,7 @@ inline constexpr std::size_t kKinds = 0
 #define CURB_KIND(name, text) +1
 #include "policy/kinds.def"
     ;
-// Bytes of each kind, in their order.
+// Bytes of each kind, indexed by Kind.
 using ByKind = std::array<Bytes, kKinds>;
 
 // Returns the name in traces and JSON answers: "plain".

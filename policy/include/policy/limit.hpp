@@ -19,7 +19,7 @@ inline constexpr std::size_t kLimits = 0
 #include "policy/limits.def"
     ;
 
-// Returns the limit that refused a request of `bytes`; `device` if it was none of the policy's.
+// Returns the limit that refused a request of `bytes`; `device` if no limit of the policy did.
 constexpr Limit limit_hit(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     if (terms.refuse_everything) return Limit::policy;
     if (terms.cap && !fits(terms, *terms.cap, held, bytes)) return terms.by_job ? Limit::job : Limit::cap;

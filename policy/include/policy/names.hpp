@@ -10,7 +10,7 @@
 
 namespace curb::policy {
 
-// Reads "SIGUSR1", "SIGRTMIN+3" or "none" (0): the signals that may request a release.
+// Reads the name of a signal that may request a release: "SIGUSR1", "SIGRTMIN+3" or "none" (0).
 Result<int, std::string> parse_signal(std::string_view name);
 // Returns "SIGUSR1", "SIGRTMIN+3" or "none"; "signal 9" for other numbers.
 std::string signal_name(int signal);

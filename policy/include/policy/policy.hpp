@@ -83,7 +83,7 @@ struct SuspendPolicy {
     friend bool operator==(const SuspendPolicy &, const SuspendPolicy &) = default;
 };
 
-// The processes that a job's cap is for, the widest job last: where a ceiling and the user differ, the wider holds.
+// The processes of a job, the widest kind of job last. If the ceiling and the user differ, the wider one is in force.
 enum class JobOf : std::uint8_t { tree, cgroup, slurm, user };
 
 struct JobPolicy {
@@ -128,7 +128,7 @@ struct Layer {
     friend bool operator==(const Layer &, const Layer &) = default;
 };
 
-// A cap from outside the files, over every device unless `key` says which.
+// A cap from outside the files, for the devices that `key` names.
 struct CapFor {
     CapFor(Size cap, GpuKey of = {}) : size(cap), key(std::move(of)) {}
     Size size;
@@ -148,7 +148,7 @@ struct HandedIn {
     friend bool operator==(const HandedIn &, const HandedIn &) = default;
 };
 
-// The caps from outside the files. Of each list the lowest that names a device holds.
+// The caps from outside the files. In each list the lowest cap that names a device is in force.
 struct Narrowing {
     std::vector<CapFor> cap;  // CURB_CAP
     std::vector<CapFor> job;  // CURB_JOB_CAP
@@ -158,26 +158,26 @@ struct Narrowing {
 // The policy in force in one process. Every field with a default has a value, except in `gpu`: terms_for() fills those.
 struct Policy : Layer {
     Policy();                         // no caps
-    std::vector<GpuRule> ceiling;     // what the machine's ceiling says of devices
-    std::vector<CapFor> narrowed_to;  // CURB_CAP: the lowest that names a device holds
-    std::vector<CapFor> job_caps;     // job.cap and CURB_JOB_CAP: the lowest that names a device holds
+    std::vector<GpuRule> ceiling;     // the device rules of the machine's ceiling
+    std::vector<CapFor> narrowed_to;  // CURB_CAP; as in Narrowing
+    std::vector<CapFor> job_caps;     // job.cap and CURB_JOB_CAP; as in Narrowing
     std::optional<Size> job_ceiling;  // job.cap of the machine's ceiling
-    HandedIn handed_in;               // for devices that nothing else of the user's caps
+    HandedIn handed_in;               // in force on devices that the user does not cap in another way
     friend bool operator==(const Policy &, const Policy &) = default;
 };
 
 // The functions below are pure and thread-safe; they may throw std::bad_alloc.
 
-// Lays what `over` says over `under`: field by field, of devices by key, of environments by name. A step replaces a
-// factor and the other way round.
+// Overrides each field of `under` that `over` sets. Merges devices by key and environments by name. A growth step
+// replaces a factor, and a factor a step.
 void lay_over(Layer &under, const Layer &over);
 
 // Returns the policy in force: `own` limited by `ceiling`, field by field as fields.def says. A field that `own` does
 // not set has the ceiling's value.
 Policy in_force(const Layer &own, const Layer &ceiling, Narrowing narrowed_to);
 
-// Returns pointers to the rules that name a device, the most specific key last ("*" before "cuda:0", a shorter prefix
-// of a UUID before a longer one; equal keys in the order of `rules`).
+// Returns pointers to the rules that name a device, the most specific key last: "*" before "cuda:0", a shorter prefix
+// of a UUID before a longer one, equal keys in the order of `rules`.
 std::vector<const GpuRule *> rules_naming(std::span<const GpuRule> rules, const GpuIdentity &gpu);
 
 // Merges the rules that name a device, in that order.
@@ -198,21 +198,21 @@ struct GpuTerms {
     Cache cache{};
     Report report = Report::cap;
     bool ceiling = false;      // the cap comes from the machine's ceiling, because the process's own is higher or unset
-    bool job_ceiling = false;  // the same of the job's cap
-    std::string handed_in{};   // the variable of another system that the cap comes from; empty: it does not
+    bool job_ceiling = false;  // the job's cap comes from the machine's ceiling, for the same reasons
+    std::string handed_in{};   // the cap comes from this variable of another system; empty: it does not
     friend bool operator==(const GpuTerms &, const GpuTerms &) = default;
 };
-// `live_cap` replaces the cap of the policy file and CURB_CAP, `live_job_cap` that of the job; the ceiling still limits
-// them.
+// Returns the limits of a device. `live_cap` replaces the cap of the policy file and CURB_CAP, `live_job_cap` replaces
+// job.cap and CURB_JOB_CAP; the ceiling still limits both.
 GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total,
                    std::optional<Size> live_cap = std::nullopt, std::optional<Bytes> live_job_cap = std::nullopt);
 
 // The rules of a policy, checked against all devices of a process.
 struct Matched {
     std::vector<GpuRule> rules;          // that can be applied
-    std::vector<std::string> ambiguous;  // why each other one cannot: its prefix of a UUID names several GPUs
-    std::vector<std::string> unmatched;  // for each rule that names no device, a list of the devices. Not an error:
-                                         // one file may serve processes that see different devices
+    std::vector<std::string> ambiguous;  // a message for each rule whose prefix of a UUID names several GPUs
+    std::vector<std::string> unmatched;  // a message for each rule that names no device. Not an error: one file may
+                                         // serve processes that see different devices
 };
 Matched match(std::span<const GpuRule> rules, std::span<const GpuIdentity> gpus);
 
@@ -225,10 +225,10 @@ bool needs_nvml_index(const Policy &policy);
 // Two fields that contradict each other.
 struct Conflict {
     GpuKey key;
-    std::string field;    // "growth/start"; the one to point at
+    std::string field;    // the field to point at: "growth/start"
     std::string message;  // the fault and a correct value
 };
-// Returns the conflicts of these rules, each merged with those for "*".
+// Returns the conflicts within each rule, merged with the rules for "*".
 std::vector<Conflict> conflicts(std::span<const GpuRule> rules);
 
 }  // namespace curb::policy

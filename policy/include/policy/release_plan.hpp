@@ -1,8 +1,9 @@
-// Chooses the next step of a release, and ends it when enough was freed. Pure: callers pass what each step freed.
+// Chooses the next step of a release, and ends it when enough was freed. Pure: callers pass the bytes that each step
+// freed.
 //
 // One plan runs at a time. A request that arrives meanwhile joins it: later steps count for it too, and the steps that
-// it missed run again at the end. So every step runs after the request, and finds memory that the program freed before
-// it.
+// it missed run again at the end. So for each request every step runs after it, and finds the memory that the program
+// freed before it.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +26,14 @@ class ReleasePlan {
     // `steps`: those of the policy, in order.
     explicit ReleasePlan(std::vector<Step> steps) : steps_(std::move(steps)) {}
 
-    // True until the first request is served. Later requests wait for the next plan, so that a plan ends although
+    // True until the first request is served. Later requests wait for the next plan, so that a plan ends even if
     // requests keep coming.
     [[nodiscard]] bool open() const noexcept { return joined_.empty() || !served(joined_.front()); }
     void join(const ReleaseRequest &request);
 
     // Returns the step to begin now. nullopt if every request is served.
     std::optional<Step> begin();
-    // Ends that step, which freed `freed` bytes; negative if the program took more meanwhile.
+    // Ends that step. `freed`: the bytes that it freed; negative if the program took more meanwhile.
     void ended(std::int64_t freed);
 
   private:

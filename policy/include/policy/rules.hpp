@@ -11,9 +11,8 @@
 
 namespace curb::policy {
 
-// True if `pattern` matches the whole `text`. '*' matches any bytes, also none and '/'; '?' one byte; "[a-z]" one of a
-// set,
-// "[!a-z]" one outside it; "\*" itself. A '[' without its ']' matches itself.
+// True if `pattern` matches the whole `text`. '*' matches any bytes, also none and '/'; '?' matches one byte; "[a-z]"
+// one byte of a set; "[!a-z]" one byte outside it; "\*" a '*'. A '[' without a ']' matches itself.
 bool glob(std::string_view pattern, std::string_view text) noexcept;
 
 struct Match {
@@ -53,10 +52,10 @@ const Rule *first_match(const File &file, const Subject &subject);
 // Returns `rule 2 "bert"`; the number counts from 1.
 std::string rule_name(const File &file, const Rule &rule);
 
-// True if a rule matches by user, whose name must then be looked up.
+// True if a rule matches by user: then the caller must look up the user's name.
 bool asks_for_user(const File &file);
 
-// Returns the base merged with `rule`; null: no rule.
+// Returns the base with `rule` laid over it; null: no rule.
 Layer with_rule(const File &file, const Rule *rule);
 
 }  // namespace curb::policy

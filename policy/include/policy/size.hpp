@@ -16,7 +16,7 @@ inline constexpr Bytes KiB = Bytes{1} << 10;
 inline constexpr Bytes MiB = Bytes{1} << 20;
 inline constexpr Bytes GiB = Bytes{1} << 30;
 
-// Adds two changes. Saturates instead of overflowing.
+// Adds. Saturates instead of overflowing.
 constexpr std::int64_t plus(std::int64_t a, std::int64_t b) noexcept {
     std::int64_t out = 0;
     return __builtin_add_overflow(a, b, &out) ? (a < 0 ? INT64_MIN : INT64_MAX) : out;

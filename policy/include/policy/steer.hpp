@@ -31,8 +31,8 @@ std::span<const Preset> presets() noexcept;
 // True if the policy caps a device, by its own rules, the ceiling's or CURB_CAP. Pure.
 bool has_cap(const Policy &policy) noexcept;
 
-// Returns the variables to set: those of the policy, then those of steer.def, without those that `environment` has
-// (it returns null for an unset one). Pure; may throw std::bad_alloc.
+// Returns the variables to set: those of the policy, then those of steer.def. Leaves out variables that are set in
+// `environment`, which returns null for an unset one. Pure; may throw std::bad_alloc.
 std::vector<std::pair<std::string, std::string>> variables_to_set(
     const Policy &policy, const std::function<const char *(const char *)> &environment);
 

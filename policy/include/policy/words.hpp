@@ -1,5 +1,5 @@
-// Text of users: reading it, showing it in messages, and suggesting corrections. Functions that return strings may
-// throw std::bad_alloc.
+// Reads text that users write, shows it in messages, and suggests corrections. Functions that return strings may throw
+// std::bad_alloc.
 #pragma once
 
 #include <charconv>
@@ -15,7 +15,7 @@ namespace curb::policy {
 
 constexpr bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 
-// Reads the whole text as a number. Returns nullopt if it is none, or does not fit `Number`.
+// Reads the whole text as a number. Returns nullopt if it is no number, or does not fit `Number`.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text, int base = 10) noexcept {
     Number out{};
@@ -23,7 +23,7 @@ std::optional<Number> parse_number(std::string_view text, int base = 10) noexcep
     const auto [stop, error] = std::from_chars(text.data(), end, out, base);
     return error == std::errc() && stop == end ? std::optional(out) : std::nullopt;
 }
-// Reads a decimal number without sign, blanks or leading zeros.
+// Reads a decimal number without sign, blanks or leading zeros. Returns nullopt if it is no such number.
 template <class Number = int>
 std::optional<Number> whole_number(std::string_view text) noexcept {
     if (text.starts_with('-') || (text.size() > 1 && text.front() == '0')) return std::nullopt;
@@ -47,7 +47,7 @@ std::string joined(const Items &items, std::string_view separator, Text text = {
 
 // Converts ASCII letters; other bytes stay as they are.
 std::string lower_case(std::string_view text);
-// Ignores case.
+// True if `word` begins with `beginning`, ignoring case.
 bool begins_with(std::string_view word, std::string_view beginning);
 
 // Returns `text` on one line: control characters become \xNN.
@@ -59,9 +59,9 @@ std::string valid_utf8(std::string_view text);
 // Makes `text` safe to print on a terminal: one line of well-formed UTF-8, with U+FFFD for control characters,
 // Unicode's direction marks and malformed bytes.
 std::string plain(std::string_view text);
-// As one_line(), shortened if it is long.
+// The same as one_line(), shortened if it is long.
 std::string brief(std::string_view text);
-// As brief(), between quotation marks.
+// The same as brief(), between quotation marks.
 std::string quote(std::string_view text, char mark = '\'');
 
 // Returns the candidate that `word` probably means: equal except for case, a prefix of it, or at most two edits away
