@@ -98,7 +98,7 @@ Target inspect(int pid) {
     target.name = name_of(pid);
     std::error_code error;
     target.executable = fs::read_symlink(control::proc_path(pid, "exe"), error).string();
-    // Another user's environ opens, but reading it fails; its exe cannot be resolved either.
+    // Another user's environ opens without an error, but cannot be read. Its exe cannot be resolved: check that.
     const auto environment = whole(control::proc_path(pid, "environ"));
     if (environment && !error) target.environment = variables_in(*environment);
     const std::string maps = control::proc_text(pid, "maps");
