@@ -103,8 +103,8 @@ class Run {
     // Limits absent_ and given_back_ to what is possible after an event: memory that the recorded run itself gave back
     // cannot be given back again.
     void settle(policy::Kind kind) noexcept {
-        // No more of a kind can be absent than was recorded. (Memory of graphs has no address, so its free is not
-        // seen.)
+        // No more of a kind can be absent than was recorded. (Graph memory has no address: its free ends its absence
+        // here.)
         const std::int64_t too_much = absent_of(kind) - static_cast<std::int64_t>(of_kind(kind));
         if (too_much > 0) add_absent(kind, -too_much);
         if (given_back_ == 0) return;
