@@ -72,8 +72,7 @@ Without `curb run`: LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json COMMAND)
 };
 
 // Opens /dev/null for each closed standard descriptor, so that reading or writing it fails. Else a socket or a file of
-// the driver would get the number, and curb would print its answer there. `curb run` starts its program with the
-// descriptors closed.
+// the driver would get the number, and curb's output. The program of `curb run` finds the descriptors closed.
 void reserve_standard_descriptors() {
     for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
         if (::fcntl(standard, F_GETFD) >= 0) continue;

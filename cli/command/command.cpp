@@ -256,8 +256,7 @@ class Commands {
         return out;
     }
 
-    // Returns the error for a value of two words, such as "--cap 8 GiB". Empty if there is none. The unit may be the
-    // first word of the rest.
+    // Returns the error for a value of two words: "--cap 8 GiB". Empty if there is none. The unit may begin the rest.
     static std::string two_words(const Split &parts) {
         Words words = parts.ours;
         if (!parts.rest.empty()) words.push_back(parts.rest.front());

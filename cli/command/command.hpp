@@ -34,9 +34,8 @@ enum class Rest {
     at_first_word,  // there, or at the first word that is neither an option nor its value
 };
 
-// Declares the options and arguments of a command. Each call declares one and names the variable that receives its
-// value. `line`: its text in the help. `shape`: the name of its value there, which completion reads: PID, FILE, TRACE,
-// KEY, NAME.
+// Declares the options and arguments of a command, and the variables that receive their values. `shape`: the name of
+// the value in the help, which completion reads: PID, FILE, TRACE, KEY, NAME.
 class Options {
   public:
     explicit Options(CLI::App &command) : command_(command) {}
@@ -60,7 +59,6 @@ class Options {
     void pid_options(const char *name, std::vector<int> &to, const char *line);
     // All words that are not options.
     void words(const char *name, std::vector<std::string> &to, const char *line);
-    // The program's command line.
     void rest(std::vector<std::string> &to, Rest where);
 
   private:

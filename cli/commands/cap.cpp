@@ -77,8 +77,7 @@ std::string text_of(const std::string &whose, const control::CapChange &gpu, con
     return out + "\n";
 }
 
-// Splits the words into PIDs and the size, which is the last word. With --reset all are PIDs. Returns the error. Empty
-// on success.
+// Splits the words into PIDs and the size, the last word. With --reset all are PIDs. Returns the error; empty: none.
 std::string take_apart(CapOptions &options) {
     std::vector<std::string> words = options.words;
     if (!options.reset && !words.empty() && (words.size() > 1 || options.selection.is_described() || options.job)) {

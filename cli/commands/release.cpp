@@ -113,8 +113,7 @@ std::string answer_json(const Asked &process) {
                          {"returns_nothing", json::list(report.returns_nothing, json::text)}});
 }
 
-// Asks one process and waits for its release to end; with `all` at most kAllPatience, so that one process cannot block
-// the command for ever.
+// Waits for the release to end; with `all` at most kAllPatience, so that one process cannot block the command for ever.
 Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
     // A suspended process holds next to nothing, and its threads wait in the driver until it is resumed.
     if (const Target target = inspect(pid); target.process.start != 0 && control::suspended::read(target.process))

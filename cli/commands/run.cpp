@@ -54,9 +54,8 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 // Returns the absolute path: the program may leave the present directory before it opens the file.
 std::string absolute(const std::string &path) { return path.empty() ? path : fs::absolute(path).native(); }
 
-// Returns the value of `name` (CURB_CAP, CURB_JOB_CAP) for the program: the present value, which an outer curb run may
-// have set, and each cap of `option`. For each device the lowest is in force. Warns of caps without effect, unless
-// `quiet`. Precondition: each cap is valid.
+// Returns `name` (CURB_CAP, CURB_JOB_CAP) for the program: its present value, which an outer curb run may have set, and
+// each cap of `option`. Warns of caps without effect: the lowest is in force. Precondition: each cap is valid.
 std::string cap_with(const char *option, const std::vector<std::string> &caps, const char *name, bool quiet) {
     const std::string outer = variable(name);
     if (caps.empty() || (!outer.empty() && !policy::parse_caps(outer))) return outer;

@@ -37,8 +37,7 @@ using namespace std::chrono_literals;
 constexpr auto kDriverPatience = 30s;    // cuInit with eight GPUs without persistence mode takes half of it
 constexpr auto kProcessesPatience = 2s;  // for processes under curb to answer
 
-// Returns the version in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  …": the first word of digits and
-// points. Empty if there is none.
+// Returns the first word that is a version: "580.159.04" in "NVRM version: … Kernel Module  580.159.04  …".
 std::string kernel_version() {
     std::ifstream file("/proc/driver/nvidia/version");
     for (std::string word; file >> word;) {

@@ -25,16 +25,14 @@ bool same_architecture(const Elf &a, const Elf &b);
 // Returns "x86-64", "aarch64", "32-bit x86", …; for others the number of the machine.
 std::string architecture_of(const Elf &elf);
 
-// Returns the path of libcurb.so: CURB_LIBRARY, else the one installed with this command. The error has the paths and
-// the remedy.
+// Returns CURB_LIBRARY, else the libcurb.so installed with this command. The error has the paths and the remedy.
 policy::Result<std::filesystem::path, std::string> find_library();
 // Returns the libcurb.so that the `curb` in prefix/bin uses, unless CURB_LIBRARY names another.
 policy::Result<std::filesystem::path, std::string> find_library_under(const std::filesystem::path &prefix);
 // Returns the folder of the simulated driver.
 policy::Result<std::filesystem::path, std::string> find_sim();
 
-// Returns why the variable `list` cannot name the path: the path contains one of the list's separators. nullopt if it
-// can.
+// Returns why the variable `list` cannot name the path: the path contains a separator. nullopt if it can.
 inline constexpr std::string_view kPreloadSeparators = " :$";
 inline constexpr std::string_view kLibraryPathSeparators = ":;$";
 std::optional<std::string> not_carried(const std::filesystem::path &path, const char *list,

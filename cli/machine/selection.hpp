@@ -1,5 +1,4 @@
-// Selects the processes that a command acts on: PIDs, or a description of them. release, cap, suspend, resume and ps
-// use it.
+// Selects processes by PIDs or by a description, for release, cap, suspend, resume and ps.
 #pragma once
 
 #include <string>
@@ -41,8 +40,8 @@ std::string fault_of(const Selection &selection);
 // messages.
 policy::Result<std::vector<int>, std::string> found(const Selection &selection, const std::string &command);
 
-// Returns the process itself if it can be asked. Else, such as for a shell or launcher, returns the processes under
-// curb that it started, and names them by complain(). Returns the process itself if there are none.
+// Returns the processes under curb that a shell or launcher started, and prints them on stderr. Returns the process
+// itself if it can be asked, or if it started none.
 std::vector<int> programs_of(int pid);
 
 }  // namespace curb::cli

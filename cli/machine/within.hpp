@@ -20,8 +20,7 @@ inline std::atomic<bool> &a_call_hangs() {
     return hangs;
 }
 
-// Runs `call` on a thread of its own and returns its result. Returns nullopt if it did not return within `time`; the
-// thread then goes on.
+// Runs `call` on a thread and returns its result. Returns nullopt if it takes longer than `time`; the thread goes on.
 template <class Call>
 auto within(std::chrono::milliseconds time, Call call) -> std::optional<decltype(call())> {
     struct Shared {

@@ -1,5 +1,4 @@
-// The common parts of `curb suspend` and `curb resume`: both move one process after the other, and both may end
-// half-way.
+// Common to `curb suspend` and `curb resume`: both move one process after the other, and both may end half-way.
 #pragma once
 
 #include <functional>

@@ -125,14 +125,13 @@ class Resuming : Moving {
             if (!only_room_is_lacking(facts) || progress.so_far() >= patience_)
                 return ended(kRefused, "suspended", refusal->text());
             if (options_.nap && !std::exchange(waits, true)) print("waits\n");
-            static_cast<void>(its_turn(facts));  // joins the order
+            static_cast<void>(its_turn(facts));  // enters the queue
             progress.refresh();
             std::this_thread::sleep_for(kNextPoll);
         }
     }
 
-    // True unless another process came first and waits for one of the same GPUs. The first call joins the order of
-    // those that wait, until the process is back.
+    // True unless another process came first and waits for one of the same GPUs. The first call enters the queue.
     bool its_turn(const ResumeFacts &facts) {
         if (turns_.empty())
             for (const Need &need : *facts.needs) turns_.emplace_back(control::places(), need.uuid, need.bytes);
@@ -226,8 +225,7 @@ int bring_back_when_asked(int pid) {
         options.nap = true;
         const int status = Resuming(options, pid, nullptr).run();
         if (is_told || status == 0) return status;  // the process sees the end, and starts another helper
-        std::this_thread::sleep_for(
-            std::chrono::milliseconds(100));  // the process has closed the pipe: it is about to end
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // its pipe is closed: the process is about to end
     }
 }
 

@@ -43,8 +43,7 @@ template <class Each, class Make>
 std::string list(const Each &each, Make make) {
     return "[" + policy::joined(each, ",", make) + "]";
 }
-// Returns an object with a member for each value of an enumeration: {"plain":0,"pools":2}. The enumeration indexes
-// `values`.
+// Returns {"plain":0,"pools":2} of an array indexed by an enumeration.
 template <class Enum, class Array, class Name>
 std::string object_of(const Array &values, Name name) {
     Members out;

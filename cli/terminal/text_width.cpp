@@ -11,8 +11,7 @@ struct Range {
     char32_t first, last;
 };
 
-// Characters of no and of two columns: Unicode 15's classes Mn, Me and Cf, and East_Asian_Width W and F, reduced to the
-// ranges that occur in names.
+// Source: Unicode 15's classes Mn, Me, Cf and East_Asian_Width W, F, reduced to ranges that occur in names.
 constexpr Range kNone[] = {{0x0300, 0x036F}, {0x0483, 0x0489}, {0x0591, 0x05BD},  {0x0610, 0x061A}, {0x064B, 0x065F},
                            {0x06D6, 0x06DC}, {0x0900, 0x0902}, {0x093C, 0x093C},  {0x0941, 0x0948}, {0x094D, 0x094D},
                            {0x0E31, 0x0E31}, {0x0E34, 0x0E3A}, {0x0E47, 0x0E4E},  {0x1AB0, 0x1AFF}, {0x1DC0, 0x1DFF},

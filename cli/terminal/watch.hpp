@@ -15,9 +15,8 @@ struct Frame {
     bool last = false;  // ends the watch
 };
 
-// Redraws the frame in place if the terminal can, and restores the screen at the end. Else prints one answer after the
-// other, with a blank line between. Prints `divider` before each. Returns the exit status: 0 after Ctrl-C, else that of
-// the last frame.
+// Redraws in place if the terminal can, and restores the screen; else prints one frame after the other, with a blank
+// line between. Each begins with `divider`. Returns the exit status: 0 after Ctrl-C, else that of the last frame.
 int watch(std::chrono::milliseconds every, const std::function<std::string()> &divider,
           const std::function<Frame(const Screen &)> &frame);
 

@@ -180,8 +180,7 @@ class Top {
         state_.message = prompt_ + typed_;
     }
 
-    // Asks, then runs the command on the process that was selected when the key was pressed: the rows may move
-    // meanwhile.
+    // Keeps the pid that was selected when the key was pressed: the rows may move before the answer.
     void confirm(const std::string &what, const std::string &command) {
         const ViewProcess *process = selected();
         if (!process) return;

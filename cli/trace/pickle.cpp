@@ -15,8 +15,7 @@ constexpr std::size_t kMostMembers = 64;
 
 }  // namespace
 
-// The format's virtual machine: a stack of values, marks on it, and a memo. Source of the opcodes: Python's
-// pickletools.
+// The format's virtual machine: a stack of values, marks on it, and a memo. Source: Python's pickletools.
 class Unpickler {
   public:
     explicit Unpickler(std::string_view bytes) : bytes_(bytes), rest_(bytes) {}

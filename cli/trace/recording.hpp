@@ -45,8 +45,7 @@ struct Moment {
     [[nodiscard]] policy::Limit why() const noexcept { return static_cast<policy::Limit>(detail); }
     [[nodiscard]] policy::Step step() const noexcept { return static_cast<policy::Step>(detail); }
     [[nodiscard]] std::uint64_t began_ns() const noexcept { return ns - std::min(ns, duration_ns()); }
-    // Identifies a live allocation by its address and kind: contexts and other objects have a handle instead, which may
-    // equal an address of another kind.
+    // Identifies a live allocation: its address or handle, and its kind, since handles may equal addresses.
     [[nodiscard]] std::uint64_t key() const noexcept { return pointer ^ (static_cast<std::uint64_t>(kind) << 58); }
     friend bool operator==(const Moment &, const Moment &) = default;
 };

@@ -100,19 +100,16 @@ class Run {
     // undo(): the event is in the recorded figures, but has not happened in the replay yet. redo(): now it has.
     void undo(const Moment &event) noexcept { add_absent(event.kind, event.charge); }
     void redo(const Moment &event) noexcept { add_absent(event.kind, -event.charge); }
-    // Limits absent_ and given_back_ to what is possible after an event: memory that the recorded run itself gave back
-    // cannot be given back again.
+    // Clamps absent_ and given_back_: memory that the recorded run itself gave back cannot be given back again.
     void settle(policy::Kind kind) noexcept {
-        // No more of a kind can be absent than was recorded. (Graph memory has no address: its free ends its absence
-        // here.)
+        // No more of a kind can be absent than was recorded. (So ends the absence of graph memory: it has no address.)
         const std::int64_t too_much = absent_of(kind) - static_cast<std::int64_t>(of_kind(kind));
         if (too_much > 0) add_absent(kind, -too_much);
         if (given_back_ == 0) return;
         const Bytes there = less(of_kind(policy::Kind::pools), absent_of(policy::Kind::pools));
         given_back_ = std::min(given_back_, less(there, static_cast<std::int64_t>(live_pools_)));
     }
-    // Defers the events of a waiting thread until its wait is over, and frees of memory that is not allocated until
-    // then. False if the event need not wait.
+    // Defers an event of a waiting thread, or a free of its waiting allocation, until the wait ends. False for others.
     bool defer(const Moment &event) {
         int thread = event.thread;
         if (event.what == What::free) {
@@ -169,8 +166,7 @@ class Run {
     [[nodiscard]] Bytes asked(const Moment &event) const noexcept {
         const Bytes bytes = positive(event.bytes), took = positive(event.charge);
         if (event.what == What::refuse) return bytes;
-        if (event.detail != 0 || event.kind == policy::Kind::contexts)
-            return 0;  // reused memory is charged already; contexts are not refused
+        if (event.detail != 0 || event.kind == policy::Kind::contexts) return 0;  // reused; contexts are not refused
         if (event.kind == policy::Kind::pools) {
             if (bytes <= idle_pools()) return 0;
             return took != 0 ? std::max(took, round_up(bytes, kPoolUnit))

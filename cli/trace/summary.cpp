@@ -160,8 +160,7 @@ void find_live(const Recording &recording, std::vector<Walk> &walks) {
         }
 }
 
-// Adds a step to its release. The steps of one release follow each other at once: the same trigger after kGap, or the
-// same step again, is another release.
+// Adds a step to its release. The same trigger after kGap, or the same step again, is another release.
 void add_step(std::vector<Release> &releases, const Recording &recording, const Moment &moment) {
     constexpr std::uint64_t kGap = kSecond / 10;
     const auto same = [&](const Release &last) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares what commands print with --json with tests/command/answers/: answers_test.py BUILD [--write]
 
-Each file there has one answer of each form (a result, an error, a command that found nothing). --write writes the files
-from the answers in these tests, except ps.json: that is from tests/unit/ps_detail_test.cpp.
+Each file has one answer of each form (a result, an error, a command that found nothing). --write writes all but ps.json,
+which is from tests/unit/ps_detail_test.cpp.
 """
 
 from __future__ import annotations

@@ -32,8 +32,7 @@ std::string exact(std::int64_t bytes) {
 }
 
 // Adds `title` and a table of the first kMostRows values, if there are any. `row` returns the markup of a value's
-// cells. A heading that begins with '#' is that of a column of numbers. `more`: a remark on the values that are left
-// out.
+// cells. A heading with a leading '#' is of a column of numbers. `more`: a remark on the values that are left out.
 void add_table(std::string &out, std::string_view title, const Cells &headings, const auto &values, auto row,
                std::string_view more = "") {
     if (values.empty()) return;

@@ -1,5 +1,4 @@
-// The picture for papers: white ground, and attributes instead of CSS, which rsvg and LaTeX's converters hardly
-// support.
+// The picture for papers: white ground, and attributes instead of CSS, which rsvg and LaTeX's converters hardly know.
 #include <fmt/format.h>
 
 #include <utility>

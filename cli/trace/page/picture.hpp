@@ -48,8 +48,7 @@ struct Picture {
 
 Picture draw(const Recording &recording, const Summary &summary, std::size_t columns);
 
-// Maps times and sizes to coordinates: x from `left` at the beginning to `left + width` at the end, y from `upper` at
-// `top` bytes down to `upper + height` at 0.
+// Maps times to x, from `left` to `left + width`, and sizes to y, from `upper + height` at 0 up to `upper` at `top`.
 struct Canvas {
     std::uint64_t begin_ns = 0, end_ns = 1;
     policy::Bytes top = 1;
@@ -60,10 +59,11 @@ struct Canvas {
     // Returns one command of SVG path data: "H12.5".
     [[nodiscard]] std::string path(char command, double value) const;
 };
-// These return SVG path data: the area under the first `layers` kinds of the stack; the times when the process was out
-// of its GPUs, from top to bottom; a limit, where there is one.
+// Returns the area under the first `layers` kinds of the stack, as SVG path data.
 std::string area(const Chart &chart, std::size_t layers, const Canvas &canvas);
+// Returns a band from top to bottom for each absence, as SVG path data.
 std::string bands(const std::vector<Mark> &absences, const Canvas &canvas);
+// Returns the line of a limit, where there is one, as SVG path data.
 std::string line(const std::vector<LimitSample> &samples, const Canvas &canvas);
 
 // Returns the heights at which to draw a line, from 0 on.
