@@ -60,7 +60,7 @@ std::string cap_text(const std::optional<policy::Bytes> &cap, const char *of = "
     return cap ? of + policy::format_human(*cap) : "no cap";
 }
 
-// "process 4711: cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …". `whose`: "process 4711", "job slurm 42".
+// Returns "process 4711: cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …". `whose`: "process 4711", "job slurm 42".
 std::string text_of(const std::string &whose, const control::CapChange &gpu, const control::CapRequest &request) {
     std::string out = fmt::format("{}: cuda:{} {}", whose, gpu.ordinal, cap_text(gpu.before, "cap "));
     out += gpu.before == gpu.now ? ", as before" : " -> " + cap_text(gpu.now);

@@ -111,7 +111,7 @@ policy::Result<fs::path, std::string> folder_of(const KernelOptions &options) {
     return fs::absolute(home) / ".local" / "share" / kernels;
 }
 
-// "Python 3 (4GiB of each GPU)"
+// Returns "Python 3 (4GiB of each GPU)".
 std::string display_name_of(const KernelOptions &options) {
     if (options.display_name) return *options.display_name;
     const std::string language = options.command.empty() ? "Python 3" : options.name;

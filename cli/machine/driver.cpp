@@ -73,7 +73,7 @@ policy::Result<Driver, std::string> open_driver() {
     X(nvmlDeviceGetComputeRunningProcesses_v3)    \
     X(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
     X(nvmlDeviceGetMigMode)
-// Calls that curb can do without.
+// Calls that an old driver may lack.
 #define CURB_NVML_MORE(X)                       \
     X(nvmlDeviceGetName)                        \
     X(nvmlDeviceGetMemoryInfo_v2)               \
@@ -177,7 +177,7 @@ std::string read(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     return {};
 }
 
-// Reads the instances of a divided GPU. Leaves out an instance that cannot be read.
+// Reads the instances of a MIG GPU. Skips an instance that cannot be read.
 void read_instances(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     unsigned count = 0;
     if (!nvml.nvmlDeviceGetMaxMigDeviceCount || !nvml.nvmlDeviceGetMigDeviceHandleByIndex ||

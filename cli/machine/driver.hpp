@@ -31,7 +31,7 @@ struct Driver {
     int version = 0;              // of cuDriverGetVersion: 13000; 0: not known
     bool has_checkpoint = false;  // it exports all checkpoint calls
 
-    // "CUDA_ERROR_NOT_READY (device not ready)"
+    // Returns "CUDA_ERROR_NOT_READY (device not ready)".
     [[nodiscard]] std::string text(CUresult result) const;
 };
 

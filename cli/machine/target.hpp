@@ -16,7 +16,7 @@
 
 namespace curb::cli {
 
-// Returns "4711 (python3)". Without a name, the pid.
+// Returns "4711 (python3)", or "4711" without a name.
 std::string label_of(int pid, const std::string &name);
 // Returns the kernel's name of the process that has this pid now, "python3". Empty if there is none.
 std::string name_of(int pid);
@@ -62,7 +62,7 @@ policy::Result<Report, std::string> report_in(int pid, control::Reply reply) {
     if (auto *failure = std::get_if<control::Failure>(&reply)) return std::move(failure->message);
     return control::process_text(pid) + " answers something else than was asked";
 }
-// {"pid":4711,"error":"…"}
+// Returns {"pid":4711,"error":"…"}.
 inline std::string error_json(int pid, const std::string &error) {
     return json::object({{"pid", std::to_string(pid)}, {"error", json::text(error)}});
 }

@@ -1,4 +1,4 @@
-// Asks the capped processes, NVML and /proc, and joins the answers.
+// Asks the processes under curb, NVML and /proc, and joins the answers.
 #include "view.hpp"
 
 #include <pwd.h>
@@ -256,7 +256,7 @@ Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience) {
 View only(const View &view, const std::vector<int> &pids) {
     View out;
     out.nvml_fault = view.nvml_fault;
-    std::map<std::size_t, std::size_t> kept;  // index there -> index here
+    std::map<std::size_t, std::size_t> kept;  // index in `view` -> index in `out`
     for (std::size_t i = 0; i < view.processes.size(); ++i) {
         if (std::find(pids.begin(), pids.end(), view.processes[i].pid) == pids.end()) continue;
         kept[i] = out.processes.size();

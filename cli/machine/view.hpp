@@ -1,5 +1,4 @@
-// The users of this machine's GPUs: NVML's figures, the answers of processes under curb, and /proc, joined by pid and
-// UUID.
+// The users of this machine's GPUs. Joins NVML's figures, the answers of processes under curb, and /proc.
 #pragma once
 
 #include <chrono>

@@ -21,7 +21,7 @@
 namespace curb::cli {
 namespace {
 
-// [{"file":"job.json","line":4,"column":14,"pointer":"/gpu/*/cap","message":"…"}]
+// Returns [{"file":"job.json","line":4,"column":14,"pointer":"/gpu/*/cap","message":"…"}].
 std::string diagnostics_json(const config::Diagnostics &diagnostics) {
     return json::list(diagnostics, [](const config::Diagnostic &one) {
         return json::object({{"file", json::text(one.file)},

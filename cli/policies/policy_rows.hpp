@@ -17,7 +17,7 @@ struct Origin {
     std::string rule;      // "rule 2 \"bert\"", if it stands in one
     std::string variable;  // "CURB_CAP"
 
-    // "default", "job.json:20:14 (rule 2 \"bert\")", "CURB_CAP", "/etc/curb/policy.json:4:10 (ceiling)"
+    // Returns "default", "job.json:20:14 (rule 2 \"bert\")", "CURB_CAP", "/etc/curb/policy.json:4:10 (ceiling)".
     [[nodiscard]] std::string text() const;
     [[nodiscard]] std::string json_text() const;
 };
@@ -28,7 +28,7 @@ struct Bound {
     std::string value;  // JSON
     Origin origin;
 
-    // "at most 20GiB by /etc/curb/policy.json:5:16"
+    // Returns "at most 20GiB by /etc/curb/policy.json:5:16".
     [[nodiscard]] std::string text() const;
 };
 

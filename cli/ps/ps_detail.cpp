@@ -41,7 +41,7 @@ class Detail {
     }
 
   private:
-    // Adds a line. Wraps its text below the text's beginning, if the terminal is too narrow.
+    // Adds a line. Wraps its text below where the text begins.
     void line(std::size_t indent, const std::string &name, const std::string &text, Ink ink = Ink::plain) {
         const std::string label = padded(std::string(indent, ' ') + name, indent + kNames) + "  ";
         const std::size_t begin = width_of(label);

@@ -20,7 +20,7 @@ class Gate {
     Gate(const Gate &) = delete;
     Gate &operator=(const Gate &) = delete;
 
-    // Closes the gate and waits, at most `patience`, until the calls under way have returned. Returns why the process
+    // Closes the gate and waits, at most `patience`, for the calls that must return first. Returns why the process
     // cannot be moved, and the remedy. nullopt if it can. `force`: accepts that calls may bypass the gate.
     std::optional<std::string> close(policy::Duration patience, bool force);
     // Makes a napping process stay out until it is resumed. False if it does not nap.

@@ -11,7 +11,6 @@
 
 namespace curb::cli {
 
-// Exit statuses.
 inline constexpr int kRefused = 1;
 inline constexpr int kHalfDone = 2;
 inline constexpr int kInterrupted = 130;

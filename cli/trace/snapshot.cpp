@@ -192,7 +192,7 @@ class Snapshot {
         out_.header.gpus.push_back({gpu, {}, {}, 0});
         const std::int64_t first_us =
             from.entries.empty() ? 0 : std::max<std::int64_t>(from.entries.front().time_us, 0);
-        // Newer PyTorch records the time of the wall clock.
+        // PyTorch 2.1 and newer record the wall clock.
         constexpr std::int64_t kWallClockUs = 1'500'000'000'000'000;
         if (out_.header.unix_ns == 0 && first_us > kWallClockUs && first_us < 4 * kWallClockUs)
             out_.header.unix_ns = first_us * 1000;

@@ -20,7 +20,7 @@ bool larger(const Moment *a, const Moment *b) noexcept {
     return a->bytes != b->bytes ? a->bytes > b->bytes : std::less<>()(a, b);
 }
 
-// Keeps the kLargest largest.
+// Adds one. Keeps the kLargest largest.
 void offer(std::vector<const Moment *> &largest, const Moment *one) {
     if (largest.size() == kLargest && !larger(one, largest.back())) return;
     largest.insert(std::upper_bound(largest.begin(), largest.end(), one, larger), one);
