@@ -73,7 +73,7 @@ policy::Result<Driver, std::string> open_driver() {
     X(nvmlDeviceGetComputeRunningProcesses_v3)    \
     X(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
     X(nvmlDeviceGetMigMode)
-// Calls that an old driver may lack.
+// Optional calls.
 #define CURB_NVML_MORE(X)                       \
     X(nvmlDeviceGetName)                        \
     X(nvmlDeviceGetMemoryInfo_v2)               \
