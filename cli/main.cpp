@@ -12,7 +12,7 @@
 
 CURB_VERSION_NOTE(CURB_VERSION);
 
-// In the order of the help; a command that has commands stands before them.
+// In the order of the help. A group stands before its commands.
 #define CURB_COMMANDS(X)  \
     X(kRun)               \
     X(kPs)                \
@@ -71,8 +71,8 @@ Examples:
 Without `curb run`: LD_PRELOAD=/path/to/libcurb.so CURB_POLICY=job.json COMMAND)",
 };
 
-// Opens the standard descriptors that are closed, so that reading or writing them fails. Else a socket or a file of the
-// driver would get the number, and curb's answer with it. A program that curb becomes finds them closed.
+// Opens /dev/null for each closed standard descriptor, so that reading or writing it fails. Else a socket or a file of
+// the driver would get the number, and curb's output. The program of `curb run` finds the descriptors closed.
 void reserve_standard_descriptors() {
     for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
         if (::fcntl(standard, F_GETFD) >= 0) continue;
@@ -94,7 +94,7 @@ int main(int argc, char **argv) {
     try {
         curb::cli::reserve_standard_descriptors();
         const int status = curb::cli::run_command({argv + std::min(argc, 1), argv + argc});
-        curb::cli::print("");  // all that is still buffered: an answer that cannot be written is a failure
+        curb::cli::print("");  // flushes stdout: an answer that cannot be written is a failure
         return status;
     } catch (const std::exception &error) {
         std::fprintf(stderr, "curb: %s\n", error.what());

@@ -1,5 +1,5 @@
-// Turns the words of the command line into one call of a command, by CLI11. CLI11 never sees the command of `curb run`
-// or `curb policy explain`: it would look for its options there.
+// Parses the command line with CLI11 and calls the command. CLI11 never sees the program and arguments behind `curb
+// run` or `curb policy explain`: it would look for curb's options there.
 #include "command.hpp"
 
 #include <fmt/format.h>
@@ -28,11 +28,11 @@ struct Row {
     std::string left, right;
 };
 
-// Fills lines with the words, from column `at` on. The first line has `at` columns already.
+// Wraps the words to kWidth, from column `at` on. The first line has `at` columns already.
 std::string filled(std::string_view words, std::size_t at) { return wrapped(words, kWidth, at, at); }
 
-// Lays out all rows with one left column, as wide as the widest left part that leaves room for the right one. Below a
-// wider left part the right part starts on the next line.
+// Lays out all rows with one left column, as wide as the widest left part that leaves kNarrowest columns for the right
+// part. Behind a wider left part, the right part starts on the next line.
 std::string rows_text(const std::vector<Row> &rows) {
     std::size_t column = 0;
     for (const Row &row : rows) {
@@ -52,7 +52,7 @@ std::string rows_text(const std::vector<Row> &rows) {
     return out;
 }
 
-// Fills paragraphs to the width. An indented line is a row of two columns, separated by two blanks.
+// Wraps paragraphs to kWidth. An indented line is a row of two columns, separated by two blanks.
 std::string laid_out(const std::string &text) {
     std::string out, paragraph, line;
     std::vector<Row> rows;
@@ -80,8 +80,8 @@ std::string laid_out(const std::string &text) {
     return out;
 }
 
-// Lays out --help in 80 columns, the same with every version of CLI11. scripts/documents and completion/curb.bash read
-// the result. A description that ends in ": curb …" names its own usage, where CLI11 does not know all of it.
+// Lays out --help in 80 columns, the same with every version of CLI11. scripts/documents and completion/curb.bash parse
+// it. A description that ends in ": curb …" overrides the usage line, for commands whose arguments CLI11 does not see.
 class HelpFormat : public CLI::FormatterBase {
   public:
     std::string make_help(const CLI::App *app, std::string /*name*/, CLI::AppFormatMode /*mode*/) const override {
@@ -134,7 +134,7 @@ class HelpFormat : public CLI::FormatterBase {
     }
 };
 
-// Names of commands elsewhere, and the command of curb that does the same.
+// Names that other tools use, and the command of curb that does the same.
 constexpr std::pair<const char *, const char *> kOtherNames[] = {{"list", "ps"},         {"ls", "ps"},
                                                                  {"status", "ps"},       {"show", "ps"},
                                                                  {"limit", "cap"},       {"set", "cap"},
@@ -204,7 +204,7 @@ void Options::rest(Words &to, Rest where) {
     where_ = where;
 }
 
-// The commands as CLI11 knows them.
+// The commands, registered with CLI11.
 class Commands {
   public:
     Commands(const std::vector<const Command *> &commands, const Command &about) : app_(about.line, about.name) {
@@ -223,7 +223,7 @@ class Commands {
             *options->rest_ = parts.rest;
         }
         if (const std::string fault = two_words(parts); !fault.empty()) return failed(fault);
-        std::reverse(parts.ours.begin(), parts.ours.end());  // as CLI11 wants them
+        std::reverse(parts.ours.begin(), parts.ours.end());  // CLI11 takes the words in reverse
         try {
             app_.parse(std::move(parts.ours));
         } catch (const CLI::ParseError &error) {
@@ -244,19 +244,19 @@ class Commands {
     struct Split {
         Words ours;
         Words rest;
-        bool clear = true;  // false: a word stands before `--` that may or may not begin the rest
+        bool clear = true;  // false: a word before `--` may be the first of the rest
     };
 
-    // `curb help COMMAND` and `curb version` are words for options.
+    // Replaces `curb help COMMAND` and `curb version` by --help and --version.
     [[nodiscard]] Words with_options(const Words &words) const {
         if (words.empty() || (words.front() != "help" && words.front() != "version")) return words;
         Words out(words.begin() + 1, words.end());
-        // After help, a word that is no command is an error as it is without help.
+        // Behind `help`, a word that is not a command is the same error as without `help`.
         if (place_of(out).next == out.end()) out.emplace_back(words.front() == "help" ? "--help" : "--version");
         return out;
     }
 
-    // "--cap 8 GiB": returns what to write instead. The unit may be taken for the begin of the rest.
+    // Returns the error for a value of two words: "--cap 8 GiB". Empty if there is none. The unit may begin the rest.
     static std::string two_words(const Split &parts) {
         Words words = parts.ours;
         if (!parts.rest.empty()) words.push_back(parts.rest.front());
@@ -282,7 +282,7 @@ class Commands {
         command->callback([this, call = one.takes(options)] { chosen_ = call; });
     }
 
-    // Returns the options of the command that the words begin with, if it takes a rest.
+    // Returns the options of the command that the words begin with. Returns null if it takes no rest.
     const Options *options_of(const Words &words) const {
         for (const Options &one : options_) {
             if (!one.rest_) continue;
@@ -311,13 +311,13 @@ class Commands {
                 at_dashes || std::find(begin, words.end(), "--") == words.end()};
     }
 
-    // A command and its whole name; the word behind it.
+    // A command, its whole name, and the word behind it.
     struct Place {
         const CLI::App *command;
         std::string name;
         Words::const_iterator next;
     };
-    // Returns the command that the words lead to.
+    // Returns the command that the words name, as far as they name one.
     Place place_of(const Words &words) const {
         Place out{&app_, app_.get_name(), words.begin()};
         for (; out.next != words.end(); ++out.next) {
@@ -330,7 +330,7 @@ class Commands {
         return out;
     }
 
-    // "; did you mean --json?" Empty if no option of the command is near the word.
+    // Returns "; did you mean --json?" Empty if no option of the command is similar to the word.
     static std::string near_option(const CLI::App &command, const std::string &word) {
         Words names;
         for (const CLI::Option *option : command.get_options())
@@ -340,7 +340,7 @@ class Commands {
         return near.empty() ? "" : "; did you mean " + std::string(near) + "?";
     }
 
-    // Returns what to type instead of a command that is not there.
+    // Returns a suggestion for a word that is not a command. Empty if there is none.
     static std::string near_command(const Place &at, const Words &words) {
         const std::string &word = *at.next;
         for (const auto &[other, ours] : kOtherNames)
@@ -369,7 +369,7 @@ class Commands {
         return false;
     }
 
-    // CLI11's words for what is wrong with the words of one command, in ours.
+    // Returns CLI11's error about the words of one command in curb's words.
     static std::string text_of(const Place &at, const CLI::ParseError &error) {
         const std::string said = error.what();
         if (dynamic_cast<const CLI::ExtrasError *>(&error)) {
@@ -389,7 +389,7 @@ class Commands {
         return said;
     }
 
-    // Prints the error, and names the help of the command that the words lead to.
+    // Prints the error and points to the command's --help.
     int refuse(const Words &words, const CLI::ParseError &error) const {
         const Place at = place_of(words);
         std::string why;
@@ -408,7 +408,7 @@ class Commands {
     }
 
     CLI::App app_;
-    std::deque<Options> options_;  // which stay where they are
+    std::deque<Options> options_;  // a deque: the callbacks hold references
     std::function<int()> chosen_;
 };
 

@@ -60,7 +60,7 @@ std::string cap_text(const std::optional<policy::Bytes> &cap, const char *of = "
     return cap ? of + policy::format_human(*cap) : "no cap";
 }
 
-// "process 4711: cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …". `whose`: "process 4711", "job slurm 42".
+// Returns "process 4711: cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …". `whose`: "process 4711", "job slurm 42".
 std::string text_of(const std::string &whose, const control::CapChange &gpu, const control::CapRequest &request) {
     std::string out = fmt::format("{}: cuda:{} {}", whose, gpu.ordinal, cap_text(gpu.before, "cap "));
     out += gpu.before == gpu.now ? ", as before" : " -> " + cap_text(gpu.now);
@@ -77,7 +77,7 @@ std::string text_of(const std::string &whose, const control::CapChange &gpu, con
     return out + "\n";
 }
 
-// Tells the words apart: all but the last are PIDs, and so is the last with --reset. Returns what is wrong with them.
+// Splits the words into PIDs and the size, the last word. With --reset all are PIDs. Returns the error; empty: none.
 std::string take_apart(CapOptions &options) {
     std::vector<std::string> words = options.words;
     if (!options.reset && !words.empty() && (words.size() > 1 || options.selection.is_described() || options.job)) {
@@ -99,8 +99,8 @@ std::string take_apart(CapOptions &options) {
     return {};
 }
 
-// `job`: of which the process is one; empty: the cap is its own. Adds its answer to `answers` instead of printing it,
-// if the answer is for programs.
+// Sets or resets the cap of a process, or through it that of `job`, if not empty. Prints the result; with --json adds
+// it to `answers` instead. Returns the exit status.
 int cap_of(int pid, const CapOptions &options, const control::CapRequest &request, const std::string &job,
            std::vector<std::string> &answers) {
     const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
@@ -120,10 +120,10 @@ int cap_of(int pid, const CapOptions &options, const control::CapRequest &reques
     return in_force ? 0 : 1;
 }
 
-// The processes to ask, each with its job; "" if the cap is its own.
+// The processes to ask, each with the job whose cap is to change; "": the process's own cap.
 using Targets = std::vector<std::pair<int, std::string>>;
 
-// Returns one process of each job that matches: it can set the cap for all, in the ledger that they share.
+// Returns one process of each job that matches: it sets the cap in the ledger that all of the job share.
 policy::Result<Targets, std::string> one_of_each_job(const std::string &pattern) {
     std::map<std::string, int> jobs;
     for (const ViewProcess &process : poll_all(kCapPatience).processes)

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char *kKind = "curb.dev/cap";
-// Within the container. The names of an installation under /usr, so that libcurb.so finds the command for naps.
+// Paths in the container: those of an installation under /usr, so that libcurb.so finds the command for naps.
 constexpr const char *kLibrary = "/usr/lib/curb/libcurb.so";
 constexpr const char *kCommand = "/usr/bin/curb";
 
@@ -34,7 +34,7 @@ struct CdiOptions {
     }
 };
 
-// A name of a device has letters, digits, '_', '-', '.' and ':' alone.
+// CDI allows only letters, digits, '_', '-', '.' and ':' in the name of a device.
 std::string device_of(const std::string &cap) {
     return cap.ends_with('%') ? cap.substr(0, cap.size() - 1) + "percent" : cap;
 }
@@ -45,7 +45,7 @@ std::string mount_of(const std::string &outside, const char *inside) {
         json::text(outside), json::text(inside));
 }
 
-// Makes the directories on the way to a file, which everybody may enter whatever the umask is.
+// Creates the directory and its parents with mode 0755, regardless of the umask.
 std::error_code make_directory(const fs::path &path) {
     std::error_code error;
     if (fs::exists(path, error)) return {};
@@ -55,7 +55,7 @@ std::error_code make_directory(const fs::path &path) {
     return error;
 }
 
-// Writes a file and the directories on its way. Returns what went wrong.
+// Writes a file and creates its directories. Returns the error; nullopt on success.
 std::optional<std::string> written(const fs::path &file, const std::string &text) {
     if (const auto error = make_directory(file.parent_path()))
         return "cannot make " + file.parent_path().native() + ": " + error.message();
@@ -76,14 +76,14 @@ int generate(const CdiOptions &options) {
     std::vector<std::string> devices, names;
     for (const std::string &cap : options.caps) {
         const fs::path file = folder / device_of(cap) / "policy.json";
-        // An administrator may have edited it, and runs this command again after an upgrade: keep the edit.
+        // Keep the file: an administrator may have edited it before running this command again after an upgrade.
         if (!fs::exists(file, error))
             if (const auto why =
                     written(file, fmt::format("{{\n  \"version\": 1,\n  \"gpu\": {{ \"*\": {{ \"cap\": {} }} "
                                               "}}\n}}\n",
                                               json::text(cap))))
                 return wrong(*why);
-        // The folder, not the file: only so an edit reaches containers that run.
+        // Mount the folder, not the file: an edit replaces the file, and a running container would keep the old one.
         devices.push_back(fmt::format("    {{\"name\": {}, \"containerEdits\": {{\"mounts\": [\n      {}\n    ]}}}}",
                                       json::text(device_of(cap)), mount_of(file.parent_path().native(), "/etc/curb")));
         names.push_back(fmt::format("{}={}", kKind, device_of(cap)));

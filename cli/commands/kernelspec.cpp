@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-// Jupyter puts the path of a file here, by which the kernel is reached.
+// Jupyter replaces it by the path of the kernel's connection file.
 constexpr const char *kConnection = "{connection_file}";
 
 struct KernelOptions : LimitOptions {
@@ -50,8 +50,7 @@ struct Ended {
     std::string output;
 };
 
-// Runs a program with stdin closed and returns its exit status and its standard output. The error says why it did not
-// start.
+// Runs a program with an empty standard input. Returns its exit status and standard output, or why it did not start.
 policy::Result<Ended, std::string> output_of(const Words &words) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) return std::string(std::strerror(errno));
@@ -96,7 +95,7 @@ policy::Result<Words, std::string> python_kernel() {
     return Words{python, "-m", "ipykernel_launcher", "-f", kConnection};
 }
 
-// Returns the folder of the kernel. The error says why there is none.
+// Returns the folder of the kernel, or why the options name none.
 policy::Result<fs::path, std::string> folder_of(const KernelOptions &options) {
     const bool good = !options.name.empty() && options.name.find_first_not_of(
                                                    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklm"
@@ -112,7 +111,7 @@ policy::Result<fs::path, std::string> folder_of(const KernelOptions &options) {
     return fs::absolute(home) / ".local" / "share" / kernels;
 }
 
-// "Python 3 (4GiB of each GPU)"
+// Returns "Python 3 (4GiB of each GPU)".
 std::string display_name_of(const KernelOptions &options) {
     if (options.display_name) return *options.display_name;
     const std::string language = options.command.empty() ? "Python 3" : options.name;
@@ -139,7 +138,7 @@ int install(const KernelOptions &options) {
     const std::string self = fs::read_symlink("/proc/self/exe", error).native();
     Words run{self, "run"};
     for (const std::string &word : options.words()) run.push_back(word);
-    // A kernel that does not start says so in the server's log alone, so whatever would be wrong then is wrong now.
+    // Try it now: the errors of a kernel that does not start appear only in the server's log.
     Words trial = run;
     trial.emplace_back("--dry-run");
     for (Words *words : {&run, &trial}) {
@@ -148,7 +147,7 @@ int install(const KernelOptions &options) {
     }
     const auto tried = output_of(trial);
     if (!tried) return failed("kernelspec install: " + self + " cannot be started: " + tried.error());
-    if (tried->status != 0) return kFailure;  // it has said why
+    if (tried->status != 0) return kFailure;  // it has printed why
 
     const std::string file = (*folder / "kernel.json").native();
     if (!options.replace && fs::exists(file, error))

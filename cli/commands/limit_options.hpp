@@ -1,4 +1,4 @@
-// The options that limit a program: of `curb run`, and of a kernel that starts by `curb run`.
+// The options that limit a program, shared by `curb run` and `curb kernelspec install`.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ struct LimitOptions {
         takes.option("--policy", policy, "FILE", "Policy file; the options above are laid over it");
     }
 
-    // Returns them as words of a command line. The policy's path is absolute: the line runs in another folder.
+    // Returns the options as words of a command line, with the policy's absolute path: the line runs in another folder.
     [[nodiscard]] std::vector<std::string> words() const {
         std::vector<std::string> out;
         const auto add = [&](const std::string &option, const std::string &value) {

@@ -1,4 +1,4 @@
-// `curb release`: asks capped processes by their control sockets to release memory, and prints the bytes of each step.
+// `curb release`: asks processes through their control sockets to release memory, and prints the bytes of each step.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -40,13 +40,13 @@ struct ReleaseOptions {
 };
 
 constexpr auto kReleasePatience = 5s;  // for the process to answer at all; its release may take longer
-constexpr auto kAllPatience = 30s;     // for each of --all to end its release
+constexpr auto kAllPatience = 30s;     // with --all, for each process to end its release
 constexpr auto kSilence = 2s;          // before curb prints which processes it waits for
 constexpr const char *kTrigger = "curb release";
 
 using Answer = policy::Result<control::ReleaseReport, std::string>;
 
-// One process and its answer, once it has answered.
+// A process and its answer, if it has answered.
 struct Asked {
     int pid = 0;
     std::optional<Answer> answer{};
@@ -72,8 +72,8 @@ policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOpti
     return out;
 }
 
-// Returns one line of the table of several answers. The columns have fixed widths: curb prints each line as its answer
-// arrives.
+// Returns one line of the table for several processes. The columns have fixed widths, because curb prints each line
+// when its answer arrives.
 std::string row_of(const Asked &process) {
     const control::ReleaseReport &report = **process.answer;
     std::vector<std::string> from;
@@ -90,7 +90,7 @@ std::string text_of(const Asked &process) {
     const control::ReleaseReport &report = **process.answer;
     std::string head = fmt::format("{}: released {} in {}", control::process_text(process.pid),
                                    control::size_text(control::freed(report)), control::time_text(report.milliseconds));
-    // Another release was running, and this one joined it.
+    // Another release was running, and this request joined it.
     if (report.trigger != kTrigger) head += ", together with the release on " + policy::plain(report.trigger);
     if (report.steps.empty()) head += ": its policy has no release steps";
     std::vector<std::vector<std::string>> lines{{head}};
@@ -113,13 +113,13 @@ std::string answer_json(const Asked &process) {
                          {"returns_nothing", json::list(report.returns_nothing, json::text)}});
 }
 
-// `all`: waits at most kAllPatience, so that one process cannot block the command for ever.
+// Waits for the release to end; with `all` at most kAllPatience, so that one process cannot block the command for ever.
 Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
     // A suspended process holds next to nothing, and its threads wait in the driver until it is resumed.
     if (const Target target = inspect(pid); target.process.start != 0 && control::suspended::read(target.process))
         return "process " + target.text() + " is suspended, and its memory is free for others; curb resume " +
                std::to_string(pid) + " brings it back";
-    // A process that does not answer this at once would not answer the release either.
+    // A process that does not answer this question would not answer the release either.
     const control::Reply first = control::ask(pid, control::StatusRequest(), kReleasePatience);
     if (const auto *failure = std::get_if<control::Failure>(&first)) return failure->message;
     const auto begin = std::chrono::steady_clock::now();
@@ -131,7 +131,7 @@ Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
     return report;
 }
 
-// Asks all processes at the same time and prints each answer when it comes. On a terminal, names the slow ones.
+// Asks all processes at the same time and prints each answer when it arrives. On a terminal, names the slow processes.
 void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request, const ReleaseOptions &options) {
     std::mutex printing;
     std::string titles = kTitles;

@@ -1,4 +1,4 @@
-// `curb replay`: runs a recorded run again under another policy.
+// `curb replay`: replays a recorded run under another policy.
 
 #include "replay.hpp"
 
@@ -31,7 +31,7 @@ struct ReplayOptions {
     }
 };
 
-// The program of the trace, as rules match it. A trace has neither the user nor the environment.
+// Returns the program of the trace as rules match it. A trace has neither the user nor the environment.
 policy::Subject subject_of(const Recording &recording) {
     const std::string &command = recording.header.command;
     const std::size_t end = std::min(command.find(' '), command.size());
@@ -46,7 +46,7 @@ bool asks_for_more(const config::Document &document) {
                        [](const policy::Rule &rule) { return rule.match.user || rule.match.env; });
 }
 
-// True if a size that is replayed is a share of the device.
+// True if a size that the replay uses is a percentage of the device. The replay ignores cache.max.
 bool has_percentages(const std::vector<policy::GpuRule> &rules) {
     policy::Layer layer;
     layer.gpu = rules;
@@ -68,9 +68,9 @@ struct Judged {
 
 struct Outcome {
     policy::Policy policy;
-    std::string rule;  // that was laid over; empty: none
+    std::string rule;  // the rule that applies; empty: none
     std::vector<Judged> gpus;
-    std::vector<std::string> notes;  // what a replay cannot know of this run
+    std::vector<std::string> notes;  // the limits of this replay
 };
 
 std::vector<policy::GpuIdentity> identities(const Recording &recording) {
@@ -85,7 +85,7 @@ std::vector<policy::GpuIdentity> identities(const Recording &recording) {
     return out;
 }
 
-// Reads the policy for the program of the trace. Prints the errors and sets `status`, if there are any.
+// Reads the policy for the program of the trace. If it has errors, prints them, sets `status` and returns nullopt.
 std::optional<Outcome> load(const ReplayOptions &options, const Recording &recording, int &status) {
     config::Source source;
     source.named = options.policy.has_value();
@@ -141,7 +141,7 @@ void judge(const Recording &recording, Outcome &out) {
         out.notes.push_back("Releases for idleness (release.idle) are not replayed.");
 }
 
-// ---- words ----
+// ---- text ----
 
 using policy::format_human;
 
@@ -199,7 +199,7 @@ std::string text_of(const Recording &recording, const ReplayOptions &options, co
     return text + (recording.missing.empty() && outcome.notes.empty() ? "" : "\n");
 }
 
-// ---- figures ----
+// ---- JSON ----
 
 std::string limit_json(policy::Bytes bytes) { return bytes == policy::kUnbounded ? "null" : std::to_string(bytes); }
 

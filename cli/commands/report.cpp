@@ -24,7 +24,7 @@ struct ReportOptions {
     }
 };
 
-// The mode of new files under this umask.
+// Returns the mode that new files get under this umask.
 mode_t mode_of_new_files() {
     const mode_t mask = ::umask(0);
     ::umask(mask);

@@ -1,5 +1,5 @@
-// `curb run`: finds everything that can go wrong, then becomes the program. It changes nothing that the program
-// inherits except the environment: no handler, no mask, no open descriptor.
+// `curb run`: checks everything that can go wrong, then executes the program in its place. Of all that the program
+// inherits (signal handlers and masks, descriptors) it changes only the environment.
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct RunOptions : LimitOptions {
-    bool strict = false;  // a program that cannot be put under curb is not started
+    bool strict = false;
     bool sim = false, quiet = false, dry_run = false;
     std::vector<std::string> command;
 
@@ -51,11 +51,11 @@ struct RunOptions : LimitOptions {
 // The variables that curb sets, in the order in which --dry-run prints them.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// The path from the present directory, which the program may leave before it opens the file.
+// Returns the absolute path: the program may leave the present directory before it opens the file.
 std::string absolute(const std::string &path) { return path.empty() ? path : fs::absolute(path).native(); }
 
-// Returns `name` (CURB_CAP, CURB_JOB_CAP) as the program will have it: its present value, which another curb run may
-// have set, and each cap of `option`. The lowest that names a device holds. Precondition: each cap is valid.
+// Returns `name` (CURB_CAP, CURB_JOB_CAP) for the program: its present value, which an outer curb run may have set, and
+// each cap of `option`. Warns of caps without effect: the lowest is in force. Precondition: each cap is valid.
 std::string cap_with(const char *option, const std::vector<std::string> &caps, const char *name, bool quiet) {
     const std::string outer = variable(name);
     if (caps.empty() || (!outer.empty() && !policy::parse_caps(outer))) return outer;
@@ -75,7 +75,7 @@ std::string cap_with(const char *option, const std::vector<std::string> &caps, c
     return all;
 }
 
-// The text of a variable and the place where it was written, if it is wrong.
+// The value of a variable, and the place to name if it is wrong.
 struct Setting {
     std::string text;
     const char *place;
@@ -118,7 +118,7 @@ policy::Result<Overrides, std::string> overrides_of(const RunOptions &options) {
     return out;
 }
 
-// The environment as the program will have it.
+// Returns the environment that the program will have.
 Environment environment_with(const Overrides &overrides) {
     return [&](const char *name) -> const char * {
         const auto set = overrides.find(name);
@@ -131,7 +131,7 @@ bool is_mounted(const std::string &path, unsigned long how) {
     return ::statvfs(path.c_str(), &system) == 0 && (system.f_flag & how) != 0;
 }
 
-// True if the kernel gives the program rights that this process does not have. The loader then ignores LD_PRELOAD
+// True if the kernel gives the program privileges that this process does not have. The loader then ignores LD_PRELOAD
 // (AT_SECURE, ld.so(8)).
 bool gains_rights(const std::string &file) {
     struct stat status {};
@@ -144,7 +144,7 @@ bool gains_rights(const std::string &file) {
     return ::getuid() != 0 && ::getxattr(file.c_str(), "security.capability", nullptr, 0) > 0;
 }
 
-// The loader itself, started as a program, loads preloads although it names no interpreter.
+// True for the dynamic loader itself: started as a program it honours LD_PRELOAD, although it names no interpreter.
 bool is_loader(const std::string &file) {
     const std::string_view name = std::string_view(file).substr(file.rfind('/') + 1);
     return name.starts_with("ld-") || name == "ld.so";
@@ -179,7 +179,7 @@ std::optional<std::string> why_out_of_reach(const std::string &file, const fs::p
     return std::nullopt;
 }
 
-// Warns if the loader will not load libcurb.so into the program. Returns false if --strict then forbids to start it.
+// Warns if the loader will not load libcurb.so into the program. False if --strict forbids to start it then.
 bool can_be_reached(const RunOptions &options, const std::string &file) {
     const auto library = find_library();
     const auto why = library ? why_out_of_reach(file, *library) : std::nullopt;  // settings() reports a missing library
@@ -187,7 +187,7 @@ bool can_be_reached(const RunOptions &options, const std::string &file) {
     return !why || !options.strict;
 }
 
-// Returns the policies of the program. Prints every error and returns nullopt if they have any.
+// Reads the policies of the program. Prints all errors and returns nullopt if there are any.
 std::optional<config::Reading> load(const config::Source &source, const Overrides &overrides) {
     auto reading = config::read(source);
     if (reading) return std::move(reading).value();
@@ -204,12 +204,12 @@ policy::Result<Settings, std::string> settings(const config::Source &source, con
     Settings out;
     for (const auto &[name, setting] : overrides)
         if (name != "CURB_POLICY") out.emplace_back(name, setting.text);
-    // Programs that curb does not reach are of the job too: what they start may be reached.
+    // Also for a program that curb does not reach: curb may reach the programs that it starts.
     if (policy::has_job_cap(policy) && *policy.job.of == policy::JobOf::tree && source.job.empty())
         out.emplace_back("CURB_JOB", config::new_tree());
     if (options.policy || !variable("CURB_POLICY").empty()) out.emplace_back("CURB_POLICY", source.file);
 
-    // Puts the path before the value that the variable has.
+    // Puts the path in front of the variable's value.
     const auto prepend = [&](const char *name, const std::string &path) {
         const std::string rest = variable(name);
         out.emplace_back(name, rest.empty() ? path : path + ":" + rest);
@@ -235,7 +235,7 @@ std::string shell_quoted(const std::string &word) {
     return out + "'";
 }
 
-// The policy stands in comments, so that a shell can run the answer.
+// Prints the variables, the command, and the policy as comments, so that a shell can run the answer.
 void show(const Settings &settings, const std::vector<std::string> &command, std::vector<Row> policy) {
     std::string out;
     for (const auto &[name, value] : settings) out += name + "=" + shell_quoted(value) + "\n";
@@ -246,7 +246,7 @@ void show(const Settings &settings, const std::vector<std::string> &command, std
     print(out);
 }
 
-// Returns only if the command could not be started.
+// Executes the command in place of this process. Returns the exit status if that fails.
 int become(const std::vector<std::string> &command) {
     std::vector<char *> words;
     words.reserve(command.size() + 1);
@@ -281,7 +281,7 @@ int run(const RunOptions &options) {
     auto environment = settings(source, options, *overrides, outcome.policy);
     if (!environment) return failed(environment.error());
     if (program.fault.empty() && !can_be_reached(options, program.file)) return kFailure;
-    // curb's own variables come first; no variable of a policy has one of their names.
+    // The variables of a policy come last. None of them has the name of one of curb's.
     for (auto &steering : policy::variables_to_set(outcome.policy, variables))
         environment.value().push_back(std::move(steering));
     if (options.dry_run) {

@@ -70,7 +70,7 @@ int doctor(const DoctorOptions &options) {
     print(options.json ? json_of(findings, options.pid) : text_of(findings, screen_of_stdout()));
     const int status = has_problem(findings) ? 1 : 0;
     if (!a_call_hangs()) return status;
-    std::_Exit(status);  // exit handlers of the driver would wait for the call that hangs
+    std::_Exit(status);  // the driver's exit handlers would wait for the call that hangs
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Finds what is wrong with this machine, or why curb is not in effect in a process. doctor_facts collects facts;
-// doctor_machine and doctor_process turn them into findings, and are pure.
+// Finds problems of this machine, or why curb is not in effect in a process. doctor_facts collects facts;
+// doctor_machine and doctor_process, which are pure, turn them into findings.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct Finding {
     const char *check;  // its subject: "driver"; stays the same between versions
     Verdict verdict{};
     std::string text;    // one sentence, without a full stop
-    std::string remedy;  // what to do; empty: nothing
+    std::string remedy;  // empty: there is nothing to do
 };
 using Findings = std::vector<Finding>;
 bool has_problem(const Findings &findings);
 
-// Adds the findings of one check. Each function adds its finding if `when` holds, and returns `when`: of a chain of ||
-// the first that holds is added.
+// Adds the findings of one check. Each function adds its finding if `when` is true, and returns `when`. So a chain of
+// || adds the first finding that applies.
 class Check {
   public:
     Check(const char *name, Findings &out) : name_(name), out_(out) {}
@@ -52,7 +52,7 @@ class Check {
     Findings &out_;
 };
 
-// The driver, as a program that is started here finds it.
+// The driver that a program started here would load.
 struct DriverCondition {
     std::string fault;    // why it cannot be loaded; empty: it can
     bool silent = false;  // it did not answer in time
@@ -61,8 +61,8 @@ struct DriverCondition {
     int cuda = 0;           // of cuDriverGetVersion: 13000
     bool has_checkpoint = false;
     std::string version;                 // of the driver: "580.159.04"; empty: not known
-    std::string kernel;                  // of the kernel's module; empty: it is not loaded, or that cannot be seen
-    bool has_device_files = false;       // /dev/nvidiactl is there
+    std::string kernel;                  // of the kernel module; empty: not loaded, or not visible here
+    bool has_device_files = false;       // /dev/nvidiactl exists
     std::vector<std::string> closed;     // device files that this user may not open
     std::optional<std::string> visible;  // CUDA_VISIBLE_DEVICES here
 };
@@ -71,42 +71,42 @@ struct DriverCondition {
 struct LibraryCondition {
     std::string fault;  // why there is none
     std::string path;
-    std::optional<Elf> elf;              // nothing: it cannot be read
-    std::optional<Elf> command;          // this program's own
+    std::optional<Elf> elf;              // nullopt: it cannot be read
+    std::optional<Elf> command;          // of this program
     unsigned mode = 0, folder_mode = 0;  // permission bits
-    bool no_exec = false;                // its file system does not let programs map code
+    bool no_exec = false;                // its file system is mounted noexec
     std::string not_carried;             // why LD_PRELOAD cannot name it; empty: it can
-    std::string python_clash;            // folder of Python packages that holds ours and PyPI's other `curb`; or empty
+    std::string python_clash;            // see python_clash()
 };
 
-// A command `curb` of this machine, and the library that it uses.
+// A `curb` command of this machine, and its library.
 struct Installation {
     std::string command, library;
-    std::string version;  // of the command; empty: the file names none
+    std::string version;  // of the command; empty: not known
     std::string removal;  // how to remove it: "pip uninstall curb-gpu in /venv"
 };
 struct Installations {
     Installation own;                  // this command
-    std::string first;                 // the command that a shell here starts; empty: none is in PATH
+    std::string first;                 // the first in PATH; empty: none is
     std::vector<Installation> others;  // in PATH, /usr/local/bin and /usr/bin
 };
 Installations installations();
-// The wheel is called curb-gpu because PyPI has another project of the name curb. Both install a Python module `curb`,
-// and pip lets the later one overwrite the other's files. Returns the folder under `prefix` in which both are
-// installed, or "".
+// Returns the folder of Python packages under `prefix` that has both our wheel, curb-gpu, and PyPI's other project
+// `curb`. Both install a Python module `curb`, and pip lets the later one overwrite the other's files. Empty if there
+// is none.
 std::string python_clash(const std::filesystem::path &prefix);
 
-// /etc/ld.so.preload, which the loader reads for every process of the machine.
+// The contents of /etc/ld.so.preload, which the loader reads for every program of the machine.
 struct PreloadFile {
     bool names_curb = false;
-    std::string missing;  // a libcurb.so that it names and that is not there
+    std::string missing;  // a libcurb.so that it names and that does not exist
 };
 
 struct RuntimeCondition {
-    std::string folder;       // that is used; empty: none can be
-    std::string fault;        // why none can be
+    std::string folder;       // in use; empty: none is usable
+    std::string fault;        // why none is usable
     std::string xdg;          // XDG_RUNTIME_DIR
-    std::string passed_over;  // why the folder in it is not used; empty: it is, or there is none
+    std::string passed_over;  // why the folder in XDG_RUNTIME_DIR is not used; empty: it is used, or there is none
 };
 
 struct PolicyCondition {
@@ -123,14 +123,14 @@ struct MachineCondition {
     PreloadFile preload_file;
     RuntimeCondition runtime;
     PolicyCondition policy;
-    std::optional<View> view;  // nothing: NVML hangs
+    std::optional<View> view;  // nullopt: NVML hangs
 };
-// Takes seconds if the driver sleeps, and longer if it hangs (within.hpp). Changes nothing, except that it creates the
-// user's runtime folder, as every program under curb does.
+// Takes seconds if no GPU has persistence mode on, and longer if the driver hangs (within.hpp). Changes nothing, except
+// that it creates the user's runtime folder, as every program under curb does.
 MachineCondition inspect_machine();
 Findings examine(const MachineCondition &facts);
 
-// A library in a process's memory.
+// A library that a process has mapped.
 struct Mapped {
     std::string path;
     std::uint64_t begin = 0;
@@ -139,19 +139,19 @@ struct Mapped {
 
 inline constexpr std::string_view kPreloadFile = "/etc/ld.so.preload";
 
-// A libcurb.so that the loader was to put into a process, as that process sees it.
+// A libcurb.so that the loader was told to load into a process, seen from that process's root.
 struct Preloaded {
     std::string path;
     bool there = false;
     std::optional<Elf> elf;
-    std::string_view by = "LD_PRELOAD";  // what names it; or kPreloadFile, which a container may have for itself
-    int glibc = 0;                       // the least that it needs: 34 of 2.34; 0: not known
+    std::string_view by = "LD_PRELOAD";  // or kPreloadFile, of which a container may have its own
+    int glibc = 0;                       // minor version of glibc that it needs: 34 of 2.34; 0: not known
 };
 
 struct ProcessCondition {
     int pid = 0;
     control::UnixMs now = 0;
-    unsigned user = 0;  // who is asking
+    unsigned user = 0;  // effective user of this command
     bool there = false;
     bool ended = false;  // a zombie
     bool kernel_thread = false;
@@ -161,23 +161,23 @@ struct ProcessCondition {
     std::string owner_name;
     unsigned acts_as = 0;                // its effective user
     bool readable = false;               // its memory map and environment can be read
-    std::optional<Elf> program;          // nothing: it cannot be read
-    std::optional<Elf> library;          // the libcurb.so that `curb run` takes
-    bool secure = false;                 // the loader took it for one with privileges (AT_SECURE)
+    std::optional<Elf> program;          // nullopt: it cannot be read
+    std::optional<Elf> library;          // the libcurb.so that `curb run` would use
+    bool secure = false;                 // AT_SECURE: the loader ignored LD_PRELOAD
     std::optional<std::string> preload;  // LD_PRELOAD at its start
-    std::string has_settings;            // "CURB_CAP": a variable of curb's that was set at its start; empty: none
+    std::string has_settings;            // a variable of curb that was set at its start: "CURB_CAP"; empty: none
     std::vector<Preloaded> preloaded;
-    int glibc = 0;  // that it runs with: 31 of 2.31; 0: not known
+    int glibc = 0;  // minor version of its glibc: 31 of 2.31; 0: not known
     std::vector<Mapped> curb, driver, tensorflow;
     std::optional<control::Status> status;
     std::string silence;      // why there is no `status`: the message of control::ask
-    bool has_socket = false;  // one that it listens on
+    bool has_socket = false;  // it listens on a control socket
     bool stopped = false;
     bool suspended = false;                  // by curb suspend
-    int inner_pid = 0;                       // in its container; 0: it is in none
-    int forked_from = 0;                     // a process under curb whose memory it began with; 0: none
+    int inner_pid = 0;                       // its pid in its own pid namespace; 0: it is in ours
+    int forked_from = 0;                     // the process under curb that it is a fork of; 0: none
     std::string version;                     // of this command
-    std::optional<std::vector<int>> listed;  // holds GPU memory, as NVML reports; nullopt: not known
+    std::optional<std::vector<int>> listed;  // pids that hold GPU memory, by NVML; nullopt: not known
 };
 ProcessCondition inspect_process(int pid);
 Findings examine(const ProcessCondition &facts);

@@ -34,10 +34,10 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr auto kDriverPatience = 30s;    // waking eight GPUs that sleep takes half of it
-constexpr auto kProcessesPatience = 2s;  // of capped processes
+constexpr auto kDriverPatience = 30s;    // cuInit with eight GPUs without persistence mode takes half of it
+constexpr auto kProcessesPatience = 2s;  // for processes under curb to answer
 
-// The first word that is a version: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  …" -> "580.159.04".
+// Returns the first word that is a version: "580.159.04" in "NVRM version: … Kernel Module  580.159.04  …".
 std::string kernel_version() {
     std::ifstream file("/proc/driver/nvidia/version");
     for (std::string word; file >> word;) {
@@ -164,7 +164,7 @@ bool is_kernel_thread(int pid) {
     return (fields >> flags) && (flags & kKernelThread) != 0;
 }
 
-// AT_SECURE, of a process of 64 bits.
+// Returns AT_SECURE of a 64-bit process.
 bool is_secure(int pid) {
     const std::string vector = proc_text(pid, "auxv");
     for (std::size_t at = 0; at + sizeof(Elf64_auxv_t) <= vector.size(); at += sizeof(Elf64_auxv_t)) {
@@ -195,8 +195,8 @@ std::vector<Mapped> mapped_of(const std::string &maps, std::string_view name) {
 }
 std::vector<Mapped> curb_in(int pid) { return mapped_of(proc_text(pid, "maps"), "libcurb.so"); }
 
-// Returns the newest version of glibc that an ELF file names: of libc its own, of another library the one that it
-// needs. 34 of 2.34; 0 if it names none.
+// Returns the newest version of glibc that an ELF file names, 34 of 2.34: of libc its own version, of another library
+// the version that it needs. Returns 0 if the file names none.
 int newest_glibc(const std::string &path) {
     std::ifstream file(path, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -211,7 +211,7 @@ int newest_glibc(const std::string &path) {
     return newest;
 }
 
-// glibc's own file is libc.so.6, or libc-2.31.so before 2.34.
+// Returns the version of glibc that the process has mapped: libc.so.6, or libc-2.31.so before 2.34.
 int glibc_of(int pid, const std::string &maps) {
     for (const char *name : {"libc.so.6", "libc-2."})
         for (const Mapped &one : mapped_of(maps, name)) return newest_glibc(control::proc_path(pid, "root" + one.path));
@@ -225,7 +225,7 @@ std::vector<Preloaded> preloaded_by(int pid, const std::string &preload, std::st
         Preloaded one{preload.substr(at, end - at), true, {}, by};
         at = end + 1;
         if (one.path.find("libcurb.so") == std::string::npos) continue;
-        // The loader searches for a name without a path, and replaces tokens ($ORIGIN); curb does neither.
+        // curb does not search for a name without a path, and does not expand tokens ($ORIGIN), as the loader does.
         if (one.path.starts_with('/') && one.path.find('$') == std::string::npos) {
             const std::string as_it_sees_it = control::proc_path(pid, "root" + one.path);
             struct stat status {};
@@ -243,8 +243,8 @@ std::string user_text(unsigned uid) {
     return entry != nullptr ? entry->pw_name : "user " + std::to_string(uid);
 }
 
-// Returns the nearest ancestor that has a control socket and maps libcurb.so at the same address: the process is a fork
-// of it, because address randomisation gives a started program another address. 0 if there is none.
+// Returns the nearest ancestor that has a control socket and maps libcurb.so at the same address. The process is a fork
+// of it: exec would have given the library another address (ASLR). Returns 0 if there is none.
 int forked_from(const Target &target, const std::vector<Mapped> &curb, const std::vector<int> &with_socket) {
     if (curb.empty()) return 0;
     int above = target.parent;
@@ -310,7 +310,7 @@ ProcessCondition inspect_process(int pid) {
     const auto users = words_of(field_in(status, "Uid:")), pids = words_of(field_in(status, "NSpid:"));
     facts.ended = state.starts_with('Z') || state.starts_with('X');
     facts.stopped = control::is_stopped(status);
-    // A process that /proc hides (hidepid) is there all the same.
+    // /proc may hide a process of another user (hidepid).
     const bool hidden = status.empty() && ::kill(pid, 0) != 0 && errno == EPERM;
     facts.suspended = target.process.start != 0 && control::suspended::read(target.process);
     facts.there = facts.ended || target.process.start != 0 || hidden;

@@ -14,7 +14,7 @@ constexpr int kOldestTried = 11040;
 
 std::string cuda_text(int cuda) { return fmt::format("CUDA {}.{}", cuda / 1000, cuda % 1000 / 10); }
 
-// Takes "the fault; the remedy", the form of other messages of curb.
+// Adds a message of the form "FAULT; REMEDY" as a problem.
 void add_fault(const Check &check, const std::string &message) {
     const std::size_t end = std::min(message.rfind("; "), message.size());
     check.problem(true, message.substr(0, end), message.substr(std::min(end + 2, message.size())));
@@ -66,7 +66,7 @@ void judge(const DriverCondition &driver, Findings &out) {
                  "that takes driver 570 (CUDA 12.8) or newer");
 }
 
-// Returns the capped processes that use a GPU and that NVML does not list there.
+// Returns the processes under curb that have a context on a GPU and that NVML does not list there.
 std::vector<std::string> unlisted(const View &view) {
     std::vector<std::string> out;
     for (const ViewGpu &gpu : view.gpus)
@@ -187,7 +187,7 @@ void judge(const PolicyCondition &policy, Findings &out) {
     const config::Source &source = policy.source;
     bool own_is_valid = true, ceiling_is_valid = true;
     for (const config::Diagnostic &fault : policy.faults) {
-        // The message about a ceiling that is not trusted ends with a remedy of its own.
+        // If the ceiling is not trusted, the message itself ends with a remedy too.
         if (ceiling.problem(fault.file == source.ceiling, fault.text(),
                             "as root, fix " + source.ceiling + ": until then no GPU allocation is granted"))
             ceiling_is_valid = false;
@@ -215,7 +215,7 @@ std::string who(const ViewProcess &process) {
     return "process " + label_of(process.pid, process.name) + (process.user.empty() ? "" : " of " + process.user);
 }
 
-// Adds the findings for a process under curb that does not answer, or whose policy is not in force.
+// Adds a finding if the process does not answer, or if its policy is not in force. Precondition: it is under curb.
 void judge(const ViewProcess &process, const Check &check) {
     if (!process.status) {
         const std::string why = process.trouble.substr(0, process.trouble.find(": see curb doctor "));
@@ -233,7 +233,7 @@ void judge(const ViewProcess &process, const Check &check) {
                       "the last edit of the policy of " + who(process) + " is not in force: " + policy.error, remedy);
 }
 
-// "1 running, 2 waiting: 4711 (python3), 4712 (python3)". Empty if all are running.
+// Returns "1 running; 2 waiting: 4711 (python3), 4712 (python3)". Empty if all are running.
 std::string states_text(const View &view) {
     std::array<std::vector<std::string>, kStates> by;
     std::size_t running = 0, all = 0;

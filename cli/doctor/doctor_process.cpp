@@ -43,7 +43,7 @@ class Examination {
 
   private:
     Check of(const char *check) { return {check, out_}; }
-    // Adds that curb is not in effect, if `when` holds.
+    // Adds the problem that the process is not under curb, if `when` is true. Returns `when`.
     bool none(bool when, const std::string &why, std::string remedy) {
         return of("preload").problem(when, facts_.name + " is not under curb: " + why, std::move(remedy));
     }
@@ -83,7 +83,7 @@ class Examination {
                           "ask as root: " + as_root);
     }
 
-    // libcurb.so is not in its memory. Reports the first cause that holds: each alone is enough.
+    // The process has not mapped libcurb.so. Reports the first cause that applies: each alone is enough.
     void absent() {
         const std::string program = machine_of(facts_.program), library = machine_of(facts_.library);
         const bool has_others = facts_.preload && !facts_.preload->empty();
@@ -149,7 +149,7 @@ class Examination {
             check.ok(true, library.path);
     }
 
-    // libcurb.so is in its memory, and its socket does not answer.
+    // The process has mapped libcurb.so, but does not answer.
     void silent() {
         mapped_library();
         const Check control = of("control"), cuda = of("cuda");
@@ -183,7 +183,7 @@ class Examination {
         sees_no_gpu("the driver is not initialised");
     }
 
-    // TensorFlow is in the process and uses no GPU. It makes a context at its first operation; without a GPU it
+    // Adds a note if the process has loaded TensorFlow: it makes a context at its first operation, and without a GPU it
     // computes on the CPU and reports no error.
     void sees_no_gpu(const std::string &why) {
         of("tensorflow")
@@ -195,8 +195,8 @@ class Examination {
                   "why (a library of CUDA's that is missing), and CUDA_VISIBLE_DEVICES must name one");
     }
 
-    // An out-of-memory error within TensorFlow's own limit never reaches the driver. doctor cannot see it, but it can
-    // see that curb refused nothing.
+    // Explains TensorFlow's own limit: an out-of-memory error within it never reaches the driver. doctor cannot see the
+    // error, but it sees that curb refused nothing.
     void own_limit(const control::Status &status) {
         constexpr policy::Bytes kLeft = 512 * policy::MiB;  // TensorFlow's reserve and curb's leave up to 385 MiB
         const auto &keeps = status.returns_nothing;

@@ -1,4 +1,4 @@
-// Finds the commands `curb` of this machine, who installed them, and PyPI's other project of that name.
+// Finds the `curb` commands of this machine, how to remove them, and PyPI's other project of that name.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the first folder of Python packages under `prefix` of which `holds` is true; "" if there is none.
+// Returns the first folder of Python packages under `prefix` for which `holds` returns true. Empty if there is none.
 std::string python_folder(const fs::path &prefix, const std::function<bool(const fs::path &)> &holds) {
     std::error_code error;
     for (fs::directory_iterator lib(prefix / "lib", error), end; !error && lib != end; lib.increment(error)) {
@@ -26,7 +26,7 @@ std::string python_folder(const fs::path &prefix, const std::function<bool(const
     return "";
 }
 
-// True if pip has installed the project there.
+// True if pip has installed the project into the folder.
 bool has_project(const fs::path &folder, const std::string &name) {
     std::error_code error;
     for (fs::directory_iterator package(folder, error), end; !error && package != end; package.increment(error)) {
@@ -44,7 +44,7 @@ std::string removal_from(const fs::path &prefix) {
     return "remove curb from " + prefix.string();
 }
 
-// Returns the absolute folders in PATH, in their order.
+// Returns the absolute folders of PATH, in their order.
 std::vector<fs::path> path_folders() {
     const char *path = std::getenv("PATH");
     std::istringstream words(path != nullptr ? path : "");

@@ -12,7 +12,7 @@
 namespace curb::cli {
 namespace {
 
-// The error says why the library cannot be loaded.
+// Returns the error of dlopen if the library cannot be loaded.
 policy::Result<void *, std::string> open_library(const char *name) {
     if (void *library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
     const char *why = ::dlerror();
@@ -30,7 +30,7 @@ std::string Driver::text(CUresult result) const {
 }
 
 policy::Result<Driver, std::string> load_driver() {
-    // The CUDA_VISIBLE_DEVICES of this shell has nothing to do with the process in question.
+    // The CUDA_VISIBLE_DEVICES of this shell does not apply to the process that the command is about.
     ::unsetenv("CUDA_VISIBLE_DEVICES");
     const auto library = open_library("libcuda.so.1");
     if (!library) return library.error();
@@ -73,7 +73,7 @@ policy::Result<Driver, std::string> open_driver() {
     X(nvmlDeviceGetComputeRunningProcesses_v3)    \
     X(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
     X(nvmlDeviceGetMigMode)
-// Calls that curb can do without.
+// Optional calls.
 #define CURB_NVML_MORE(X)                       \
     X(nvmlDeviceGetName)                        \
     X(nvmlDeviceGetMemoryInfo_v2)               \
@@ -117,7 +117,7 @@ const policy::Result<NvmlCalls, std::string> &the_nvml() {
 
 using ListCall = decltype(&nvmlDeviceGetComputeRunningProcesses_v3);
 
-// Asks again with more room while the list grows.
+// Lists processes by `call`. Asks again with a larger buffer while the list does not fit.
 nvmlReturn_t list(ListCall call, nvmlDevice_t device, std::vector<nvmlProcessInfo_t> &out) {
     out.resize(64);
     for (;;) {
@@ -132,7 +132,7 @@ nvmlReturn_t list(ListCall call, nvmlDevice_t device, std::vector<nvmlProcessInf
     }
 }
 
-// Adds the processes that are not users of it yet.
+// Adds each process once.
 void add_users(GpuState &gpu, const std::vector<nvmlProcessInfo_t> &processes) {
     for (const nvmlProcessInfo_t &one : processes) {
         const auto pid = static_cast<int>(one.pid);
@@ -143,7 +143,7 @@ void add_users(GpuState &gpu, const std::vector<nvmlProcessInfo_t> &processes) {
     }
 }
 
-// Reads a GPU or an instance. Returns what went wrong, or an empty text.
+// Reads a GPU or an instance. Returns the error. Empty on success.
 std::string read(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     const auto fault = [&](const char *call, nvmlReturn_t error) {
         return std::string(call) + ": " + nvml.nvmlErrorString(error);
@@ -177,7 +177,7 @@ std::string read(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     return {};
 }
 
-// Reads the instances of a divided GPU. Leaves out an instance that cannot be read.
+// Reads the instances of a MIG GPU. Skips an instance that cannot be read.
 void read_instances(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     unsigned count = 0;
     if (!nvml.nvmlDeviceGetMaxMigDeviceCount || !nvml.nvmlDeviceGetMigDeviceHandleByIndex ||
@@ -237,9 +237,9 @@ NvmlGpus nvml_gpus() {
         GpuState gpu;
         gpu.index = static_cast<int>(index);
         nvmlDevice_t device = nullptr;
-        // Skips a GPU that this container may not use, or that has fallen off the bus: no process on it could be moved.
+        // A GPU that this container may not use, or that has fallen off the bus: no process on it could be moved.
         if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS) continue;
-        unsigned current = 0, pending = 0;  // a GPU that knows no MIG answers that it is not supported
+        unsigned current = 0, pending = 0;  // a GPU without MIG answers NOT_SUPPORTED
         gpu.mig = nvml.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS && current == 1;
         if (std::string fault = read(nvml, device, gpu); !fault.empty()) return fault;
         if (gpu.mig) read_instances(nvml, device, gpu);

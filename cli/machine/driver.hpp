@@ -1,5 +1,5 @@
-// The driver's calls for whole processes, and this machine's GPUs by NVML. Both libraries are loaded at run time, so
-// that curb starts without them and can report that they are missing.
+// The driver's checkpoint calls, and this machine's GPUs by NVML. curb loads both libraries at run time, so that it
+// starts without them and can report that they are missing.
 #pragma once
 
 #include <optional>
@@ -29,22 +29,22 @@ struct Driver {
     CURB_CHECKPOINT_CALLS(CURB_SLOT)
 #undef CURB_SLOT
     int version = 0;              // of cuDriverGetVersion: 13000; 0: not known
-    bool has_checkpoint = false;  // all the calls are there
+    bool has_checkpoint = false;  // it exports all checkpoint calls
 
-    // "CUDA_ERROR_NOT_READY (device not ready)"
+    // Returns "CUDA_ERROR_NOT_READY (device not ready)".
     [[nodiscard]] std::string text(CUresult result) const;
 };
 
 // Loads the driver without initialising it. The error says why it cannot be loaded.
 policy::Result<Driver, std::string> load_driver();
-// Loads and initialises the driver. Takes seconds if no GPU is kept awake (nvidia-smi -pm 1). Does not initialise a
-// driver without the checkpoint calls. The error has the remedy.
+// Loads and initialises the driver. Takes seconds if no GPU has persistence mode on (nvidia-smi -pm 1). Does not
+// initialise a driver without the checkpoint calls. The error has the remedy.
 policy::Result<Driver, std::string> open_driver();
 
 struct GpuUser {
     int pid = 0;
     std::string text;                   // "4711 (python3)"
-    std::optional<policy::Bytes> held;  // nullopt: not known (of a divided GPU NVML shows it to some users only)
+    std::optional<policy::Bytes> held;  // nullopt: not known (on a MIG GPU NVML reports it to some users only)
 };
 
 struct GpuState {
@@ -52,14 +52,14 @@ struct GpuState {
     std::string uuid;
     std::string name;  // "NVIDIA H100 80GB HBM3"; empty: not known
     policy::Bytes total = 0, free = 0;
-    policy::Bytes used = 0;  // by everybody, as nvidia-smi shows it: without what the driver reserves for itself
+    policy::Bytes used = 0;  // by all processes, as nvidia-smi shows it: without the memory that the driver reserves
     bool mig = false;
     bool kept_awake = true;  // persistence mode; true if not known
     std::vector<GpuUser> users;
     std::vector<int> mps_clients;
-    std::vector<GpuState> instances;  // where it is divided, and NVML can list them
+    std::vector<GpuState> instances;  // of a MIG GPU, if NVML can list them
 
-    // null if NVML does not list the process.
+    // Returns null if NVML does not list the process.
     [[nodiscard]] const GpuUser *user(int pid) const;
     [[nodiscard]] bool is_mps_client(int pid) const;
 };
@@ -69,10 +69,10 @@ std::vector<const GpuUser *> users_of(const std::vector<GpuState> &gpus);
 // Returns the bytes that the process holds of the GPU with this UUID. 0 if NVML reports none.
 policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid, int pid);
 
-// Returns this machine's GPUs, or why NVML does not report them; if it cannot be used at all, with the remedy.
+// Returns this machine's GPUs, or the error of NVML. If NVML cannot be used at all, the error has the remedy.
 using NvmlGpus = policy::Result<std::vector<GpuState>, std::string>;
 NvmlGpus nvml_gpus();
-// Returns "580.159.04". Empty if it is not known.
+// Returns "580.159.04". Empty if NVML does not report it.
 std::string nvml_driver_version();
 
 }  // namespace curb::cli

@@ -28,7 +28,7 @@ constexpr unsigned kMostNotes = 4096;  // bytes; it has a hundred
 
 class File {
   public:
-    // Opens regular files only: to open a device or a FIFO has effects.
+    // Opens regular files only: opening a device or a FIFO has side effects.
     explicit File(const std::string &path) {
         const control::Descriptor named(::open(path.c_str(), O_PATH | O_CLOEXEC));
         struct stat status {};
@@ -44,13 +44,13 @@ class File {
     control::Descriptor file_;
 };
 
-// Returns the version in a segment of notes: each has sizes of owner and text, a type, the owner, the text. Empty if
-// none is curb's.
+// Returns the version in a segment of ELF notes. A note has the sizes of its owner and text, a type, the owner, the
+// text. Empty if no note is curb's.
 std::string version_in(std::string_view notes) {
     constexpr std::size_t kHeader = 12;
     const auto aligned = [](std::size_t size) { return (size + 3) / 4 * 4; };
     for (std::size_t at = 0; at + kHeader <= notes.size();) {
-        std::uint32_t header[3];  // sizes of owner and text, type
+        std::uint32_t header[3];
         std::memcpy(header, notes.data() + at, kHeader);
         const std::size_t text = at + kHeader + aligned(header[0]), end = text + aligned(header[1]);
         if (end > notes.size()) break;

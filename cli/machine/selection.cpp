@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 300ms;  // for what processes hold; one that does not answer is known by its files in /proc
+constexpr auto kPatience = 300ms;  // a process that has not answered by then is matched by /proc alone
 
 using Patterns = std::vector<std::string>;
 
@@ -26,7 +26,7 @@ bool is_any(const Patterns &patterns, std::string_view text) {
 
 std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// The kernel's name, the whole command line, and the file names of the program and of its script.
+// Matches the kernel's name, the whole command line, and the file names of the program and of its script.
 bool is_named(const Patterns &patterns, const ViewProcess &process) {
     const std::string_view command = process.command;
     const std::size_t first = std::min(command.find(' '), command.size());
@@ -36,7 +36,7 @@ bool is_named(const Patterns &patterns, const ViewProcess &process) {
            is_any(patterns, file_name(rest.substr(0, rest.find(' '))));
 }
 
-// The GPU as keys name it: "cuda:0" by the process's own count.
+// Returns the GPU as policy keys name it: "cuda:0" is the ordinal in the process.
 policy::GpuIdentity identity(const View &view, const ViewGpu &gpu, const ViewUse &use) {
     policy::GpuIdentity out;
     const control::GpuStatus *books = books_of(view, use);
@@ -103,7 +103,7 @@ std::string fault_of(const Selection &selection) {
 }
 
 std::vector<int> programs_of(int pid) {
-    if (pid == 1) return {pid};  // it started everything, which --all says
+    if (pid == 1) return {pid};  // init started everything: that selection is --all
     const std::vector<int> can_be_asked = control::processes();
     const std::vector<int> below = std::binary_search(can_be_asked.begin(), can_be_asked.end(), pid)
                                        ? std::vector<int>()
@@ -126,7 +126,7 @@ policy::Result<std::vector<int>, std::string> found(const Selection &selection, 
     for (const int pid : selection.pids)
         for (const int program : programs_of(pid)) add(program);
     if (!selection.is_described()) return out;
-    // --all alone needs to know nothing of the processes.
+    // --all alone needs no view.
     if (selection.names.empty() && selection.users.empty() && selection.gpus.empty() && selection.jobs.empty() &&
         selection.trees.empty())
         return control::processes();

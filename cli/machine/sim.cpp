@@ -16,7 +16,7 @@
 namespace curb::cli {
 namespace {
 
-// The state files of the processes under curb that have the simulated driver loaded.
+// Returns the state files (CURB_SIM_STATE) of the processes under curb that have the simulated driver loaded.
 std::set<std::string> states() {
     std::set<std::string> out;
     for (const int pid : control::processes()) {
@@ -45,7 +45,7 @@ std::optional<std::string> use_sim() {
                 "CURB_SIM_STATE=FILE curb run --sim, or leave --sim out to see what they say themselves");
         if (::setenv("CURB_SIM_STATE", shared.begin()->c_str(), 1) != 0) return std::string("no memory");
     }
-    // A later dlopen by name finds these, since their SONAMEs are those of the driver. They stay loaded.
+    // They stay loaded. A later dlopen by name finds them, because they have the driver's SONAMEs.
     for (const char *name : {"libcuda.so.1", "libnvidia-ml.so.1"})
         if (!::dlopen((*sim / name).c_str(), RTLD_NOW | RTLD_LOCAL))
             return std::string("the simulated driver cannot be loaded: ") + ::dlerror();

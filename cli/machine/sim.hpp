@@ -1,4 +1,4 @@
-// The simulated driver in this command, for `--sim` of ps, doctor, suspend and resume.
+// Loads the simulated driver into this command, for `--sim` of ps, top, doctor, suspend and resume.
 #pragma once
 
 #include <optional>
@@ -6,8 +6,8 @@
 
 namespace curb::cli {
 
-// Makes this process load the simulated libcuda and NVML instead of the machine's, with the state file (CURB_SIM_STATE)
-// that the processes under curb share. Call it before anything loads the driver. Returns why it could not.
+// Loads the simulated libcuda and NVML instead of the machine's, with the state file (CURB_SIM_STATE) that the
+// processes under curb share. Call it before anything loads the driver. Returns the error; nullopt on success.
 std::optional<std::string> use_sim();
 
 }  // namespace curb::cli

@@ -37,12 +37,12 @@ std::optional<policy::Bytes> bytes_in(const std::string &path) {
 
 // The two generations of cgroups name the same things differently.
 struct CgroupFiles {
-    const char *limit, *used, *cache;  // `cache`: what of the used would give way
+    const char *limit, *used, *cache;  // `cache`: the part of `used` that the kernel can drop
 };
 constexpr CgroupFiles kUnified{"memory.max", "memory.current", "inactive_file"};
 constexpr CgroupFiles kLegacy{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 
-// Applies the tightest limit from `path` up to the top.
+// Applies the tightest limit from the cgroup `path` up to the root.
 void narrow(HostRoom &room, const std::string &top, const fs::path &path, const CgroupFiles &files) {
     for (fs::path group = path;; group = group.parent_path()) {
         const std::string folder = top + group.string() + "/";
@@ -70,7 +70,7 @@ std::string name_of(int pid) {
 }
 
 std::vector<int> started_by(int pid, const std::vector<int> &processes) {
-    constexpr int kMostGenerations = 64;  // the parents are read one after the other, and may change meanwhile
+    constexpr int kMostGenerations = 64;  // parents may change while we read one after the other
     std::vector<int> out;
     for (const int one : processes) {
         int above = one;
@@ -98,7 +98,7 @@ Target inspect(int pid) {
     target.name = name_of(pid);
     std::error_code error;
     target.executable = fs::read_symlink(control::proc_path(pid, "exe"), error).string();
-    // The file of another user's process opens, but cannot be read.
+    // Another user's environ opens without an error, but cannot be read. Its exe cannot be resolved: check that.
     const auto environment = whole(control::proc_path(pid, "environ"));
     if (environment && !error) target.environment = variables_in(*environment);
     const std::string maps = control::proc_text(pid, "maps");
@@ -110,9 +110,9 @@ Target inspect(int pid) {
 std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environment) {
     struct Launcher {
         const char *count;
-        std::vector<const char *> rank;  // one of these says which
+        std::vector<const char *> rank;  // one of these has the rank
     };
-    // Slurm's count for the step comes before that for the job: a batch script, one process, has the latter too.
+    // Slurm's count for the step overrides that for the job: a batch script, one process, has the latter too.
     static const std::vector<Launcher> kLaunchers{{"WORLD_SIZE", {"RANK", "LOCAL_RANK"}},
                                                   {"OMPI_COMM_WORLD_SIZE", {"OMPI_COMM_WORLD_RANK"}},
                                                   {"MV2_COMM_WORLD_SIZE", {"MV2_COMM_WORLD_RANK"}},

@@ -1,4 +1,4 @@
-// A process as /proc shows it, with the facts that decide whether it can be suspended.
+// A process as /proc shows it: the facts that decide whether it can be suspended.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@
 
 namespace curb::cli {
 
-// Returns "4711 (python3)". Without a name, the pid.
+// Returns "4711 (python3)", or "4711" without a name.
 std::string label_of(int pid, const std::string &name);
 // Returns the kernel's name of the process that has this pid now, "python3". Empty if there is none.
 std::string name_of(int pid);
@@ -27,17 +27,17 @@ struct Target {
     int parent = 0;
     std::string name;  // the kernel's, 15 bytes: "python3"
     std::string executable;
-    std::optional<std::map<std::string, std::string>> environment;  // at its start; nothing: it cannot be read
+    std::optional<std::map<std::string, std::string>> environment;  // at its start; nullopt: it cannot be read
     bool under_curb = false;                                        // libcurb.so is mapped
     bool has_nccl = false;                                          // libnccl is
 
     [[nodiscard]] std::string text() const { return label_of(process.pid, name); }
 };
 Target inspect(int pid);
-// Returns those of `processes` that are descendants of `pid`: the programs of a shell or launcher.
+// Returns those of `processes` that `pid` or its descendants started, such as the programs of a shell or launcher.
 std::vector<int> started_by(int pid, const std::vector<int> &processes);
 
-// The rank count of a process that works with others, from its environment.
+// The number of ranks of a distributed program, from its environment.
 struct Ranks {
     std::string variable;  // "WORLD_SIZE"
     std::string count;     // "8"
@@ -47,22 +47,22 @@ std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environm
 // The host memory that a process can still allocate before the machine or a limit of its cgroup stops it.
 struct HostRoom {
     policy::Bytes available = 0;
-    std::string limit;  // whose: "this machine", "the cgroup /job/7"
+    std::string limit;  // "this machine", "the cgroup /job/7"
     policy::Bytes total = 0;
     friend bool operator==(const HostRoom &, const HostRoom &) = default;
 };
-// nullopt if /proc/meminfo cannot be read. Tests pass other folders.
+// Returns nullopt if /proc/meminfo cannot be read. Tests pass other folders.
 std::optional<HostRoom> host_room(int pid, const std::string &proc = "/proc",
                                   const std::string &cgroups = "/sys/fs/cgroup");
 
-// Returns the report in the answer. The error says why there is none.
+// Returns the report in the answer, or the process's error message.
 template <class Report>
 policy::Result<Report, std::string> report_in(int pid, control::Reply reply) {
     if (auto *report = std::get_if<Report>(&reply)) return std::move(*report);
     if (auto *failure = std::get_if<control::Failure>(&reply)) return std::move(failure->message);
     return control::process_text(pid) + " answers something else than was asked";
 }
-// {"pid":4711,"error":"…"}
+// Returns {"pid":4711,"error":"…"}.
 inline std::string error_json(int pid, const std::string &error) {
     return json::object({{"pid", std::to_string(pid)}, {"error", json::text(error)}});
 }

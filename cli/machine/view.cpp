@@ -1,4 +1,4 @@
-// Asks the capped processes, NVML and /proc, and joins the answers.
+// Asks the processes under curb, NVML and /proc, and joins the answers.
 #include "view.hpp"
 
 #include <pwd.h>
@@ -20,12 +20,12 @@
 namespace curb::cli {
 namespace {
 
-// A process can put any text in the place of its arguments, even gigabytes.
+// A process can overwrite its command line with any text, even gigabytes.
 constexpr std::size_t kMostOfCommand = 64 << 10;
 
 using control::proc_text;
 
-// Asks once for each user: a directory service behind it may be slow.
+// Asks once for each user: a directory service may be slow.
 const std::string &user_name(uid_t uid) {
     static std::map<uid_t, std::string> known;
     const auto found = known.find(uid);
@@ -90,7 +90,7 @@ View view_with(std::vector<control::Answer> answers) {
     add_new(asked);
     add_new(listed_in(facts.gpus));
     if (missing.empty()) return join(facts);
-    // Missing processes have ended. If NVML still lists them, they are in another pid namespace.
+    // A process without an entry in /proc has ended, or it is in another pid namespace: then NVML still lists it.
     facts.gpus = nvml_gpus();
     const std::set<int> still = listed_in(facts.gpus), suspects = std::exchange(missing, {});
     add_new(still);
@@ -190,7 +190,7 @@ class Join {
             (gpu == view_.gpus.end() ? add_device(books) : *gpu).uses.push_back({process, i, std::nullopt});
         }
     }
-    // Adds a device that NVML does not list, behind the GPU that it is part of.
+    // Adds a device that NVML does not list. A MIG instance goes behind its GPU.
     ViewGpu &add_device(const control::GpuStatus &books) {
         ViewGpu out{{}, books.uuid, books.parent, {}, books.total, {}, {}, !books.parent.empty(), {}};
         auto at = std::find_if(view_.gpus.begin(), view_.gpus.end(),
@@ -202,7 +202,7 @@ class Join {
         return *view_.gpus.insert(at, std::move(out));
     }
 
-    // NVML lists the processes of instances on the whole GPU too. Removes them there if their instance is known.
+    // Removes processes from a whole GPU if their instance is known: NVML lists the processes of instances there too.
     void forget_what_instances_tell() {
         for (ViewGpu &gpu : view_.gpus) {
             if (!gpu.mig || !gpu.parent.empty()) continue;
@@ -256,7 +256,7 @@ Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience) {
 View only(const View &view, const std::vector<int> &pids) {
     View out;
     out.nvml_fault = view.nvml_fault;
-    std::map<std::size_t, std::size_t> kept;  // index there -> index here
+    std::map<std::size_t, std::size_t> kept;  // index in `view` -> index in `out`
     for (std::size_t i = 0; i < view.processes.size(); ++i) {
         if (std::find(pids.begin(), pids.end(), view.processes[i].pid) == pids.end()) continue;
         kept[i] = out.processes.size();

@@ -1,5 +1,4 @@
-// The users of this machine's GPUs: NVML's figures, the answers of capped processes, and /proc, joined by pid and UUID.
-// `curb ps`, `curb metrics` and `curb doctor` show it.
+// The users of this machine's GPUs. Joins NVML's figures, the answers of processes under curb, and /proc.
 #pragma once
 
 #include <chrono>
@@ -18,16 +17,16 @@ namespace curb::cli {
 
 struct ViewProcess {
     int pid = 0;
-    std::string user;       // name, or number where it has none; empty: not known
+    std::string user;       // name, or uid if it has none; empty: not known
     std::string name;       // the kernel's, 15 bytes: "python3"; empty: not known (another pid namespace, ended)
-    std::string command;    // its arguments, joined by blanks, on one line; the name where they cannot be read
-    std::string container;  // the beginning of its container's id, as docker ps prints it; empty: none is known
+    std::string command;    // its arguments, joined by blanks, on one line; the name if they cannot be read
+    std::string container;  // the beginning of its container's id, as docker ps prints it; empty: not known
     bool stopped = false;
     bool suspended = false;                 // by curb suspend, or by a nap
-    bool elsewhere = false;                 // in another pid namespace: nothing is known but NVML's figures
+    bool elsewhere = false;                 // in another pid namespace: only NVML's figures are known
     bool under_curb = false;                // it can be asked, or libcurb.so is mapped
     std::optional<control::Status> status;  // its answer; nullopt: see `trouble`
-    std::string trouble;                    // why a process under curb gives none: "has not answered for 300 ms: …"
+    std::string trouble;  // why a process under curb has no status: "has not answered for 300 ms: …"
 };
 
 // One process on one GPU.
@@ -49,12 +48,12 @@ struct ViewGpu {
 };
 
 struct View {
-    std::string nvml_fault;              // why there are no figures of NVML's; empty: there are
+    std::string nvml_fault;              // why NVML's figures are missing; empty: they are here
     std::vector<ViewGpu> gpus;           // by index, instances behind their GPU
     std::vector<ViewProcess> processes;  // by pid; one without a use holds nothing, or has not answered
 };
 
-// What a process does. If several apply, the first.
+// The state of a process. If several apply, the first.
 enum class State : std::uint8_t {
     unknown,    // in another pid namespace
     napping,    // it has left its GPUs by itself
@@ -68,42 +67,42 @@ enum class State : std::uint8_t {
     running,
 };
 inline constexpr std::size_t kStates = 10;
-// "running", "over cap"
+// Returns "running", "over cap", …
 const char *state_name(State state);
-// Returns the state on one GPU; without `books`, on all of them.
+// Returns the state of the process on one GPU, or without `books` on all of them.
 State state_of(const ViewProcess &process, const control::GpuStatus *books = nullptr);
-// True if the process holds more of the GPU than its cap. A suspended process holds nothing, even if its ledger does.
+// True if the process holds more of the GPU than its cap. False for a suspended process: its memory is in host memory.
 bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books);
 
-// Returns the view of now. Takes as long as the slowest capped process needs to answer, and at most `patience`.
+// Returns the present view. Takes as long as the slowest process under curb needs to answer, at most `patience`.
 View poll_all(std::chrono::milliseconds patience);
 
-// Asks these processes in detail, one after the other. The view also has the processes that NVML lists.
+// Asks these processes for details, one after the other. The view also has the processes that NVML lists.
 struct Polled {
     View view;
-    std::map<int, std::string> failures;  // by pid: why there is no answer, with the remedy
+    std::map<int, std::string> failures;  // by pid: why it did not answer, with the remedy
 };
 Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience);
 
 // Returns the part of the view that is about these processes.
 View only(const View &view, const std::vector<int> &pids);
-// Returns the process's own figures for a device. null if it did not answer.
+// Returns the process's own figures for the device. Returns null if it did not answer.
 const control::GpuStatus *books_of(const View &view, const ViewUse &use);
-// Returns the GPU that an instance is part of, or the GPU itself. null if it is not known.
+// Returns the GPU that an instance is part of, or the GPU itself. Returns null if it is not known.
 const ViewGpu *whole_of(const View &view, const ViewGpu &gpu);
 
 // A process as /proc shows it: under_curb if libcurb.so is mapped.
 struct ProcessFacts : ViewProcess {
-    bool lives = false;  // false: there is none (any more) in this pid namespace, or it is a zombie
+    bool lives = false;  // false: no process, or only a zombie, has this pid in this pid namespace
 };
 
 struct ViewFacts {
     NvmlGpus gpus;
     std::vector<control::Answer> answers;
-    // That `gpus` or `answers` name, by pid. A process that only NVML lists is in another pid namespace.
+    // The processes that `gpus` or `answers` name, by pid. One that only NVML lists is in another pid namespace.
     std::vector<ProcessFacts> processes;
 };
-// Joins the facts, each from its own source, into one View. Pure.
+// Joins the facts into one View. Pure.
 View join(const ViewFacts &facts);
 
 }  // namespace curb::cli

@@ -1,4 +1,4 @@
-// Limits the time of calls that may never return: those of a driver whose GPU has fallen off the bus.
+// Limits the time of driver calls, which may never return if a GPU has fallen off the bus.
 #pragma once
 
 #include <atomic>
@@ -14,13 +14,13 @@ namespace curb::cli {
 
 inline constexpr std::chrono::seconds kNvmlPatience{10};
 
-// True once a call did not return. It still blocks its thread, so the program must end by _Exit.
+// True once a call did not return. Its thread is still in the driver, so the program must end by _Exit.
 inline std::atomic<bool> &a_call_hangs() {
     static std::atomic<bool> hangs{false};
     return hangs;
 }
 
-// Returns the result of `call`. nullopt if it did not return in `time`; it then goes on in a thread of its own.
+// Runs `call` on a thread and returns its result. Returns nullopt if it takes longer than `time`; the thread goes on.
 template <class Call>
 auto within(std::chrono::milliseconds time, Call call) -> std::optional<decltype(call())> {
     struct Shared {

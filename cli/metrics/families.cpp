@@ -24,7 +24,7 @@ constexpr Metric kMetrics[] = {
 #include "metrics.def"
 };
 
-// The labels of a sample's subject. A row of the table names those that it uses.
+// All labels of a GPU or process. A row of metrics.def names those that the metric has.
 using Labels = std::map<std::string, std::string>;
 
 class Families {
@@ -57,13 +57,13 @@ Labels with(Labels labels, const char *name, const std::string &value) {
     return labels;
 }
 
-// An instance has the index of its GPU, as nvidia-smi prints it.
+// `gpu` is nvidia-smi's index. A MIG instance has that of its GPU.
 Labels labels_of(const View &view, const ViewGpu &gpu) {
     const ViewGpu *whole = whole_of(view, gpu);
     return with(with({}, "gpu", whole && whole->index ? std::to_string(*whole->index) : ""), "uuid", gpu.uuid);
 }
 
-// The command is the kernel's name, of which there are few; command lines are as many as there are processes.
+// `command` is the kernel's short name: whole command lines would make a new series for almost every process.
 Labels labels_of(const ViewProcess &process, Labels labels = {}) {
     labels = with(std::move(labels), "pid", std::to_string(process.pid));
     return with(with(std::move(labels), "user", process.user), "command", process.name);
@@ -101,7 +101,7 @@ void add_waits(Families &out, const Labels &labels, const control::Status &statu
     if (step) out.add(Id::step_due, labels, static_cast<std::uint64_t>(std::max<control::UnixMs>(*step, 0) / kSecond));
 }
 
-// Every process of a job reports its sum.
+// Every process of a job reports the same sum, so take it once for each job.
 void add_jobs(Families &out, const View &view, const ViewGpu &gpu, const Labels &labels) {
     struct Job {
         policy::Bytes held = 0, cap = policy::kUnbounded;
@@ -169,7 +169,7 @@ void add_processes(Families &out, const View &view) {
     if (view.nvml_fault.empty()) out.add(Id::processes, {{"state", "uncapped"}}, uncapped);
 }
 
-// The text of a label's value in quotes.
+// Returns a label's value, quoted and escaped.
 std::string quoted(const std::string &text) {
     std::string out = "\"";
     for (const char c : text) {

@@ -1,4 +1,4 @@
-// The output of `curb metrics`: the families of metrics.def, filled from a view of the machine, and their text.
+// The output of `curb metrics`: the metrics of metrics.def, filled from a View, and their text.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ struct Metric {
 };
 
 struct Sample {
-    std::vector<std::pair<std::string, std::string>> labels;  // those that are known, in the table's order
+    std::vector<std::pair<std::string, std::string>> labels;  // in the table's order, without unknown ones
     std::uint64_t value = 0;
     friend bool operator==(const Sample &, const Sample &) = default;
 };
 
 struct Family {
     Metric metric;
-    std::vector<Sample> samples;  // none: nothing is known, which is not 0
+    std::vector<Sample> samples;  // none: not known, which is not 0
 };
 
-// All families, in the order of the table. The values of labels are valid UTF-8 on one line.
+// Returns all families, in the order of the table. Label values are valid UTF-8 on one line.
 std::vector<Family> families_of(const View &view, const std::string &version);
 
-// Prometheus's text format 0.0.4, which Prometheus and node_exporter's textfile collector read.
+// Returns Prometheus's text format 0.0.4, which Prometheus and node_exporter's textfile collector read.
 std::string text_of(const std::vector<Family> &families);
 
 }  // namespace curb::cli

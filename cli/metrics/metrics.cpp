@@ -21,7 +21,7 @@ struct MetricsOptions {
     }
 };
 
-constexpr auto kMetricsPatience = std::chrono::seconds(1);  // far below Prometheus's own, 10 s
+constexpr auto kMetricsPatience = std::chrono::seconds(1);  // far below Prometheus's scrape timeout, 10 s
 
 int metrics(const MetricsOptions &options) {
     const std::string text = text_of(families_of(poll_all(kMetricsPatience), CURB_VERSION));

@@ -1,5 +1,5 @@
-// `curb policy` and its commands: whether policy files are valid, every field with its value and source, which rule a
-// command would get and why, and the schema.
+// `curb policy` and its commands: check (is a file valid), show (every field with its value and source), explain (which
+// rule a command gets and why), schema.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace curb::cli {
 namespace {
 
-// [{"file":"job.json","line":4,"column":14,"pointer":"/gpu/*/cap","message":"…"}]
+// Returns [{"file":"job.json","line":4,"column":14,"pointer":"/gpu/*/cap","message":"…"}].
 std::string diagnostics_json(const config::Diagnostics &diagnostics) {
     return json::list(diagnostics, [](const config::Diagnostic &one) {
         return json::object({{"file", json::text(one.file)},
@@ -32,7 +32,7 @@ std::string diagnostics_json(const config::Diagnostics &diagnostics) {
     });
 }
 
-// Returns 0 if there are none, 1 if the policy is wrong, 2 if it could not be read.
+// Returns 0 if there are no errors, 1 if the policy is invalid, 2 if it could not be read.
 int exit_status(const config::Diagnostics &diagnostics) {
     if (diagnostics.empty()) return 0;
     return std::any_of(diagnostics.begin(), diagnostics.end(), [](const auto &one) { return one.unread; }) ? 2 : 1;
@@ -97,7 +97,7 @@ int policy_check(const CheckOptions &options) {
 
 using Lines = std::vector<std::vector<std::string>>;
 
-// Names the file as it was typed in messages. Without one: what this environment names.
+// Returns the source of the policy: `file`, by its typed name, or if it is empty that of this environment.
 config::Source source_of(const std::string &file) {
     config::Source source = config::locate([&](const char *name) -> const char * {
         if (!file.empty() && std::strcmp(name, "CURB_POLICY") == 0) return file.c_str();
@@ -107,7 +107,7 @@ config::Source source_of(const std::string &file) {
     return source;
 }
 
-// The places of the policy, as lines of cells.
+// Returns the source of each part of the policy, as lines of cells.
 Lines places_text(const config::Source &source, bool has_ceiling) {
     Lines out{{"policy", source.file}};
     if (source.file.empty())
@@ -141,7 +141,7 @@ struct ShowOptions {
     }
 };
 
-// Returns the rules of one file with the settings of each.
+// Returns the rules of one file, with their settings.
 std::string rules_text(const config::Document &document, const std::string &title) {
     const policy::File &file = document.file;
     if (file.rules.empty()) return {};

@@ -12,7 +12,7 @@ namespace {
 using config::Document;
 using policy::quote;
 
-// Returns why the pattern of a rule can hardly be meant. Empty if it may be.
+// Returns why the pattern of a rule looks like a mistake. Empty if it does not.
 std::string doubt_of_pattern(std::string_view pattern) {
     bool in_set = false;
     for (std::size_t i = 0; i < pattern.size(); ++i) {
@@ -22,7 +22,7 @@ std::string doubt_of_pattern(std::string_view pattern) {
         }
         if (pattern[i] == '[' && !in_set) {
             in_set = true;
-            // A ']' right behind the '[' is one of the set.
+            // A ']' right behind the '[' is a member of the set.
             if (i + 1 < pattern.size() && pattern[i + 1] == '!') ++i;
             if (i + 1 < pattern.size() && pattern[i + 1] == ']') ++i;
         } else if (pattern[i] == ']') {
@@ -71,7 +71,7 @@ class Advice {
             say(at + "/trace/stacks",
                 "without \"file\" there is no trace that could have them; add one, or use --trace");
     }
-    // True if a growth that applies together with this one has a "wait".
+    // True if this growth has a "wait", or one that it is merged with.
     [[nodiscard]] bool waits(const std::string &at, const std::string &gpu) const {
         const std::string base = gpu.substr(at.size());
         for (const std::string &place : {gpu, at + "/gpu/*", base, std::string("/gpu/*")})

@@ -1,11 +1,11 @@
-// Warns of settings that are valid, but that the author of the policy can hardly have meant. Pure.
+// Warns of settings that are valid and probably a mistake. Pure.
 #pragma once
 
 #include "config/load.hpp"
 
 namespace curb::cli {
 
-// In the order of the text.
+// Returns the warnings in the order of the file.
 config::Diagnostics advice(const config::Document &document);
 
 }  // namespace curb::cli

@@ -1,4 +1,4 @@
-// `curb policy init`: writes a policy to start from, with a comment for each of its fields.
+// `curb policy init`: writes a policy to start from, with comments.
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -13,7 +13,7 @@
 namespace curb::cli {
 namespace {
 
-// Valid as it stands, and after any of its comments about fields is removed.
+// Valid as it is, and after any of its commented fields is enabled.
 constexpr const char *kFirstPolicy =
     R"curb(// A policy for curb. Every line of it may be edited while programs run under it; curb policy check finds mistakes.
 // All fields: man curb-policy.

@@ -16,7 +16,7 @@ namespace {
 using policy::Field;
 using policy::GpuKey;
 
-// A device known by its key alone, for policy::names.
+// Returns a device of which only the key is known, for policy::names.
 policy::GpuIdentity identity(const GpuKey &key) {
     policy::GpuIdentity out;
     out.ordinal = key.kind == GpuKey::Kind::cuda ? key.index : -1;
@@ -27,12 +27,12 @@ policy::GpuIdentity identity(const GpuKey &key) {
     return out;
 }
 
-// "/rules/2"
+// Returns the pointer of the rule: "/rules/2".
 std::string in_rule(const config::Document &document, const policy::Rule &rule) {
     return "/rules/" + std::to_string(&rule - document.file.rules.data());
 }
 
-// The settings of one file, with the rule that is laid over it.
+// The settings of one file, with the rule that applies.
 class Side {
   public:
     Side(const config::Document &document, const policy::Rule *rule, Origin::Kind kind)
@@ -51,7 +51,7 @@ class Side {
         device.gpu = {{key, policy::gpu_policy_for(layer_.gpu, identity(key))}};
         const auto value = value_of(device, field);
         if (!value) return std::nullopt;
-        std::vector<Origin> origins;  // that of the most specific key
+        std::vector<Origin> origins;  // that of the most specific key, which comes last
         for (const policy::GpuRule *rule : policy::rules_naming(layer_.gpu, identity(key)))
             if (auto here = origins_of(with_key(field, policy::gpu_key_text(rule->key))); !here.empty())
                 origins = {std::move(here.front())};
@@ -77,7 +77,7 @@ class Side {
         return std::nullopt;
     }
 
-    // The places of this pointer: in the rule, then in the rest of the file.
+    // Returns where the pointer is set: in the rule, then in the rest of the file.
     [[nodiscard]] std::vector<Origin> origins_of(const std::string &pointer) const {
         std::vector<Origin> out;
         const auto add = [&](const std::string &at, const std::string &rule) {
@@ -104,7 +104,7 @@ const char *held_to(policy::Holds holds) {
     return "overridden";
 }
 
-// The user's word, the ceiling's, and what comes of both.
+// Returns the row of a field from its value in the user's policy and in the ceiling.
 Row row(std::string pointer, const Field &field, std::optional<Side::Said> own, std::optional<Side::Said> ceiling) {
     if (!own && !ceiling) return {std::move(pointer), &field, field.fallback(), {Origin{}}, {}};
     Row out{std::move(pointer), &field, {}, {}, {}};
@@ -115,8 +115,7 @@ Row row(std::string pointer, const Field &field, std::optional<Side::Said> own, 
     return out;
 }
 
-// A string of one plain word without its quotes, as people type it, and a list of such words without its brackets; any
-// other value as JSON.
+// Removes the quotes of a string of one word, and the quotes and brackets of a list. Returns other values as JSON.
 std::string as_typed(const std::string &value) {
     if (value.empty()) return "-";
     const bool is_word = value.size() > 2 && value.front() == '"' && value.find_first_of(" \\,") == std::string::npos;
@@ -127,7 +126,7 @@ std::string as_typed(const std::string &value) {
     return words;
 }
 
-// What the rows of one block have in common: `gpu "cuda:0"`, "release"; and how much of their pointers that is.
+// The heading of a block of rows, `gpu "cuda:0"` or "release", and the length of their pointers' common beginning.
 struct Heading {
     std::string text;
     std::size_t length;
@@ -142,7 +141,7 @@ Heading heading(const Row &row) {
     return {section + " " + policy::quote(row.pointer.substr(5, length - 5), '"'), length + 1};
 }
 
-// {"file":"job.json","line":7,"column":14} with the members before it.
+// Returns the members, then the place: {…,"file":"job.json","line":7,"column":14}.
 std::string at(json::Members members, const config::Place &place) {
     members.emplace_back("file", json::text(place.file));
     members.emplace_back("line", place.line);
@@ -150,7 +149,7 @@ std::string at(json::Members members, const config::Place &place) {
     return json::object(members);
 }
 
-// The settings of flags, by the pointer of their fields.
+// Returns the settings of flags, by the pointer of their fields.
 std::map<std::string_view, Side::Said> said_by_flags(const config::Source &source) {
     std::map<std::string_view, Side::Said> out;
     for (const auto &[flag, text] : source.flags) {
@@ -165,7 +164,7 @@ std::map<std::string_view, Side::Said> said_by_flags(const config::Source &sourc
     return out;
 }
 
-// The settings of a rule, each with its place.
+// A setting of a rule and its place.
 struct Saying {
     policy::Setting setting;
     config::Place place;
@@ -179,7 +178,7 @@ std::vector<Saying> sayings(const config::Document &document, const policy::Rule
     return out;
 }
 
-// Adds the caps of a variable that name the device to what a file says: as the value if there is none, else as bounds.
+// Adds those caps of a variable that name the device: the first as the value if the file sets none, others as bounds.
 void narrow(std::optional<Side::Said> &said, std::vector<Bound> &bounds, const std::vector<policy::CapFor> &caps,
             const GpuKey &key, const char *name) {
     for (const policy::CapFor &one : caps) {
@@ -270,7 +269,7 @@ std::string Origin::json_text() const {
 }
 
 std::string Bound::text() const {
-    // A bound by the ceiling needs no word that its place is the ceiling's.
+    // Without "(ceiling)": only the ceiling bounds values by a file.
     Origin by = origin;
     if (by.kind == Origin::Kind::ceiling) by.kind = Origin::Kind::file;
     return std::string(holds) + (std::string_view(holds) == "overridden" ? ": " : " ") + as_typed(value) + " by " +

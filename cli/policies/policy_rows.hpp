@@ -17,18 +17,18 @@ struct Origin {
     std::string rule;      // "rule 2 \"bert\"", if it stands in one
     std::string variable;  // "CURB_CAP"
 
-    // "default", "job.json:20:14 (rule 2 \"bert\")", "CURB_CAP", "/etc/curb/policy.json:4:10 (ceiling)"
+    // Returns "default", "job.json:20:14 (rule 2 \"bert\")", "CURB_CAP", "/etc/curb/policy.json:4:10 (ceiling)".
     [[nodiscard]] std::string text() const;
     [[nodiscard]] std::string json_text() const;
 };
 
 // A limit that another source puts on the same field.
 struct Bound {
-    const char *holds;  // "at most", "at least"; "overridden": nothing
+    const char *holds;  // "at most", "at least"; "overridden": it has no effect
     std::string value;  // JSON
     Origin origin;
 
-    // "at most 20GiB by /etc/curb/policy.json:5:16"
+    // Returns "at most 20GiB by /etc/curb/policy.json:5:16".
     [[nodiscard]] std::string text() const;
 };
 
@@ -36,17 +36,17 @@ struct Row {
     std::string pointer;  // "/gpu/cuda:0/cap"
     const policy::Field *field;
     std::string value;            // JSON; empty: there is none
-    std::vector<Origin> origins;  // several of an environment that several places add to
+    std::vector<Origin> origins;  // several only for the environment, to which several places can add
     std::vector<Bound> bounds;
 };
 
-// Returns a row for every field: for each device that a key names (for "*" if none does), then for the process. A key's
-// rows include the values of less specific keys. `outcome` names the rules that apply.
+// Returns a row for every field: for each key of a device ("*" if there is none), then for the process. A key's rows
+// include the values of less specific keys. `outcome` has the rules that apply.
 std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const config::Source &source);
 // True if no source sets the field.
 bool is_default(const Row &row);
 
-// Returns the rows as a table, in blocks of rows whose pointers begin alike.
+// Returns the rows as a table, in blocks whose pointers begin alike.
 std::string text(const std::vector<Row> &rows);
 std::string json_text(const std::vector<Row> &rows);
 

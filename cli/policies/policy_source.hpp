@@ -10,7 +10,7 @@ namespace curb::cli {
 // The name of standard input as a source's file.
 inline constexpr const char *kStandardInput = "<stdin>";
 
-// Reads what the source names. Prints the errors, if any, and sets the exit status: 1, or 2 if it cannot be read.
+// Reads the policy. If that fails, prints the errors, sets `status` to 1 (2: it cannot be read) and returns nullopt.
 std::optional<config::Reading> read_policy(const config::Source &source, bool as_json, int &status);
 
 }  // namespace curb::cli

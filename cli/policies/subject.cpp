@@ -19,14 +19,14 @@ namespace curb::cli {
 namespace {
 
 constexpr std::string_view kBlanks = " \t";
-constexpr int kDeepest = 5;  // scripts that the kernel takes as interpreters of scripts (fs/exec.c)
+constexpr int kDeepest = 5;  // the kernel's limit of scripts that interpret scripts (fs/exec.c)
 
 bool can_be_run(const std::string &path) {
     struct stat status {};
     return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
 }
 
-// Returns the file that a name stands for. nullopt if it cannot be run.
+// Finds a program in PATH, as execvp does. Returns nullopt if it cannot be executed.
 std::optional<std::string> find(const std::string &name, const Environment &environment) {
     if (name.find('/') != std::string::npos) return can_be_run(name) ? std::optional(name) : std::nullopt;
     const char *path = environment("PATH");
@@ -65,7 +65,7 @@ std::optional<Script> script(const std::string &path) {
     file.read(head.data(), head.size() - 1);
     const std::string_view text(head.data(), static_cast<std::size_t>(file.gcount()));
     if (!file.is_open() || text.starts_with(ELFMAG)) return std::nullopt;
-    if (!text.starts_with("#!")) return Script{"no #! line", "/bin/sh", ""};  // execvp's own doing
+    if (!text.starts_with("#!")) return Script{"no #! line", "/bin/sh", ""};  // execvp starts /bin/sh then
     const std::string_view line = policy::trimmed(text.substr(2, text.find('\n') - 2), kBlanks);
     const std::size_t end = std::min(line.find_first_of(kBlanks), line.size());
     std::string interpreter(line.substr(0, end));
@@ -74,8 +74,8 @@ std::optional<Script> script(const std::string &path) {
                   std::string(policy::trimmed(line.substr(end), kBlanks))};
 }
 
-// Returns the words with which env would start its program: "python3" for `env python3`, "python3", "-u" for `env -S
-// python3 -u`. Empty if env's options decide it.
+// Returns the words that env would execute: "python3" for `env python3`; "python3", "-u" for `env -S python3 -u`. Empty
+// if that depends on other options of env.
 std::vector<std::string> words_of_env(std::string_view argument) {
     if (!argument.starts_with("-S"))
         return argument.empty() || argument.find_first_of("-= \t") != std::string_view::npos
@@ -89,7 +89,7 @@ std::vector<std::string> words_of_env(std::string_view argument) {
     return words;
 }
 
-// Replaces env by the program that it starts, if the words name it.
+// Replaces env by the program that it starts, if the argument names it.
 void follow_env(Script &step, std::vector<std::string> &before, Program &program) {
     std::vector<std::string> words = words_of_env(step.argument);
     auto word = words.begin();

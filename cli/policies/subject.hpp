@@ -1,4 +1,4 @@
-// Finds out which program a command will be, before it runs: rules match programs, not the words that were typed.
+// Finds the program that a command will execute: rules match programs, not the typed words.
 #pragma once
 
 #include <functional>
@@ -14,20 +14,20 @@ namespace curb::cli {
 // Returns the value of a variable. null if it is unset.
 using Environment = std::function<const char *(const char *)>;
 
-// A command as the kernel would start it. Programs that it starts in turn are not part of it.
+// The program that the kernel would start for a command.
 struct Program {
-    std::string file;                              // absolute, symbolic links followed; as typed if it cannot be run
-    std::vector<std::string> arguments;            // without the program itself
-    std::map<std::string, std::string> variables;  // that its "#!" line sets, by way of env
-    std::vector<std::string> scripts;              // on the way to the file: `./train.py: "#!/usr/bin/env python3"`
-    std::string fault;                             // why it cannot be run; empty: it can
+    std::string file;                    // absolute, symbolic links followed; as typed if it cannot be executed
+    std::vector<std::string> arguments;  // without the program itself
+    std::map<std::string, std::string> variables;  // set by env in its "#!" line
+    std::vector<std::string> scripts;              // that lead to the file: `./train.py: "#!/usr/bin/env python3"`
+    std::string fault;                             // why it cannot be executed; empty: it can
 };
 
-// Finds the file as execvp does: in PATH, and through "#!" lines. Follows a line that names env to the program that env
-// starts. `command` is not empty.
+// Finds the file as execvp does: in PATH, and through "#!" lines, with env replaced by the program that it starts.
+// Precondition: `command` is not empty.
 Program program_of(const std::vector<std::string> &command, const Environment &environment);
 
-// Returns the subject for that program, run by this user in this environment. Both must outlive the subject.
+// Returns the subject for the program, run by this user in this environment. Both arguments must outlive the subject.
 config::WhoIs who_is(const Program &program, const Environment &environment);
 
 }  // namespace curb::cli

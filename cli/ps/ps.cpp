@@ -21,7 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 
 struct PsOptions {
-    Selection selection;  // PIDs: in detail; none: everybody's figures
+    Selection selection;  // with PIDs: details of each; without: the table
     bool json = false, sim = false;
     std::optional<std::string> watch;
 
@@ -34,10 +34,10 @@ struct PsOptions {
     }
 };
 
-constexpr auto kTablePatience = 300ms;     // of the table: it shows what has answered by then
-constexpr auto kDetailsPatience = 1000ms;  // of the details, some of which take milliseconds to find out
+constexpr auto kTablePatience = 300ms;     // the table shows the processes that have answered by then
+constexpr auto kDetailsPatience = 1000ms;  // some details take the process milliseconds
 
-// Returns the interval of --watch, which is in seconds. nullopt if it was not given.
+// Returns the interval of --watch. nullopt if it was not given.
 policy::Result<std::optional<policy::Duration>, std::string> every(const PsOptions &options) {
     if (!options.watch) return std::optional<policy::Duration>();
     double seconds = 0;
@@ -50,8 +50,8 @@ policy::Result<std::optional<policy::Duration>, std::string> every(const PsOptio
 
 struct Shown {
     View view;
-    std::vector<PsError> errors;  // of those that were asked for, and cannot be shown
-    bool silent = false;          // one of them can be shown, but does not answer
+    std::vector<PsError> errors;  // of the named processes that cannot be shown
+    bool silent = false;          // a named process can be shown, but does not answer
 };
 
 std::string what_is_wrong(const Polled &found, int pid, std::optional<std::size_t> process) {
@@ -123,11 +123,11 @@ int ps(const PsOptions &options) {
         out.text = text_of(shown, options, screen);
         if (options.json) return out;
         for (const PsError &one : shown.errors) complaints[one.pid] = one.message;
-        for (auto &[pid, message] : complaints)  // once each, and not into a picture that is redrawn
+        for (auto &[pid, message] : complaints)  // once each, and not while the screen is redrawn
             if (!message.empty() && (!options.watch || out.last)) complain(policy::plain(std::exchange(message, "")));
         return out;
     };
-    // The line before each answer of --watch. Lines of JSON have their own time.
+    // The line before each answer of --watch. JSON has its own time.
     const auto divider = [&] { return options.json ? "" : "curb ps at " + clock_text(control::unix_now(), 0) + "\n"; };
     if (*interval) return watch(**interval, divider, frame);
     const Frame once = frame(screen_of_stdout());

@@ -17,8 +17,8 @@ namespace {
 using policy::Bytes;
 using policy::format_human;
 
-constexpr std::size_t kNames = 10;  // columns that the names of lines take, the indent left out
-constexpr std::size_t kSizes = 11;  // and sizes below one another: "1023.99 GiB"
+constexpr std::size_t kNames = 10;  // width of the lines' names, without the indent
+constexpr std::size_t kSizes = 11;  // width of sizes: "1023.99 GiB"
 
 class Detail {
   public:
@@ -41,7 +41,7 @@ class Detail {
     }
 
   private:
-    // Lines longer than the terminal are wrapped below the place where their text begins.
+    // Adds a line. Wraps its text below where the text begins.
     void line(std::size_t indent, const std::string &name, const std::string &text, Ink ink = Ink::plain) {
         const std::string label = padded(std::string(indent, ' ') + name, indent + kNames) + "  ";
         const std::size_t begin = width_of(label);

@@ -34,9 +34,9 @@ enum Column : std::size_t {
 constexpr std::array<const char *, kColumns> kTitles{"PID",    "USER",    "HELD",     "NVML",  "CAP",    "ALLOWANCE",
                                                      "CACHED", "REFUSED", "RELEASED", "STATE", "COMMAND"};
 constexpr bool is_number(std::size_t column) { return column != user && column != state && column != command; }
-// The columns that a narrow terminal loses, first to last.
+// The columns that are dropped on a narrow terminal, first to last.
 constexpr std::array kLost{released, cached, allowance, refused, user, state, cap, nvml};
-// The least width of the command while a column can still be dropped; and before the figures are dropped.
+// The least width of the command: while other columns can be dropped, and before CAP and NVML are dropped.
 constexpr std::size_t kLeastCommand = 16, kFewest = 8;
 constexpr std::size_t kIndent = 2, kGap = 2;
 
@@ -59,7 +59,7 @@ Ink ink_of(State state) {
 
 std::string size_or(const std::optional<Bytes> &bytes, const char *none) { return bytes ? format_human(*bytes) : none; }
 
-// `use`: null for a process that holds nothing, or that does not answer.
+// `use`: null for a process that is on no GPU.
 Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
     Row row;
     row.fill({"-"});
@@ -87,21 +87,21 @@ Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
     return row;
 }
 
-// A command that is too long first loses the program's folder.
+// Shortens a command that is too long: first by the program's folder, then at the end.
 std::string shortened(const std::string &text, std::size_t columns) {
     if (width_of(text) <= columns) return text;
     const std::size_t slash = text.rfind('/', text.find(' '));
     return clipped(slash == std::string::npos || slash + 1 == text.size() ? text : text.substr(slash + 1), columns);
 }
 
-// One device, or what stands on none.
+// The rows of one GPU, or of the processes on none.
 struct Block {
-    std::vector<std::string> heads;  // the first that fits
+    std::vector<std::string> heads;  // headings, longest first: the first that fits is shown
     std::vector<Row> rows;
-    std::map<std::size_t, std::string> jobs{};  // by the first row of a job: its line
+    std::map<std::size_t, std::string> jobs{};  // the line above a job's rows, by the index of its first row
 };
 
-// Adds the processes on a GPU: those of one job together, under a line with their sum and its cap.
+// Adds the processes on a GPU. Those of one job are together, under a line with their sum and its cap.
 void add_uses(Block &out, const View &view, const ViewGpu &gpu) {
     std::vector<std::pair<std::string, std::vector<const ViewUse *>>> jobs;
     for (const ViewUse &use : gpu.uses) {
@@ -209,8 +209,8 @@ std::string head_of(const Block &block, const Screen &screen) {
 
 using policy::Limit;
 
-// Returns a cap under which the refused request would have fitted, with some room for the driver's own memory: in whole
-// GiB, or in quarters of a GiB if it is small.
+// Returns a cap under which the refused request would have fitted, with 256 MiB for the driver's own memory. Rounds it
+// up to a GiB, or to a quarter of a GiB below 4 GiB.
 std::string enough(const control::Refusal &last) {
     const Bytes least = std::max(last.held + last.bytes + policy::GiB / 4, last.limit + 1);
     const Bytes step = least < 4 * policy::GiB ? policy::GiB / 4 : policy::GiB;
@@ -234,10 +234,10 @@ std::string help(int pid, const control::GpuStatus &books, const control::Refusa
     return "help: curb policy check";
 }
 
-// For this long a refusal has a line below the table. The column of refusals counts it as long as the process lives.
+// A refusal has a note below the table for so long. The column REFUSED counts it as long as the process lives.
 constexpr control::UnixMs kNews = 10 * 60 * 1000;
 
-// True if the limit that the request met has been raised since.
+// True if the limit that refused the request has been raised since.
 bool is_raised(const control::GpuStatus &books, const control::Refusal &last) {
     const auto is_above = [&](const std::optional<Bytes> &limit) { return !limit || *limit > last.limit; };
     return (last.why == Limit::cap && is_above(books.cap)) || (last.why == Limit::job && is_above(books.job_cap)) ||

@@ -1,4 +1,4 @@
-// The words that the table, the notes and the details share, and the JSON.
+// Texts that the table, the notes and the details share, and the JSON.
 #include "ps_text.hpp"
 
 #include <fmt/format.h>

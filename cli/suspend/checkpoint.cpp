@@ -23,7 +23,7 @@ constexpr auto kBetweenTries = std::chrono::milliseconds(100);
 
 volatile sig_atomic_t pressed = 0;
 
-// Calls `done` until it returns true, a few times.
+// Calls `done` until it returns true, at most kTries times.
 void try_again(const std::function<bool()> &done) {
     for (int i = 0; i < kTries && !done(); ++i) std::this_thread::sleep_for(kBetweenTries);
 }
@@ -97,14 +97,14 @@ Made make(const std::function<CUresult()> &call, const Progress::Line &line, con
           const std::function<void()> &meanwhile) {
     Progress progress(line);
     std::future<CUresult> result;
-    // The thread has all signals blocked: an interrupted call of the driver may fail.
+    // Block all signals in the thread: a signal could make the driver's call fail.
     sigset_t all, before;
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
         result = std::async(std::launch::async, call);
     } catch (const std::system_error &) {
-        result = std::async(std::launch::deferred, call);  // without a thread there is nothing to watch it by
+        result = std::async(std::launch::deferred, call);  // no more threads: call it here, without progress
     }
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     bool said = false;

@@ -1,4 +1,4 @@
-// Asks the driver, NVML and the process for facts, and makes the driver's calls on one process.
+// Asks the driver, NVML and the process for facts, and makes the driver's checkpoint calls on a process.
 #pragma once
 
 #include <chrono>
@@ -14,24 +14,24 @@ namespace curb::cli {
 using Seconds = std::chrono::duration<double>;
 
 DriverFacts facts_of(const policy::Result<Driver, std::string> &driver, int pid);
-// Asks the process for its status. A suspended process answers too. The error says why there is no answer.
+// Asks the process for its status. A suspended process answers too. Returns an error if it does not answer.
 policy::Result<control::Status, std::string> ask_books(const Target &target);
 Books books_of(const Target &target);
-// Notes Ctrl-C, SIGTERM and SIGHUP from now on instead of ending. Ignores Ctrl-Z and a terminal or pipe that is gone,
-// so that nothing stops curb between two steps.
+// From now on Ctrl-C, SIGTERM and SIGHUP do not end curb, but make interrupted() return true. Ignores SIGTSTP, SIGTTOU
+// and SIGPIPE, so that nothing stops curb between two steps.
 void hold_interrupts();
 bool interrupted();
 
-// A line on stderr, if that is a terminal, rewritten once a second: "  3.1 GiB of 8.7 GiB out, 2 s".
+// Shows a line on stderr, if that is a terminal, and rewrites it once a second: "  3.1 GiB of 8.7 GiB out, 2 s".
 class Progress {
   public:
     using Line = std::function<std::string(Seconds so_far)>;
     explicit Progress(Line line);
-    ~Progress();  // wipes the line
+    ~Progress();  // erases the line
     Progress(const Progress &) = delete;
     Progress &operator=(const Progress &) = delete;
     void refresh();
-    // Prints a line that stays.
+    // Prints a message on a line of its own.
     void say(const std::string &text);
     [[nodiscard]] Seconds so_far() const { return std::chrono::steady_clock::now() - start_; }
 
@@ -45,24 +45,24 @@ struct Made {
     CUresult error;
     Seconds time;
 };
-// Makes the call in a thread of its own, because none can be interrupted, and waits for its end. Shows `line`, and
-// prints `note` once if Ctrl-C is pressed meanwhile. Calls `meanwhile` some times a second.
+// Makes the call on a thread of its own, since it cannot be interrupted, and waits for its end. Meanwhile shows `line`,
+// prints `note` once if Ctrl-C is pressed, and calls `meanwhile` every 50 ms.
 Made make(
     const std::function<CUresult()> &call, const Progress::Line &line, const std::string &note,
     const std::function<void()> &meanwhile = [] {});
 
 // The state in which a process was left.
 struct Left {
-    CUresult error = CUDA_SUCCESS;  // of the call that was to bring it there
+    CUresult error = CUDA_SUCCESS;  // of the last call on it
     CUprocessState state = CU_PROCESS_STATE_FAILED;
-    bool known = false;  // false: the driver does not tell the state
+    bool known = false;  // false: the driver does not report the state
 
     [[nodiscard]] bool is(CUprocessState wanted) const { return known && state == wanted; }
     [[nodiscard]] std::string name() const { return known ? state_name(state) : "unknown"; }
 };
-// Asks the driver, and asks again if it fails.
+// Asks the driver for the state. Tries up to five times.
 Left state_of(const Driver &driver, int pid);
-// Unlocks the process, and tries again if that fails: a process that stays locked hangs.
+// Unlocks the process. Tries up to five times: a process that stays locked hangs.
 Left unlock(const Driver &driver, int pid);
 
 }  // namespace curb::cli

@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "08:01 1234", device and inode, of each file of /dev/shm, or without a name, that the process maps to write in it
-// together with others.
+// Returns device and inode, "08:01 1234", of each file in /dev/shm and each memfd that the process maps shared and
+// writable.
 std::set<std::string> shared_files(const std::string &maps) {
     std::set<std::string> out;
     std::istringstream lines(maps);
@@ -31,7 +31,7 @@ std::set<std::string> shared_files(const std::string &maps) {
     return out;
 }
 
-// The inodes of the sockets that the process has open. nullopt: /proc does not show them.
+// Returns the inodes of the process's open sockets. nullopt if /proc does not show them.
 std::optional<std::set<std::string>> sockets_of(int pid) {
     constexpr std::string_view kSocket = "socket:[";
     std::error_code error;
@@ -45,9 +45,9 @@ std::optional<std::set<std::string>> sockets_of(int pid) {
     return error ? std::nullopt : std::optional(std::move(out));
 }
 
-using Connection = std::pair<std::string, std::string>;  // its address and the other end's, as the kernel writes them
+using Connection = std::pair<std::string, std::string>;  // local and remote address, as the kernel prints them
 
-// The process's TCP connections, of /proc/PID/net/tcp and tcp6.
+// Returns the process's TCP connections. Source: /proc/PID/net/tcp and tcp6.
 std::set<Connection> connections(int pid, const std::set<std::string> &sockets) {
     std::set<Connection> out;
     for (const char *table : {"net/tcp", "net/tcp6"}) {

@@ -73,7 +73,7 @@ void Gate::report(policy::Bytes moved) const {
     if (!is_left_) return;
     control::GateRequest request = closing();
     request.moved = moved;
-    static_cast<void>(ask(pid_, request));  // a library of an older curb does not know that
+    static_cast<void>(ask(pid_, request));  // an older libcurb.so does not know this member
 }
 
 policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration patience) {
@@ -91,7 +91,7 @@ policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration p
         const auto now = status();
         if (!now) return now.error();
         const std::uint64_t count = before->nap ? before->nap->count : 0;
-        if (now->nap && now->nap->count > count) return now->nap->bytes;  // it may be back already
+        if (now->nap && now->nap->count > count) return now->nap->bytes;  // it napped; it may be back already
         if (now->nap && !now->nap->refused.empty()) return now->nap->refused;
         if (std::chrono::steady_clock::now() >= until)
             return fmt::format("it has not left within {}; try again, or --timeout 1m", policy::format(patience));
@@ -102,7 +102,7 @@ policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration p
 void open_gate(int pid, policy::Duration took) {
     control::GateRequest request;
     request.took_ms = static_cast<std::uint64_t>(took.count());
-    // A library of an older curb does not know how to be told the time.
+    // An older libcurb.so does not know `took_ms`.
     if (!ask(pid, request) && request.took_ms != 0) static_cast<void>(ask(pid, control::GateRequest()));
 }
 

@@ -1,5 +1,5 @@
-// The gate of a process under curb: while it is closed, the process's calls wait in libcurb.so instead of reaching the
-// driver, which would end the process at a synchronisation or a query while it is out of its GPUs.
+// The gate of a process under curb: while it is closed, the process's CUDA calls wait in libcurb.so. While the process
+// is out of its GPUs, the driver would end it at a synchronisation or a query.
 #pragma once
 
 #include <chrono>
@@ -15,25 +15,24 @@ namespace curb::cli {
 class Gate {
   public:
     explicit Gate(int pid) : pid_(pid) {}
-    // Opens the gate, unless it must stay closed.
+    // Opens the gate, unless leave_closed() was called.
     ~Gate();
     Gate(const Gate &) = delete;
     Gate &operator=(const Gate &) = delete;
 
-    // Closes the gate and waits, at most `patience`, until no call is under way that must return before. Returns why
-    // the process cannot be moved, and the remedy; nullopt if it can be. `force`: goes on where only calls past the
-    // gate are feared.
+    // Closes the gate and waits, at most `patience`, for the calls that must return first. Returns why the process
+    // cannot be moved, and the remedy. nullopt if it can. `force`: accepts that calls may bypass the gate.
     std::optional<std::string> close(policy::Duration patience, bool force);
-    // True if the process was out by a nap: now it stays out until it is resumed.
+    // Makes a napping process stay out until it is resumed. False if it does not nap.
     [[nodiscard]] bool turn_nap_into_suspend();
-    // Asks the process to keep it closed. Called at least each second until the process is out: without these requests
-    // it opens the gate by itself, since curb may have been killed.
+    // Asks the process to keep the gate closed. Call it at least once a second until the process is out: after 3 s
+    // without a request the process opens the gate, since curb may have been killed.
     void keep_closed();
-    // The process is out: the gate stays closed when this object goes.
+    // Leaves the gate closed when this object is destroyed. Call it when the process is out.
     void leave_closed();
-    // Reports to a process that was left so how many bytes are in host memory, for its trace.
+    // Reports to the process, for its trace, how many bytes are in host memory. Does nothing before leave_closed().
     void report(policy::Bytes moved) const;
-    // True if the process's calls wait now.
+    // True if the process's calls wait.
     [[nodiscard]] bool is_closed() const { return closed_; }
 
   private:
@@ -42,12 +41,12 @@ class Gate {
     std::chrono::steady_clock::time_point asked_;
 };
 
-// Has the process begin a nap, and waits until it is out of its GPUs, at most `patience`. Returns the bytes that it has
-// moved, or why it stays.
+// Makes the process begin a nap and waits, at most `patience`, until it is out of its GPUs. Returns the bytes that it
+// has moved, or why it has not left.
 policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration patience);
 
-// Opens the gate of a process that runs again; `took`: the way back. (If it cannot be asked, its next call opens it,
-// 0.1 s later.)
+// Opens the gate of a process that runs again. `took`: the time of the resume. (If the process does not answer, its
+// next CUDA call opens the gate 0.1 s later.)
 void open_gate(int pid, policy::Duration took);
 
 }  // namespace curb::cli

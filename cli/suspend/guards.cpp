@@ -12,12 +12,12 @@ namespace {
 using policy::Bytes;
 using policy::format_human;
 
-// Refuses at most once.
+// Collects at most one refusal.
 class Guard {
   public:
     Guard(const char *what, const Target &target) : what_(fmt::format("cannot {} {}", what, target.text())) {}
 
-    // Refuses if `when` holds, and returns `when`: of a chain of || the first that holds is the refusal.
+    // Refuses if `when` is true, and returns `when`. So a chain of || refuses for the first reason that applies.
     bool refuse(bool when, std::string why, std::string remedy) {
         if (when) refusal_ = {what_, std::move(why), std::move(remedy)};
         return when;
@@ -140,7 +140,7 @@ bool wrong_gpus(Guard &guard, const SuspendFacts &facts) {
                 "make room there"))
             return true;
     }
-    // The process may go on taking memory while it is moved, and so may others.
+    // This process and others may allocate host memory during the move.
     const Bytes margin = std::max(held / 16, 256 * policy::MiB);
     return guard.refuse(
         held + margin > facts.host->available,
@@ -222,7 +222,7 @@ bool only_room_is_lacking(const ResumeFacts &facts) {
 }
 
 Bytes room_for(Bytes held, Bytes free, Bytes left) {
-    // At most the memory that was free then: a process that filled a device must be able to come back to it.
+    // The margin is at most the memory that was free then: a process that filled a device must be able to return to it.
     return policy::added(held - std::min(held, left), std::min(free, 64 * policy::MiB));
 }
 

@@ -1,5 +1,5 @@
-// Decides from collected facts whether a process can be suspended or resumed, before anything is touched. Pure:
-// checkpoint.hpp asks the driver, NVML, /proc and the process.
+// Decides from facts whether a process can be suspended or resumed, before curb changes anything. Pure: checkpoint.hpp
+// collects the facts.
 #pragma once
 
 #include <optional>
@@ -13,30 +13,30 @@
 
 namespace curb::cli {
 
-// One sentence each, without a full stop.
+// Parts of the message, without a full stop.
 struct Refusal {
     std::string what, why, remedy;
     [[nodiscard]] std::string text() const { return what + ": " + why + "; " + remedy; }
 };
 
-// The driver as curb itself could load it.
+// The driver that curb could load here.
 struct DriverFacts {
-    std::string fault;  // why there is none
+    std::string fault;  // why it cannot be loaded
     int cuda = 0;       // of cuDriverGetVersion
     std::string version;
     bool has_checkpoint = false;
-    std::optional<CUprocessState> state;  // of the process; nothing: the driver does not know it
+    std::optional<CUprocessState> state;  // of the process; nullopt: the driver does not know it
     std::string state_error;
 };
 
 struct Books {
-    std::optional<policy::Bytes> managed;  // managed memory; nothing: not known
+    std::optional<policy::Bytes> managed;  // managed memory; nullopt: not known
     std::string unknown;                   // why: "it is not under curb"
 };
 
-// Facts that are not known yet are not judged.
+// The checks of facts that are not known yet are skipped.
 struct Facts {
-    unsigned user = 0;  // who is asking
+    unsigned user = 0;  // effective user of this command
     Target target;
     std::optional<DriverFacts> driver;
     std::optional<NvmlGpus> gpus;
@@ -45,9 +45,10 @@ struct SuspendFacts : Facts {
     std::optional<Books> books;
     std::optional<HostRoom> host;
     int companion = 0;                      // another process that holds GPU memory and works together with it; 0: none
-    bool force = false;                     // goes on where it is only guessed that it might go wrong
-    std::optional<policy::Size> most_host;  // of a nap: it may take no more host memory, and leaves a tenth free
+    bool force = false;                     // skips the checks that only suspect a problem
+    std::optional<policy::Size> most_host;  // for a nap: takes no more host memory, and leaves a tenth of it free
 };
+// Returns the reason to refuse. nullopt if there is none.
 std::optional<Refusal> why_not_suspend(const SuspendFacts &facts);
 
 // The free memory that one GPU must have.
@@ -56,22 +57,22 @@ struct Need {
     policy::Bytes bytes = 0;
 };
 struct ResumeFacts : Facts {
-    std::optional<std::vector<Need>> needs;  // empty: it is not known what has to come back
+    std::optional<std::vector<Need>> needs;  // an empty list: there is no record of what the process held
 };
-// Returns the reason to refuse. nullopt for a process that is only locked: it has only to be unlocked.
+// Returns the reason to refuse. nullopt if there is none, or if the process is locked and only has to be unlocked.
 std::optional<Refusal> why_not_resume(const ResumeFacts &facts);
 
-// True if only the free memory of the devices is missing.
+// True if the only reason to refuse is too little free memory on the devices.
 bool only_room_is_lacking(const ResumeFacts &facts);
 
-// Returns the free memory that a process needs to come back, with a margin: with too little the driver blocks the
-// process for good. `held`: by the process before it was suspended, `free`: of the device at that moment, `left`: what
-// the process still holds.
+// Returns the free memory that a process needs to come back, with a margin: with too little, the driver blocks the
+// process for good. `held`: what the process held before its suspend; `free`: what the device had free then; `left`:
+// what the process holds now.
 policy::Bytes room_for(policy::Bytes held, policy::Bytes free, policy::Bytes left);
 
-// "running", "locked", "checkpointed", "failed"
+// Returns "running", "locked", "checkpointed" or "failed".
 const char *state_name(CUprocessState state);
-// Returns the GPUs on which the process holds memory, or might.
+// Returns the GPUs on which NVML lists the process.
 std::vector<const GpuState *> gpus_of(const std::vector<GpuState> &gpus, int pid);
 policy::Bytes held_by(const std::vector<GpuState> &gpus, int pid);
 

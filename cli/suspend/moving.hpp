@@ -1,4 +1,4 @@
-// What `curb suspend` and `curb resume` share: both move one process after the other, and both may end half-way.
+// Common to `curb suspend` and `curb resume`: both move one process after the other, and both may end half-way.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,6 @@
 
 namespace curb::cli {
 
-// Exit statuses.
 inline constexpr int kRefused = 1;
 inline constexpr int kHalfDone = 2;
 inline constexpr int kInterrupted = 130;
@@ -19,19 +18,19 @@ inline constexpr int kInterrupted = 130;
 std::string seconds_text(Seconds seconds);                    // "0.012 s", "1.3 s"
 std::string rate_text(policy::Bytes bytes, Seconds seconds);  // "2.23 GiB/s"
 
-// One process that is moved, and the ways in which both commands end.
+// The process to move, and the ways in which both commands end.
 class Moving {
   protected:
-    // `what`: "suspend", `done`: "suspended". `answers`: gets the answer for programs; null: it is for people.
+    // `what`: "suspend", `done`: "suspended". `answers`: gets the JSON answer; null: prints text.
     Moving(const char *what, const char *done, int pid, std::vector<std::string> *answers);
 
-    // Says that it is not done, and why. Returns `status`.
+    // Prints why the process was not moved. Returns `status`.
     [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const;
     [[nodiscard]] int refused(const Refusal &refusal) const { return ended(kRefused, "unchanged", refusal.text()); }
-    // Prints the state of a process that is neither as before nor as it should be.
+    // Prints the state of a process that is neither as before nor as wanted. Returns the exit status.
     [[nodiscard]] int half_done(const Left &left, const std::string &why, const std::string &how,
                                 const std::string &remedy) const;
-    // Adds an answer for programs. False if the answer is for people.
+    // Adds a JSON answer. False without --json: then the caller prints text.
     [[nodiscard]] bool answer(const json::Members &members) const;
     // Returns the bytes that the process holds of all GPUs, by NVML. 0 without NVML.
     [[nodiscard]] policy::Bytes held() const;
@@ -45,15 +44,15 @@ class Moving {
     const char *done_;
 };
 
-// Calls `move` with each process of the selection in turn. Prints the answers as one list, if `json`. Skips those that
-// are described, not named, and that are already where they should be: out of their GPUs if `is_out_after`. Returns the
-// worst status: a process that is half done counts more than one that is not. Ends at once when the user interrupts.
+// Calls `move` for each process of the selection in turn. With `json` prints the answers as one list. If the selection
+// is a description, skips the processes that are where they should be already (out of their GPUs if `is_out_after`).
+// Returns the highest status: half done counts more than refused. Stops when the user interrupts.
 using Move = std::function<int(int pid, std::vector<std::string> *answers)>;
 int each(const char *command, bool is_out_after, const Selection &selection, bool sim, bool json, const Move &move);
 
-// For a nap, by the helper that libcurb.so has started: waits until the process wants to come back ("back" on standard
-// input, or its end), is back, or has ended. Brings it back as soon as there is room. "leave": it stays suspended, and
-// curb resume brings it back.
+// Runs in the helper that libcurb.so starts for a nap. Waits until the process is back, has ended, or wants to come
+// back: it writes "back" to standard input or closes it. Then resumes it as soon as there is room. "leave" on standard
+// input ends the helper: the process stays suspended until curb resume.
 int bring_back_when_asked(int pid);
 
 }  // namespace curb::cli

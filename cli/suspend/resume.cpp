@@ -29,7 +29,7 @@ struct ResumeOptions {
     Selection selection;
     std::optional<std::string> wait, bytes;
     bool sim = false, json = false;
-    bool nap = false;  // says "waits" when it begins to wait for room, and "comes" when there is some
+    bool nap = false;  // prints "waits" when it begins to wait for room, and "comes" when there is room
 
     void declare(Options &takes) {
         selection.declare(takes);
@@ -78,7 +78,7 @@ class Resuming : Moving {
     }
 
   private:
-    // From the record; without one from the process's status; else from --bytes.
+    // Returns the memory to wait for: by the record, else by the process's status, else by --bytes.
     [[nodiscard]] std::vector<Need> needs(const std::vector<GpuState> &gpus) const {
         std::vector<Need> out;
         const auto need = [&](const std::string &uuid, Bytes held, Bytes free = ~Bytes{0}) {
@@ -90,14 +90,14 @@ class Resuming : Moving {
             for (const control::GpuStatus &gpu : books->gpus)
                 if (gpu.held != 0) need(gpu.uuid, gpu.held);
         } else if (bytes_) {
-            const bool listed = !gpus_of(gpus, pid_).empty();  // if not, any GPU may be the one
+            const bool listed = !gpus_of(gpus, pid_).empty();  // if not, it may have been on any GPU
             for (const GpuState &gpu : gpus)
                 if (!listed || gpu.user(pid_)) need(gpu.uuid, *bytes_);
         }
         return out;
     }
 
-    // Returns the exit status if there is too little room. nullopt if there is enough.
+    // Returns nullopt when there is enough room. Returns the exit status if there is none within the patience.
     std::optional<int> wait_for_room(ResumeFacts &facts) {
         constexpr auto kNextPoll = std::chrono::milliseconds(200), kNextLook = std::chrono::milliseconds(20);
         Progress progress([&](Seconds so_far) {
@@ -116,7 +116,7 @@ class Resuming : Moving {
                 if (options_.nap && waits) print("comes\n");
                 return std::nullopt;
             }
-            if (!refusal) {  // others came first: soon
+            if (!refusal) {  // another process came first: try again soon
                 if (interrupted()) return ended(kInterrupted, "suspended", cannot_ + "interrupted");
                 std::this_thread::sleep_for(kNextLook);
                 continue;
@@ -125,13 +125,13 @@ class Resuming : Moving {
             if (!only_room_is_lacking(facts) || progress.so_far() >= patience_)
                 return ended(kRefused, "suspended", refusal->text());
             if (options_.nap && !std::exchange(waits, true)) print("waits\n");
-            static_cast<void>(its_turn(facts));  // others see that it waits
+            static_cast<void>(its_turn(facts));  // enters the queue
             progress.refresh();
             std::this_thread::sleep_for(kNextPoll);
         }
     }
 
-    // True unless another process came first and waits for one of its GPUs. Joins those that wait, until it is back.
+    // True unless another process came first and waits for one of the same GPUs. The first call enters the queue.
     bool its_turn(const ResumeFacts &facts) {
         if (turns_.empty())
             for (const Need &need : *facts.needs) turns_.emplace_back(control::places(), need.uuid, need.bytes);
@@ -205,7 +205,7 @@ int resume(const ResumeOptions &options) {
 }  // namespace
 
 int bring_back_when_asked(int pid) {
-    std::signal(SIGPIPE, SIG_IGN);  // its process may end before it reads what the helper prints
+    std::signal(SIGPIPE, SIG_IGN);  // the process may end before it reads the helper's output
     const suspended::Process process = inspect(pid).process;
     const auto driver = open_driver();
     for (;;) {
@@ -224,8 +224,8 @@ int bring_back_when_asked(int pid) {
         options.wait = "24h";
         options.nap = true;
         const int status = Resuming(options, pid, nullptr).run();
-        if (is_told || status == 0) return status;  // the process sees that, and starts another helper
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it is about to end
+        if (is_told || status == 0) return status;  // the process sees the end, and starts another helper
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // its pipe is closed: the process is about to end
     }
 }
 

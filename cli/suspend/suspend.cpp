@@ -1,4 +1,4 @@
-// `curb suspend` moves a process out of its GPUs into host memory. It checks first everything that can go wrong. Once
+// `curb suspend` moves a process out of its GPUs into host memory. It first checks everything that can go wrong. Once
 // it has locked the process, every way out leaves it running or suspended, never locked, as far as the driver allows.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -61,7 +61,7 @@ class Suspending : Moving {
         known.user = ::geteuid();
         known.target = target_;
         known.force = options_.force;
-        // First the checks that do not need the driver.
+        // First the checks without the driver.
         if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
         suspended::remove_stale(target_.process);
         // A nap that begins or ends has the claim for a moment; another nap comes again by itself.
@@ -75,10 +75,10 @@ class Suspending : Moving {
         known.books = books_of(target_);
         known.host = host_room(pid_);
         known.most_host = options_.most_host();
-        // A process that naps keeps no companion waiting: its next call brings it back.
+        // A napping process does not block its companions: its next call brings it back.
         if (*known.gpus && !options_.nap) known.companion = companion_of(target_, **known.gpus);
         if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
-        if (target_.under_curb && !options_.nap)  // it has closed its gate itself
+        if (target_.under_curb && !options_.nap)  // for a nap the process has closed its gate itself
             if (const auto why = gate_.close(*patience, options_.force))
                 return ended(kRefused, "unchanged", cannot_ + *why);
         const auto longest = std::numeric_limits<unsigned>::max();
@@ -86,7 +86,7 @@ class Suspending : Moving {
     }
 
   private:
-    // The process moves itself, as for a nap by its policy.
+    // Makes the process move itself, as for a nap by its policy.
     int begin_nap_now(policy::Duration patience) {
         const auto bytes = begin_nap(pid_, patience);
         if (!bytes) return ended(kRefused, "unchanged", cannot_ + bytes.error());
@@ -116,17 +116,17 @@ class Suspending : Moving {
         }
         try {
             return move(driver, locked.time, known);
-        } catch (const std::exception &failure) {  // no memory: it must not stay locked for that
+        } catch (const std::exception &failure) {  // out of memory: the process must not stay locked
             if (state_of(driver, pid_).is(CU_PROCESS_STATE_CHECKPOINTED)) throw;
             return give_up(driver, failure.what());
         }
     }
 
     int move(const Driver &driver, Seconds lock_time, SuspendFacts &known) {
-        // Checks again now that it stands still: it may have allocated since.
+        // Check again, now that the process is locked: it may have allocated since.
         known.gpus = nvml_gpus();
         known.host = host_room(pid_);
-        known.driver->state = CU_PROCESS_STATE_RUNNING;  // it is we who locked it
+        known.driver->state = CU_PROCESS_STATE_RUNNING;  // we have locked it
         if (const auto refusal = why_not_suspend(known)) return give_up(driver, refusal->text());
         suspended::Record record;
         for (const GpuState *gpu : gpus_of(**known.gpus, pid_))
@@ -136,10 +136,10 @@ class Suspending : Moving {
             suspended::remove(target_.process);
             return give_up(driver, "interrupted before anything was moved", kInterrupted);
         }
-        // The gate blocks the next calls of CUDA. A thread whose call has just returned still reads results in memory
-        // that the checkpoint may move; not so in a nap. (JAX on an H200, in the middle of training: before there was a
-        // gate, 4 of 12 suspends without this pause crashed it, and 2 of 14 with it; behind the gate none of 100 did,
-        // all with the pause.)
+        // The gate blocks the next CUDA calls. But a thread whose call has just returned may still read results in
+        // memory that the checkpoint moves, except in a nap. So pause. (JAX on an H200, in the middle of training:
+        // without the gate 4 of 12 suspends crashed it without this pause, and 2 of 14 with it; with gate and pause
+        // none of 100.)
         if (!options_.nap) std::this_thread::sleep_for(std::chrono::milliseconds(500));
         const Bytes whole = held_by(**known.gpus, pid_);
         CUcheckpointCheckpointArgs arguments{};
@@ -165,7 +165,7 @@ class Suspending : Moving {
                            (unsupported ? " (it may have managed memory, or memory shared with other processes)" : ""));
     }
 
-    // After the lock: unlocks the process, and prints `why` and its state.
+    // Unlocks the process and prints `why` and its state. Returns the exit status.
     int give_up(const Driver &driver, const std::string &why, int status = kRefused) const {
         const Left left = unlock(driver, pid_);
         if (left.is(CU_PROCESS_STATE_RUNNING)) return ended(status, "running", why + "; it runs on");
@@ -175,7 +175,7 @@ class Suspending : Moving {
             std::to_string(pid_));
     }
 
-    // It was out already, by a nap.
+    // The process was out already, by a nap.
     int napped() const {
         const auto record = suspended::read(target_.process).value_or(suspended::Record());
         Bytes bytes = 0;

@@ -13,7 +13,7 @@
 
 namespace curb::cli::json {
 
-// A value as JSON: a whole number, true or false, null for an empty optional; or a text that is JSON already.
+// A value as JSON: a whole number, true or false, null for an empty optional. A string must be JSON already.
 class Value {
   public:
     template <std::integral T>
@@ -32,18 +32,18 @@ using Members = std::vector<std::pair<const char *, Value>>;
 
 // Returns the JSON of a text. Bytes that are not UTF-8 (in a file's name) become U+FFFD.
 inline std::string text(std::string_view value) { return policy::json_text(policy::valid_utf8(value)); }
-// null for an empty text.
+// Returns the JSON of a text. "null" if it is empty.
 inline std::string text_or_null(std::string_view value) { return value.empty() ? "null" : text(value); }
 inline std::string object(const Members &members) {
     const auto member = [](const auto &one) { return text(one.first) + ":" + one.second.json(); };
     return "{" + policy::joined(members, ",", member) + "}";
 }
-// A list of make(one) for each one.
+// Returns a list of make(one) for each one.
 template <class Each, class Make>
 std::string list(const Each &each, Make make) {
     return "[" + policy::joined(each, ",", make) + "]";
 }
-// {"plain":0,"pools":2}: an array with a place for each value of an enumeration.
+// Returns {"plain":0,"pools":2} of an array indexed by an enumeration.
 template <class Enum, class Array, class Name>
 std::string object_of(const Array &values, Name name) {
     Members out;

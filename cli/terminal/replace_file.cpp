@@ -19,8 +19,8 @@ std::string why(const char *what, const std::string &path, int error) {
     return std::string(what) + " " + path + ": " + std::strerror(error);
 }
 
-// Blocks the signals that would end curb, so that no temporary file stays behind. write() then fails for a file beyond
-// the size limit of this process.
+// Blocks the signals that would end curb, so that no temporary file stays behind. With SIGXFSZ blocked, write() beyond
+// the process's file size limit fails.
 class Undisturbed {
   public:
     Undisturbed() {
@@ -29,7 +29,7 @@ class Undisturbed {
         for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXFSZ}) ::sigaddset(&signals, signal);
         ::sigprocmask(SIG_BLOCK, &signals, &before_);
     }
-    // Drops a pending SIGXFSZ: write() has reported that limit.
+    // Drops a pending SIGXFSZ: write() has reported the error.
     ~Undisturbed() {
         sigset_t limit;
         ::sigemptyset(&limit);

@@ -1,4 +1,4 @@
-// Replaces a file at once, so that no reader sees half of it.
+// Replaces a file atomically, so that no reader sees half of it.
 #pragma once
 
 #include <sys/types.h>
@@ -8,8 +8,8 @@
 
 namespace curb::cli {
 
-// Writes `text` to a new file beside `path`, syncs it to the disk and renames it. The file gets `mode` whatever the
-// umask is. Returns what went wrong; the old file is then unchanged and the new one removed. nullopt if nothing did.
+// Writes `text` to a new file beside `path`, syncs it to the disk and renames it. Sets `mode` regardless of the umask.
+// Returns the error; the old file is then unchanged and the new one removed. Returns nullopt on success.
 std::optional<std::string> replace_file(const std::string &path, const std::string &text, mode_t mode = 0644);
 
 }  // namespace curb::cli

@@ -13,7 +13,7 @@
 namespace curb::cli {
 namespace {
 
-// The text with each line made plain and put behind `head`.
+// Puts `head` before each line and makes control characters visible.
 std::string plain_lines(std::string_view text, std::string_view head) {
     std::string out;
     for (std::size_t at = 0; at <= text.size();) {

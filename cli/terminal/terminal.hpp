@@ -12,28 +12,28 @@ namespace curb::cli {
 std::string variable(const char *name);
 
 struct Screen {
-    std::optional<std::size_t> width;   // columns; none: as wide as it likes
+    std::optional<std::size_t> width;   // columns; nullopt: no limit
     std::optional<std::size_t> height;  // lines
     bool colour = false;
     bool redraws = false;  // the terminal obeys escape sequences
 };
-// Returns the size of stdout; COLUMNS if the terminal does not report it, or if stdout is not a terminal. NO_COLOR and
-// TERM=dumb turn colours off.
+// Returns the size of stdout. Takes the width from COLUMNS if the terminal does not report it or stdout is not a
+// terminal. NO_COLOR and TERM=dumb turn colours off.
 Screen screen_of_stdout();
 
-// Numbers of ECMA-48.
+// The SGR codes of ECMA-48.
 enum class Ink { plain = 0, bold = 1, dim = 2, red = 31, green = 32, yellow = 33 };
 std::string inked(const Screen &screen, Ink ink, std::string_view text);
 
-// Prints all of `text`. Returns false if the reader has closed the pipe, which is not a failure of curb. Throws
+// Prints all of `text`. False if the reader has closed the pipe, which is not a failure of curb. Throws
 // std::system_error on any other error.
 bool print(std::string_view text);
 inline bool print_line(const std::string &text) { return print(text + "\n"); }
 
-// Prints text for people, perhaps with words of others in it: nothing of it acts on the terminal.
+// Prints text that may contain strings from other programs: control characters do not reach the terminal.
 bool print_text(std::string_view text);
 
-// Prints each line on stderr, so that nothing of it acts on the terminal; complain() behind "curb: ".
+// Prints each line on stderr, behind `head`. Control characters do not reach the terminal.
 void print_error(std::string_view message, std::string_view head = "");
 inline void complain(std::string_view message) { print_error(message, "curb: "); }
 

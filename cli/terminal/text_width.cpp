@@ -11,7 +11,7 @@ struct Range {
     char32_t first, last;
 };
 
-// By Unicode 15's classes Mn, Me, Cf and East_Asian_Width W, F, drawn together to what programs and people are called.
+// Source: Unicode 15's classes Mn, Me, Cf and East_Asian_Width W, F, reduced to ranges that occur in names.
 constexpr Range kNone[] = {{0x0300, 0x036F}, {0x0483, 0x0489}, {0x0591, 0x05BD},  {0x0610, 0x061A}, {0x064B, 0x065F},
                            {0x06D6, 0x06DC}, {0x0900, 0x0902}, {0x093C, 0x093C},  {0x0941, 0x0948}, {0x094D, 0x094D},
                            {0x0E31, 0x0E31}, {0x0E34, 0x0E3A}, {0x0E47, 0x0E4E},  {0x1AB0, 0x1AFF}, {0x1DC0, 0x1DFF},
@@ -32,7 +32,7 @@ struct Character {
     std::string_view bytes;
     char32_t code;
 };
-// The first of a text that is not empty.
+// Returns the first character. Precondition: the text is not empty.
 Character first_of(std::string_view text) {
     const auto lead = static_cast<unsigned char>(text[0]);
     const std::size_t length = policy::character(text, 0);
@@ -44,7 +44,7 @@ Character first_of(std::string_view text) {
 
 std::size_t columns_of(char32_t c) { return is_in(kNone, c) ? 0 : is_in(kTwo, c) ? 2 : 1; }
 
-// The longest beginning that fits.
+// Returns the longest beginning that fits in so many columns.
 std::string_view beginning(std::string_view text, std::size_t columns) {
     std::size_t length = 0, taken = 0;
     while (length < text.size()) {
@@ -87,7 +87,7 @@ std::string wrapped(std::string_view text, std::size_t columns, std::size_t inde
         if (width_of(text) <= room) return out.append(text).append("\n");
         std::string_view line = beginning(text, room);
         if (line.empty()) line = first_of(text).bytes;
-        // The blank may be the very next character.
+        // +1: a blank right behind the line is a place to break too.
         const std::size_t blank = text.substr(0, line.size() + 1).rfind(' ');
         if (blank != std::string_view::npos && blank > 0) line = text.substr(0, blank);
         text.remove_prefix(line.size());

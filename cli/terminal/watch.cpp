@@ -1,4 +1,4 @@
-// Signals are blocked while a frame is made and delivered while it is shown, so that curb always restores the screen.
+// Blocks signals while it makes a frame and takes them while it shows one, so that curb always restores the screen.
 #include "watch.hpp"
 
 #include <signal.h>
@@ -37,7 +37,7 @@ class Signals {
     Signals(const Signals &) = delete;
     Signals &operator=(const Signals &) = delete;
 
-    // Returns the signal that came. 0 if none did.
+    // Returns the signal that came. 0 if none came before `time`.
     [[nodiscard]] int wait_until(Clock::time_point time) const {
         came = 0;
         while (came == 0) {
@@ -47,7 +47,7 @@ class Signals {
         }
         return came;
     }
-    // Ends curb by the signal, as if it had not been caught.
+    // Ends curb by the signal, as the default action would.
     void die_of(int number) const {
         ::signal(number, SIG_DFL);
         ::raise(number);
@@ -58,7 +58,7 @@ class Signals {
     sigset_t before_{};
 };
 
-// The other screen of the terminal, without cursor and without lines that run on.
+// Uses the terminal's alternate screen, without cursor and without line wrapping.
 class InPlace {
   public:
     explicit InPlace(bool can) : can_(can) { enter(); }
@@ -74,7 +74,7 @@ class InPlace {
         std::size_t lines = 0, at = 0;
         for (; at < frame.size() && lines + 1 < room; ++lines) {
             const std::size_t end = frame.find('\n', at);
-            // Erased first: behind a line that fills the row the cursor stands on its last letter.
+            // Erase first: behind a line that fills the row, the cursor stands on its last letter.
             out += "\x1b[2K" + frame.substr(at, end - at) + "\n";
             at = end == std::string::npos ? frame.size() : end + 1;
         }

@@ -12,11 +12,11 @@ namespace curb::cli {
 struct Frame {
     std::string text;
     int status = 0;
-    bool last = false;  // there is nothing to come
+    bool last = false;  // ends the watch
 };
 
-// Prints in place on a terminal that can, and restores it; else one answer after the other, with a blank line between.
-// `divider` comes before each. Returns the exit status: 0 after Ctrl-C, else that of the last frame.
+// Redraws in place if the terminal can, and restores the screen; else prints one frame after the other, with a blank
+// line between. Each begins with `divider`. Returns the exit status: 0 after Ctrl-C, else that of the last frame.
 int watch(std::chrono::milliseconds every, const std::function<std::string()> &divider,
           const std::function<Frame(const Screen &)> &frame);
 

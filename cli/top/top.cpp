@@ -1,5 +1,5 @@
-// `curb top`: the terminal, by ncurses, and the keys. What a key does to a process is the command of curb with its PID,
-// started anew, so that it does and says the same.
+// `curb top`: the terminal, by ncurses, and the keys. A key that acts on a process runs the command of curb with its
+// PID, so that it does and prints the same.
 #include <fcntl.h>
 #include <langinfo.h>
 #include <ncurses.h>
@@ -39,11 +39,11 @@ struct TopOptions {
 };
 
 constexpr auto kPatience = 300ms;  // for processes to answer
-constexpr auto kEvery = 1s;        // between two looks at the machine
+constexpr auto kEvery = 1s;        // between two polls of the machine
 constexpr int kKeyPatienceMs = 100;
 constexpr int kControlC = 3, kEscape = 27;
 
-// Starts `curb WORDS` and returns the first line of its answer.
+// Runs `curb WORDS` and returns the first line of its answer.
 std::string answer_of(const std::string &words) {
     std::error_code error;
     const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).native();
@@ -152,7 +152,7 @@ class Top {
         }
     }
 
-    // Asks on the last line; `then` gets the text that was typed.
+    // Prompts on the last line. Calls `then` with the typed text.
     void ask(const std::string &prompt, std::function<void(const std::string &)> then) {
         prompt_ = state_.message = prompt;
         typed_.clear();
@@ -180,7 +180,7 @@ class Top {
         state_.message = prompt_ + typed_;
     }
 
-    // The process that was selected when the key was pressed, whatever comes to stand there meanwhile.
+    // Keeps the pid that was selected when the key was pressed: the rows may move before the answer.
     void confirm(const std::string &what, const std::string &command) {
         const ViewProcess *process = selected();
         if (!process) return;
@@ -215,14 +215,14 @@ class Top {
 
     bool sim_;
     View view_;
-    mutable TopState state_;  // drawing moves the selection to a row that is there
+    mutable TopState state_;  // mutable: drawing moves the selection to an existing row
     std::string prompt_, typed_;
     std::function<void(const std::string &)> then_;
     std::future<std::string> answer_;
     bool quits_ = false;
 };
 
-// The terminal, from the first call of ncurses to the last.
+// Sets up ncurses, and restores the terminal at the end.
 class Terminal {
   public:
     Terminal() : screen_(::newterm(nullptr, stdout, stdin)) {
@@ -268,7 +268,7 @@ int top(const TopOptions &options) {
                           "; set TERM, as in TERM=xterm curb top");
         status = Top(options.sim).run();
     }
-    if (a_call_hangs()) std::_Exit(status);  // exit handlers of the driver would wait for the call that hangs
+    if (a_call_hangs()) std::_Exit(status);  // the driver's exit handlers would wait for the call that hangs
     return status;
 }
 

@@ -39,7 +39,7 @@ std::size_t columns_of(double part, std::size_t width) {
     return static_cast<std::size_t>(std::lround(part * static_cast<double>(width)));
 }
 
-// The last samples of the history as heights, of which `whole` is the highest.
+// Returns the last samples of the history as a bar each. The highest bar is `whole`.
 std::string sparkline(const TopState::History *history, Bytes whole, bool unicode) {
     static constexpr const char *kBlocks[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     static constexpr const char *kAscii[] = {" ", ".", ".", ":", ":", "-", "=", "+", "#"};
@@ -54,7 +54,7 @@ std::string sparkline(const TopState::History *history, Bytes whole, bool unicod
     return out;
 }
 
-// Cuts the line to so many columns.
+// Cuts the line to `width` columns.
 ScreenLine fitted(ScreenLine line, std::size_t width) {
     std::size_t left = width;
     ScreenLine out;
@@ -73,7 +73,7 @@ class Screenful {
         : view_(view), state_(state), width_(width), height_(height), now_(now), rows_(top_rows(view, state)) {}
 
     std::vector<ScreenLine> done() && {
-        std::set<std::size_t> processes_shown;  // one may have a row on each of several GPUs
+        std::set<std::size_t> processes_shown;  // a process has a row on each of its GPUs
         for (const TopRow &row : rows_) processes_shown.insert(row.process);
         const std::size_t count = processes_shown.size();
         add({{fmt::format("curb top  {}  {} GPU{}, {} process{}", clock_text(now_, now_), view_.gpus.size(),
@@ -96,7 +96,7 @@ class Screenful {
   private:
     void add(ScreenLine line) { lines_.push_back(std::move(line)); }
 
-    // One line for each GPU: used by processes under curb, used by others, free.
+    // Adds a line for each GPU: used by processes under curb, used by others, free.
     void gpus() {
         if (!view_.nvml_fault.empty()) add({{policy::plain(view_.nvml_fault), Paint::yellow}});
         const std::size_t room = height_ > kLeastRows + 4 ? height_ - kLeastRows - 4 : 1;
@@ -127,11 +127,11 @@ class Screenful {
                 {"  " + policy::plain(gpu.name), Paint::dim}};
     }
 
-    // In a narrow window the command is worth more.
+    // False in a narrow window, where the command needs the columns.
     [[nodiscard]] bool has_history() const { return width_ >= 100; }
 
-    // What is out of the ordinary about the selected process, as curb ps says it: what it waits for, since when, the
-    // next growth step. Empty in a low window.
+    // Returns the notes of curb ps on the selected process: what it waits for, since when, the next growth step. Empty
+    // in a low window.
     [[nodiscard]] std::vector<std::string> notes_on_selected() const {
         constexpr std::size_t kMost = 3, kLeastHeight = 12;
         std::vector<std::string> out;
@@ -145,7 +145,7 @@ class Screenful {
         return out;
     }
 
-    // Leaves `below` lines free above the last one.
+    // Adds the table of processes. Leaves `below` lines free above the last line.
     void processes(std::size_t below) {
         add({{fmt::format("{:>8} {:<8} {:<6} {:>9} {:>9} {:<{}} {}{:<9} {}", "PID", "USER", "GPU", "HELD", "CAP",
                           "OF CAP", kCapBar, has_history() ? padded("HISTORY", kSpark + 1) : "", "STATE", "COMMAND"),
@@ -162,7 +162,7 @@ class Screenful {
                                         : "no process matches; / with an empty line shows all",
                   Paint::dim}});
     }
-    // "wait 3 s" says more than "waiting", in as many columns.
+    // Returns "wait 3 s" instead of "waiting": more information in as many columns.
     [[nodiscard]] std::string state_text(const ViewProcess &process, const control::GpuStatus *books,
                                          State state) const {
         if (state == State::waiting && books)

@@ -1,5 +1,5 @@
-// The screen of `curb top`: lines of a fixed size, made of a view of the machine and of the typed keys. Pure: takes
-// the clock, the terminal and the processes as arguments.
+// The screen of `curb top`, made of a View and of the user's choices. Pure: the clock and the window's size are
+// arguments.
 #pragma once
 
 #include <deque>
@@ -32,25 +32,25 @@ struct TopRow {
     std::optional<policy::Bytes> cap;
 };
 
-// What the user has chosen, and what was seen before.
+// The user's choices, and the history of the figures.
 struct TopState {
     Sort sort = Sort::held;
-    std::string filter;     // a part of the command, the user or the pid, in any case
+    std::string filter;     // shows rows whose command, user or pid contains it, ignoring case
     std::size_t at = 0;     // the selected row
     std::size_t first = 0;  // the first row that is shown
-    std::string message;    // of the last line; empty: the keys
-    bool unicode = true;    // false: the locale has ASCII alone
+    std::string message;    // for the last line; empty: it shows the keys
+    bool unicode = true;    // false: the locale is not UTF-8
 
     using History = std::deque<policy::Bytes>;
     std::map<std::string, History> used;                  // by the GPU's UUID
     std::map<std::pair<int, std::string>, History> held;  // by pid and UUID
 };
 
-// Adds the view to the histories, and forgets processes and GPUs that are gone.
+// Adds the figures of the view to the histories, and removes those of processes and GPUs that are gone.
 void remember(TopState &state, const View &view);
-// Returns the rows in the order of the state, without those that its filter leaves out.
+// Returns the rows that match the filter, in the chosen order.
 std::vector<TopRow> top_rows(const View &view, const TopState &state);
-// Returns `height` lines of `width` columns at most. Moves state.at and state.first to rows that are there.
+// Returns at most `height` lines of at most `width` columns. Moves state.at and state.first to existing rows.
 std::vector<ScreenLine> top_screen(const View &view, TopState &state, std::size_t width, std::size_t height,
                                    control::UnixMs now);
 

@@ -15,7 +15,7 @@ constexpr std::size_t kMostMembers = 64;
 
 }  // namespace
 
-// The machine of the format: a stack of values, marks on it, and a memo. Opcodes are those of Python's pickletools.
+// The format's virtual machine: a stack of values, marks on it, and a memo. Source: Python's pickletools.
 class Unpickler {
   public:
     explicit Unpickler(std::string_view bytes) : bytes_(bytes), rest_(bytes) {}
@@ -43,7 +43,7 @@ class Unpickler {
         return false;
     }
 
-    // Little-endian. nullopt if the bytes end.
+    // Reads a little-endian number. Returns nullopt if too few bytes are left.
     std::optional<std::uint64_t> number(std::size_t size) {
         if (rest_.size() < size) return std::nullopt;
         std::uint64_t out = 0;
@@ -82,7 +82,7 @@ class Unpickler {
         out.type = type;
         return push(std::move(out));
     }
-    // Two's complement, little-endian, of any length.
+    // Pushes a little-endian number in two's complement, of any length.
     bool push_long(std::optional<std::uint64_t> size) {
         const auto digits = bytes(size);
         if (!digits) return false;
@@ -104,7 +104,7 @@ class Unpickler {
         return push(std::move(out));
     }
 
-    // The lowest place on the stack that may be taken: no opcode reaches below the last mark.
+    // Returns the lowest index of the stack that may be taken: no opcode reaches below the last mark.
     [[nodiscard]] std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
     bool has(std::size_t values) const { return stack_.size() >= floor() + values; }
 
@@ -146,7 +146,7 @@ class Unpickler {
         return true;
     }
 
-    // Returns false if the opcode is not known, or what it needs is missing.
+    // Executes an opcode. False if it is not known, or if its operands are missing.
     bool step(unsigned char opcode) {
         switch (opcode) {
             case 0x80: {  // PROTO

@@ -16,7 +16,7 @@
 namespace curb::cli {
 namespace {
 
-constexpr std::size_t kLongestLine = std::size_t{4} << 20;  // a header with the longest command line Linux starts
+constexpr std::size_t kLongestLine = std::size_t{4} << 20;  // a header with the longest command line of Linux fits
 constexpr std::size_t kLargestSnapshot = std::size_t{1} << 30;
 constexpr std::string_view kCounters = R"({"ph":"C")";
 
@@ -24,7 +24,7 @@ std::string counted(std::uint64_t n, const char *one, const char *many) {
     return std::to_string(n) + " " + (n == 1 ? one : many);
 }
 
-// A request may have any size: programs ask for nonsense. Held memory must fit a device.
+// False if no device can have the event's sizes. A request may have any size: programs ask for nonsense.
 bool is_possible(const Moment &moment) noexcept {
     const auto within = [](std::int64_t value) {
         constexpr auto kMost = static_cast<std::int64_t>(kLargestHeld);
@@ -123,7 +123,7 @@ void TraceReader::take_line(std::string_view line, bool whole) {
 }
 
 void TraceReader::take_first(std::string_view line) {
-    // A piece from the middle of a trace is a trace, too.
+    // A piece from the middle of a trace is accepted too.
     const auto first = control::trace::parse(line);
     if (line == "[" || (first && (first->header || first->event))) {
         is_trace_ = true;
@@ -136,7 +136,7 @@ void TraceReader::take_first(std::string_view line) {
 }
 
 void TraceReader::take_event(std::string_view line, bool whole) {
-    if (line.starts_with(kCounters) && whole) return;  // the viewers' alone
+    if (line.starts_with(kCounters) && whole) return;  // only for trace viewers
     control::trace::Event event;
     std::string_view text;
     if (scan(line, event, text)) return add(event, text);
@@ -178,7 +178,7 @@ void TraceReader::add(const control::trace::Event &event, std::string_view text)
 }
 
 std::uint32_t TraceReader::index_of(const std::string &text) {
-    constexpr std::size_t kMost = 100'000;  // call stacks are many
+    constexpr std::size_t kMost = 100'000;  // a trace has many call stacks
     if (const auto known = texts_.find(text); known != texts_.end()) return known->second;
     if (out_.texts.size() >= kMost) return 0;
     out_.texts.push_back(text);
@@ -220,7 +220,7 @@ policy::Result<Recording, std::string> read_trace(const std::string &file, bool 
     if (!standard_input && !opened) return fault(errno);
     const int fd = standard_input ? STDIN_FILENO : opened.number();
     TraceReader reader(name);
-    // Reserves memory for the most events that there can be: growing would copy all of them.
+    // Reserve memory for as many events as the file can have: growing would copy all of them.
     constexpr std::int64_t kShortestLine = 100;
     struct stat status {};
     if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode))

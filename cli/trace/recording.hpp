@@ -14,12 +14,12 @@ namespace curb::cli {
 
 using control::trace::What;
 
-inline constexpr std::uint64_t kSecond = 1'000'000'000;  // in ns, which all times are in
+inline constexpr std::uint64_t kSecond = 1'000'000'000;  // in ns, as all times
 
-// control::trace::Event without its text. Members that no event needs together share a place.
+// control::trace::Event in 64 bytes. Members that no event has together share a field.
 struct Moment {
     std::uint64_t ns = 0;       // since the trace began
-    std::uint64_t pointer = 0;  // of alloc, free and stack; of others how long it lasted, in ns
+    std::uint64_t pointer = 0;  // of alloc, free and stack; of others the duration in ns
     std::int64_t bytes = 0;
     std::int64_t charge = 0;  // of alloc and free; of others the limit
     policy::Bytes of_kind = 0;
@@ -32,7 +32,7 @@ struct Moment {
     std::uint8_t gpu = 0;     // ordinal
 
     [[nodiscard]] bool moves_memory() const noexcept { return what == What::alloc || what == What::free; }
-    // True if it concerns the process: then `gpu` says nothing.
+    // True if the event is of the process: `gpu` has no meaning then.
     [[nodiscard]] bool is_of_process() const noexcept {
         return what == What::step || what == What::out || what == What::back || what == What::dropped;
     }
@@ -45,19 +45,19 @@ struct Moment {
     [[nodiscard]] policy::Limit why() const noexcept { return static_cast<policy::Limit>(detail); }
     [[nodiscard]] policy::Step step() const noexcept { return static_cast<policy::Step>(detail); }
     [[nodiscard]] std::uint64_t began_ns() const noexcept { return ns - std::min(ns, duration_ns()); }
-    // Identifies a live allocation: its address. Contexts and the like have a handle, which other kinds may share.
+    // Identifies a live allocation: its address or handle, and its kind, since handles may equal addresses.
     [[nodiscard]] std::uint64_t key() const noexcept { return pointer ^ (static_cast<std::uint64_t>(kind) << 58); }
     friend bool operator==(const Moment &, const Moment &) = default;
 };
 static_assert(sizeof(Moment) == 64);
 
-// Sums up what is held of one GPU from the events that change it. The `held` of an event may be more: it includes
-// memory that is reserved for requests whose own events come later, or never, if the driver refuses them.
+// Sums up the memory held of one GPU from the events that change it. The `held` of an event may be more: it includes
+// memory reserved for requests whose own events come later, or never, if the driver refuses them.
 struct HeldByKind {
     policy::ByKind kinds{};
     policy::Bytes sum = 0;
 
-    // Returns false if the event does not change the held memory.
+    // Adds an event. False if it does not change the held memory.
     bool take(const Moment &moment) noexcept {
         if (!moment.moves_memory() && moment.what != What::books) return false;
         policy::Bytes &kind = kinds[static_cast<std::size_t>(moment.kind)];
@@ -68,7 +68,7 @@ struct HeldByKind {
 };
 
 inline constexpr policy::Bytes kLargestHeld = policy::Bytes{1} << 50;  // no device has a PiB
-inline constexpr int kMostGpus = 256;                                  // ordinals that a Moment has room for
+inline constexpr int kMostGpus = 256;                                  // Moment::gpu has 8 bits
 
 struct Recording {
     std::string name;  // of the file, as it was typed
@@ -77,28 +77,28 @@ struct Recording {
     std::vector<std::string> texts{std::string()};
     std::uint64_t first_ns = 0, last_ns = 0;  // of all events
 
-    // What is missing, a sentence each: cut off, lines that could not be read, events that were dropped.
+    // Sentences about missing parts: the file is cut off, lines could not be read, events were dropped.
     std::vector<std::string> missing;
 
-    // What a reader should know of it, a sentence each. Empty for traces.
+    // Sentences about how to read the figures of a snapshot. Empty for traces.
     std::vector<std::string> notes;
 
     [[nodiscard]] const std::string &text(const Moment &moment) const { return texts[moment.text]; }
-    [[nodiscard]] const control::trace::Gpu *gpu(int ordinal) const noexcept;  // null: nothing is known of it
+    [[nodiscard]] const control::trace::Gpu *gpu(int ordinal) const noexcept;  // null: the header does not name it
 };
 
-// Returns the ordinals that the events and the header name, in rising order.
+// Returns the ordinals in the events and the header, in rising order.
 std::vector<int> gpus_of(const Recording &recording);
 
-// Reads a trace piece by piece. The pieces may be cut anywhere.
+// Reads a trace in pieces, which may be cut anywhere.
 class TraceReader {
   public:
     explicit TraceReader(std::string name);
-    // Returns false if the file is not a trace; nothing more need be read.
+    // Reads the next piece. False if the file is not a trace: stop reading.
     bool take(std::string_view piece);
-    // The error is a sentence with the file's name and a remedy.
+    // Ends the trace. The error is a sentence with the file's name and a remedy.
     policy::Result<Recording, std::string> done() &&;
-    // Reserves memory for so many events. Without enough memory the recording grows as they come.
+    // Reserves memory for so many events. If that fails, the recording grows as they come.
     void expect(std::size_t events);
 
   private:
@@ -111,21 +111,21 @@ class TraceReader {
 
     Recording out_;
     std::unordered_map<std::string, std::uint32_t> texts_;  // text -> index into Recording::texts
-    bool is_trace_ = false;                                 // its first line says so
+    bool is_trace_ = false;                                 // by its first line
     bool has_header_ = false;
-    std::string rest_;   // the beginning of a line whose end has not come
+    std::string rest_;   // the line that the next piece continues
     std::string fault_;  // why this is no trace; empty: it may be one
     std::uint64_t lines_ = 0, bad_lines_ = 0, dropped_ = 0;
     std::string first_bad_;
     bool cut_off_ = false;
 };
 
-// Reads a file of any size, or standard input ("-"). Also memory snapshots of PyTorch (snapshot.hpp), of 1 GiB at most,
-// if `snapshots`.
+// Reads a trace of any size from a file or standard input ("-"). With `snapshots` also reads memory snapshots of
+// PyTorch (snapshot.hpp) of at most 1 GiB. The error is a sentence with the file's name.
 policy::Result<Recording, std::string> read_trace(const std::string &file, bool snapshots = false);
 
-// Reads a line that is laid out as trace::append() writes it. Returns false for any other line, which trace::parse
-// reads. It is twenty times as fast, and agrees with trace::parse wherever it returns true. `text`: that of the event.
+// Parses a line that is laid out as trace::append() writes it. False for any other line, which trace::parse reads. It
+// is twenty times as fast as trace::parse, and agrees with it if it returns true. `text`: the event's text, in `line`.
 bool scan(std::string_view line, control::trace::Event &event, std::string_view &text);
 
 }  // namespace curb::cli

@@ -51,7 +51,7 @@ class Run {
     }
 
   private:
-    // A request that waits. Its thread does nothing else meanwhile.
+    // A waiting request. Its thread does nothing else meanwhile.
     struct Pending {
         const Moment *event;
         std::uint64_t began_ns;
@@ -64,7 +64,7 @@ class Run {
     [[nodiscard]] Bytes of_kind(policy::Kind kind) const noexcept {
         return recorded_.kinds[static_cast<std::size_t>(kind)];
     }
-    // The memory of pools that no allocation uses; a release on the spot would give it back.
+    // Returns the unused memory of pools, which a release would give back.
     [[nodiscard]] Bytes idle_pools() const noexcept {
         return less(less(of_kind(policy::Kind::pools), absent_of(policy::Kind::pools)),
                     static_cast<std::int64_t>(given_back_ + live_pools_));
@@ -88,7 +88,7 @@ class Run {
         note_peak();
     }
 
-    // What is in the recorded figures and not here; less than none: what is here still, and not there.
+    // Returns the bytes that are in the recorded figures and not in the replay; negative: those only in the replay.
     [[nodiscard]] std::int64_t absent_of(policy::Kind kind) const noexcept {
         return absent_[static_cast<std::size_t>(kind)];
     }
@@ -97,19 +97,19 @@ class Run {
         absent = policy::plus(absent, bytes);
         absent_sum_ = policy::plus(absent_sum_, bytes);
     }
-    // The event is in the recorded figures, and has not happened here yet; and the other way round.
+    // undo(): the event is in the recorded figures, but has not happened in the replay yet. redo(): now it has.
     void undo(const Moment &event) noexcept { add_absent(event.kind, event.charge); }
     void redo(const Moment &event) noexcept { add_absent(event.kind, -event.charge); }
-    // What the recorded run itself gave back of its pools cannot be given back here once more.
+    // Clamps absent_ and given_back_: memory that the recorded run itself gave back cannot be given back again.
     void settle(policy::Kind kind) noexcept {
-        // No more of a kind can be absent than there was. (Memory of graphs has no address; it is gone then.)
+        // No more of a kind can be absent than was recorded. (So ends the absence of graph memory: it has no address.)
         const std::int64_t too_much = absent_of(kind) - static_cast<std::int64_t>(of_kind(kind));
         if (too_much > 0) add_absent(kind, -too_much);
         if (given_back_ == 0) return;
         const Bytes there = less(of_kind(policy::Kind::pools), absent_of(policy::Kind::pools));
         given_back_ = std::min(given_back_, less(there, static_cast<std::int64_t>(live_pools_)));
     }
-    // Events of a thread that waits come when its wait is over, as do frees of what is not allocated until then.
+    // Defers an event of a waiting thread, or a free of its waiting allocation, until the wait ends. False for others.
     bool defer(const Moment &event) {
         int thread = event.thread;
         if (event.what == What::free) {
@@ -148,7 +148,7 @@ class Run {
 
     void free(const Moment &event) {
         if (!refused_.empty() && refused_.erase(event.key()) != 0) {
-            // What a pool would have grown by is in given_back_ already.
+            // given_back_ has the growth that the pool did not make: cancel undo().
             if (event.kind == policy::Kind::pools) redo(event);
             settle(event.kind);
             return;
@@ -176,7 +176,7 @@ class Run {
         return granules ? std::max(took, round_up(bytes, kGranule)) : took;
     }
 
-    // Returns false if the request waits. `first`: it does not wait yet.
+    // Decides on a request. False if it waits. `first`: it was not waiting before.
     bool attempt(const Pending &request, bool first) {
         const Moment &event = *request.event;
         const Bytes bytes = asked(event);
@@ -240,7 +240,7 @@ class Run {
     void granted(const Pending &request, bool first) {
         const Moment &event = *request.event;
         end(request, first);
-        if (event.what == What::refuse) {  // how long the program would have kept it is not known
+        if (event.what == What::refuse) {  // it is not known how long the program would have kept it
             if (event.bytes > 0) ++out_.served_now;
             return;
         }
@@ -270,7 +270,7 @@ class Run {
         if (event.what == What::refuse) return;
         if (event.pointer != 0) refused_.insert(event.key());
         if (event.kind != policy::Kind::pools) return;
-        // The pool stays as much smaller as it did not grow, until the recorded one shrinks.
+        // The pool did not grow: it stays smaller by that until the recorded pool shrinks.
         redo(event);
         given_back_ += positive(event.charge);
     }
@@ -281,7 +281,7 @@ class Run {
         return std::any_of(pending_.begin(), pending_.end(),
                            [&](const Pending &one) { return one.event->thread == thread; });
     }
-    // Tries the waiting requests again, oldest first. A thread whose wait is over makes up for what it has missed.
+    // Tries the waiting requests again, oldest first. A thread whose wait is over catches up on its deferred events.
     void retry() {
         for (std::size_t i = 0; i < pending_.size();) {
             const Pending request = pending_[i];
@@ -292,7 +292,7 @@ class Run {
             pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
             catch_up(request.event->thread);
             note_peak();
-            i = 0;  // that may have made room
+            i = 0;  // the deferred events may have freed memory
         }
     }
     void catch_up(int thread) {
@@ -304,7 +304,7 @@ class Run {
         }
         if (queue != deferred_.end() && queue->second.empty()) deferred_.erase(queue);
     }
-    // Time goes on to `until`: waits run out and steps fall due on the way.
+    // Advances the time to `until`. On the way, waits time out and steps fall due.
     void advance(std::uint64_t until) {
         while (!pending_.empty()) {
             const auto wait_ns = static_cast<std::uint64_t>(growth_.wait.count()) * kMillisecond;
@@ -339,12 +339,12 @@ class Run {
     HeldByKind recorded_;
     std::array<std::int64_t, policy::kKinds> absent_{};
     std::int64_t absent_sum_ = 0;
-    Bytes given_back_ = 0;  // by how much pools are smaller here
-    Bytes live_pools_ = 0;  // asked for of pools, and not freed
+    Bytes given_back_ = 0;  // by which pools are smaller in the replay
+    Bytes live_pools_ = 0;  // of allocations from pools that are not freed
     std::unordered_map<std::uint64_t, Bytes> pool_blocks_;
-    std::unordered_set<std::uint64_t> refused_;  // keys of what was refused here
+    std::unordered_set<std::uint64_t> refused_;  // keys of allocations that the replay refused
     std::vector<Pending> pending_;
-    std::unordered_map<std::uint64_t, int> unborn_;  // allocations that wait, and the thread that they wait with
+    std::unordered_map<std::uint64_t, int> unborn_;  // key of a waiting allocation -> its thread
     std::unordered_map<int, std::deque<const Moment *>> deferred_;
 };
 
@@ -362,14 +362,14 @@ std::optional<Bytes> smallest_cap(const Recording &recording, int gpu, Bytes tot
         const Replayed out = replay(recording, gpu, terms, true);
         return out.refused == 0 && out.over_cap == 0;
     };
-    // A little more than was held at the most serves mostly: what was refused then, and what is kept for the driver.
+    // Begin at the peak: usually a little more is enough, for requests that were refused then and for the driver.
     constexpr Bytes kMost = Bytes{1} << 43;
     Bytes most = replay(recording, gpu, terms).peak / policy::MiB + 1;
     while (!serves(most)) {
         most += std::max<Bytes>(most / 8, 64);
         if (most > kMost) return std::nullopt;
     }
-    Bytes least = 0;  // refuses, or is no cap
+    Bytes least = 0;  // too small
     while (most - least > 1) {
         const Bytes middle = least + (most - least) / 2;
         (serves(middle) ? most : least) = middle;

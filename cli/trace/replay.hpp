@@ -1,8 +1,8 @@
-// Runs a recorded run again under other terms: each request goes through policy::decide, as in libcurb.so. Pure.
+// Replays a recorded run under other terms: each request goes through policy::decide, as in libcurb.so. Pure.
 //
-// What happens is taken to be what was recorded, less what the new terms would have refused: held = held then - what
-// was refused and not freed since - what a release would have given back. docs/decisions/0026-reports-and-replay.md
-// says what that leaves out.
+// Assumes that the program does the same again. So the held memory is the recorded one, minus allocations that the new
+// terms refuse until their recorded free, minus memory that a release would have given back.
+// docs/decisions/0026-reports-and-replay.md says what that leaves out.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace curb::cli {
 
 struct ReplayTerms {
     policy::GpuTerms gpu;
-    policy::Bytes total = 0;  // of the device; 0: not known, so that keep_free has no effect
+    policy::Bytes total = 0;  // of the device; 0: not known, so keep_free has no effect
     bool release_before_growth = true;
 };
 
@@ -32,8 +32,8 @@ struct ReplayRefusal {
 struct Replayed {
     std::size_t requests = 0, refused = 0;
     policy::Bytes refused_bytes = 0;
-    std::size_t served_now = 0;      // requests that the recorded run refused and these terms would not
-    std::size_t device_refused = 0;  // as then, by the device itself: no policy would have helped; no requests here
+    std::size_t served_now = 0;           // requests that the recorded run refused and these terms grant
+    std::size_t device_refused = 0;       // refused by the device itself, which no policy changes; not in `requests`
     std::vector<ReplayRefusal> refusals;  // the first kMostListed
     std::size_t waits = 0, waits_in_vain = 0;
     std::uint64_t waited_ns = 0, longest_wait_ns = 0;
@@ -42,15 +42,15 @@ struct Replayed {
     std::vector<std::pair<std::uint64_t, policy::Bytes>> steps;  // of growth: when, and the allowance after it
     policy::Bytes peak = 0;
     std::uint64_t peak_ns = 0;
-    policy::Bytes over_cap = 0;  // the most beyond the cap that was taken without asking: contexts, code
+    policy::Bytes over_cap = 0;  // the most held beyond the cap, by memory that curb does not refuse: contexts, code
     policy::Bytes allowance = policy::kUnbounded;  // at the end
 };
 
-// Replays one GPU of the recording. `to_first_refusal`: stops at the first refusal.
+// Replays one GPU of the recording. `to_first_refusal`: stops there.
 Replayed replay(const Recording &recording, int gpu, const ReplayTerms &terms, bool to_first_refusal = false);
 
 // Returns the smallest cap, in whole MiB, that would have refused nothing as the only limit: without growth, waiting
-// and keep_free. `total`: of the device; 0 if it is not known. nullopt if no number is large enough.
+// and keep_free. `total`: of the device; 0: not known. Returns nullopt if no cap up to 8 EiB is enough.
 std::optional<policy::Bytes> smallest_cap(const Recording &recording, int gpu, policy::Bytes total);
 
 }  // namespace curb::cli

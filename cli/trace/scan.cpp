@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kInstant = R"({"ph":"i","s":"t","name":")";
 constexpr std::string_view kLasting = R"({"ph":"X","name":")";
 
-// Walks along one line. Each function returns false if the line does not go on as expected.
+// Parses one line from left to right. Each function returns false if the line does not continue as expected.
 class Cursor {
   public:
     explicit Cursor(std::string_view rest) noexcept : rest_(rest) {}
@@ -20,7 +20,7 @@ class Cursor {
         rest_.remove_prefix(text.size());
         return true;
     }
-    // Up to the next quotation mark. A backslash is not for this reader.
+    // Reads up to the next quotation mark. False for escapes and for bytes that are not printable ASCII.
     bool quoted(std::string_view &out) noexcept {
         const std::size_t end = rest_.find('"');
         if (end == std::string_view::npos) return false;
@@ -33,7 +33,7 @@ class Cursor {
     }
     template <class Number>
     bool number(Number &out, int base = 10) noexcept {
-        // JSON has no leading zeros, and the line's end is not a number's.
+        // from_chars accepts leading zeros, JSON does not. Leaves -0 to trace::parse.
         const std::size_t sign = rest_.starts_with('-') ? 1 : 0;
         if (base == 10 && rest_.size() > sign + 1 && rest_[sign] == '0' && policy::is_digit(rest_[sign + 1]))
             return false;
@@ -43,7 +43,7 @@ class Cursor {
         rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
         return true;
     }
-    // Microseconds with three decimals -> ns.
+    // Reads microseconds with three decimals as ns.
     bool time(std::uint64_t &ns) noexcept {
         constexpr std::uint64_t kMost = 1'000'000'000'000;  // eleven days in us; doubles, in which parse() counts, are
                                                             // exact to the nanosecond so far
@@ -64,7 +64,7 @@ class Cursor {
     std::string_view rest_;
 };
 
-// One member of "args", the name of which has been read. `seen`: a bit for each name, so that none is there twice.
+// Reads one member of "args" behind its name. `seen`: a bit for each name. False for a name that comes twice.
 bool member(Cursor &line, std::string_view name, control::trace::Event &out, unsigned &seen, std::string_view &text) {
     std::string_view word;
     const auto once = [&](unsigned bit) { return (std::exchange(seen, seen | 1U << bit) & (1U << bit)) == 0; };

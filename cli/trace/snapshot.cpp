@@ -18,7 +18,7 @@ using Type = Pickle::Type;
 using Value = Pickle::Value;
 using Id = Pickle::Id;
 
-// A few bytes of a pickle can stand for the same list a million times.
+// Limits: a few bytes of a pickle can repeat the same list a million times.
 constexpr std::size_t kMostEvents = 20'000'000;
 constexpr std::size_t kMostCalls = 48;
 constexpr std::size_t kMostTexts = 100'000;
@@ -35,7 +35,7 @@ class Snapshot {
   public:
     Snapshot(const Pickle &pickle, std::string name) : pickle_(pickle) { out_.name = std::move(name); }
 
-    // Returns nullopt if the pickle holds something else.
+    // Returns nullopt if the pickle is not a memory snapshot.
     std::optional<Recording> recording() && {
         const Value &segments = pickle_.member(pickle_.root(), "segments");
         const Value &traces = pickle_.member(pickle_.root(), "device_traces");
@@ -63,7 +63,7 @@ class Snapshot {
         Bytes reserved = 0, in_use = 0;
     };
 
-    // A size that a device can have; -1 otherwise.
+    // Returns a size. -1 if it is missing, or larger than any device.
     [[nodiscard]] std::int64_t size_of(const Value &of, std::string_view name) const {
         const Value &value = pickle_.member(of, name);
         const bool is_possible = value.type == Type::integer && value.integer >= 0 &&
@@ -126,7 +126,7 @@ class Snapshot {
             const std::int64_t size = size_of(block, "size");
             if (size < 0) {
                 ++unreadable_;
-                return;  // where the next one begins is not known either
+                return;  // the address of the next block is not known either
             }
             const std::uint64_t own = address_of(block, "address");  // absent before PyTorch 2.1
             if (pickle_.member(block, "state").text.starts_with("active")) {
@@ -138,7 +138,7 @@ class Snapshot {
         }
     }
 
-    // Lists of frames are shared by all entries with one stack.
+    // Returns the index of the stack's text. Entries with the same stack share one list of frames.
     std::uint32_t stack_of(const Value &of) {
         const Value &frames = pickle_.member(of, "frames");
         if (frames.type != Type::list || frames.items.empty()) return 0;
@@ -171,8 +171,8 @@ class Snapshot {
         return texts_[text] = static_cast<std::uint32_t>(out_.texts.size() - 1);
     }
 
-    // Adds the events of a GPU. The history may begin late: what it frees without having allocated it, and what is in
-    // use at its end without an allocation, was there when it began.
+    // Adds the events of a GPU. The history may begin late: blocks that it frees, or that are in use at its end,
+    // without an allocation in it were allocated before.
     void add(int gpu, Gpu &from) {
         std::unordered_map<std::uint64_t, Block> live;
         std::vector<Block> before;
@@ -192,7 +192,7 @@ class Snapshot {
         out_.header.gpus.push_back({gpu, {}, {}, 0});
         const std::int64_t first_us =
             from.entries.empty() ? 0 : std::max<std::int64_t>(from.entries.front().time_us, 0);
-        // PyTorch's times are those of the wall clock, where it has any.
+        // PyTorch 2.1 and newer record the wall clock.
         constexpr std::int64_t kWallClockUs = 1'500'000'000'000'000;
         if (out_.header.unix_ns == 0 && first_us > kWallClockUs && first_us < 4 * kWallClockUs)
             out_.header.unix_ns = first_us * 1000;
@@ -230,7 +230,7 @@ class Snapshot {
         return out_.events.emplace_back(one);
     }
     void allocate(int gpu, const Block &block, std::uint64_t ns, std::unordered_map<std::uint64_t, Block> &live) {
-        // What lives at that address was not freed: the history lacks something.
+        // A live block at that address: its free is missing in the history.
         if (held_ + static_cast<Bytes>(block.bytes) > kLargestHeld || !live.try_emplace(block.address, block).second) {
             ++unreadable_;
             return;

@@ -15,12 +15,12 @@
 namespace curb::cli {
 namespace {
 
-// Orders by size, and equals by time, so that the list does not depend on the order of the offers.
+// Orders by size, then by time, so that the result of offer() does not depend on the order of the calls.
 bool larger(const Moment *a, const Moment *b) noexcept {
     return a->bytes != b->bytes ? a->bytes > b->bytes : std::less<>()(a, b);
 }
 
-// Keeps the kLargest largest.
+// Adds one. Keeps the kLargest largest.
 void offer(std::vector<const Moment *> &largest, const Moment *one) {
     if (largest.size() == kLargest && !larger(one, largest.back())) return;
     largest.insert(std::upper_bound(largest.begin(), largest.end(), one, larger), one);
@@ -31,12 +31,12 @@ std::optional<policy::Bytes> bounded(policy::Bytes limit) {
     return limit == policy::kUnbounded ? std::nullopt : std::optional(limit);
 }
 
-// Contexts and stacks are the driver's allocations.
+// False for contexts and stacks: the driver allocates them.
 bool is_by_program(const Moment &moment) noexcept {
     return moment.kind != policy::Kind::contexts && moment.kind != policy::Kind::stack;
 }
 
-// One GPU, walked along.
+// Sums up the events of one GPU.
 struct Walk {
     GpuSummary out;
     HeldByKind held;
@@ -119,7 +119,7 @@ void change(Live &live, const Moment &moment) {
     if (moment.what == What::free) live.erase(moment.key());
 }
 
-// Sums up by stack what lives on the GPU now.
+// Sums up the live allocations on the GPU by call stack.
 std::vector<Caller> callers_of(const Live &live, const Walk &walk) {
     std::map<std::uint32_t, Caller> by_text;
     for (const auto &[key, one] : live) {
@@ -160,7 +160,7 @@ void find_live(const Recording &recording, std::vector<Walk> &walks) {
         }
 }
 
-// Steps follow each other at once; the same trigger a while later is another release.
+// Adds a step to its release. The same trigger after kGap, or the same step again, is another release.
 void add_step(std::vector<Release> &releases, const Recording &recording, const Moment &moment) {
     constexpr std::uint64_t kGap = kSecond / 10;
     const auto same = [&](const Release &last) {
@@ -188,7 +188,7 @@ void add_absence(std::vector<Absence> &absences, const Recording &recording, con
     absences.back().wake_ns = moment.duration_ns();
 }
 
-// ---- words ----
+// ---- text ----
 
 std::string times(std::size_t n) { return n == 1 ? "once" : std::to_string(n) + " times"; }
 
@@ -196,8 +196,8 @@ std::string stamp(std::int64_t unix_ns, const char *format) {
     return local_time(unix_ns / static_cast<std::int64_t>(kSecond), format);
 }
 
-// "Out of its GPUs 3 times (naps), 2 min 5 s together, with at most 2.5 GiB in host memory; its way back took at most
-// 410 ms."
+// Returns "Out of its GPUs 3 times, by naps, 2 min 5 s together, with at most 2.5 GiB in host memory; the way back took
+// at most 410 ms."
 std::string absences_text(const std::vector<Absence> &absences) {
     std::uint64_t together = 0, longest = 0;
     policy::Bytes most = 0;
@@ -222,7 +222,7 @@ std::string absences_text(const std::vector<Absence> &absences) {
                        longest == 0 ? "" : "; the way back took at most " + span_text(longest));
 }
 
-// "refused 2 times (the cap)"
+// Returns "refused 2 times, for the cap".
 std::string refused_text(const GpuSummary &gpu) {
     std::map<policy::Limit, std::size_t> by;
     for (const Moment *one : gpu.refusals) ++by[one->why()];
@@ -269,7 +269,7 @@ std::vector<std::string> calls_of(const std::string &stack) {
     for (std::size_t begin = 0; begin < stack.size();) {
         const std::size_t end = std::min(stack.find(kBetween, begin), stack.size());
         std::string call = stack.substr(begin, end - begin);
-        const std::size_t plus = call.find('+');  // behind the name; mangled names have none
+        const std::size_t plus = call.find('+');  // before the offset; mangled names have no '+'
         if (call.starts_with("_Z") && plus != std::string::npos) {
             int status = 0;
             char *name = abi::__cxa_demangle(call.substr(0, plus).c_str(), nullptr, nullptr, &status);

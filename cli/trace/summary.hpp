@@ -10,11 +10,11 @@
 
 namespace curb::cli {
 
-// The steps of one release, in their order.
+// One release, with its steps in their order.
 struct Release {
     std::uint64_t began_ns = 0, ended_ns = 0;
     std::string trigger;
-    std::vector<std::pair<policy::Step, std::int64_t>> steps;  // and what each gave back
+    std::vector<std::pair<policy::Step, std::int64_t>> steps;  // with the bytes that each gave back
     std::int64_t bytes = 0;
 };
 
@@ -23,24 +23,24 @@ struct Absence {
     std::uint64_t began_ns = 0, ended_ns = 0;
     std::string how;                       // "nap", "suspend"; empty: it began before the trace
     policy::Bytes bytes = 0;               // in host memory
-    std::optional<std::uint64_t> wake_ns;  // how long its way back took; nullopt: the trace ends before
+    std::optional<std::uint64_t> wake_ns;  // the time of its resume; nullopt: the trace ends before
 };
 
 // A request that waited.
 struct Waited {
     std::uint64_t began_ns = 0, ended_ns = 0;
-    const Moment *moment = nullptr;  // the grant; if there was none, the beginning
+    const Moment *moment = nullptr;  // the grant, or else the beginning of the wait
     enum class End : std::uint8_t { granted, refused, unknown } end = End::unknown;
 };
 
 // Allocations with one call stack.
 struct Caller {
-    const Moment *stack = nullptr;  // null: those without a recorded stack
+    const Moment *stack = nullptr;  // null: allocations without a recorded stack
     policy::Bytes bytes = 0;
     std::size_t count = 0;
 };
 
-struct GpuSummary : control::trace::Gpu {  // name, uuid and total are empty if they are not known
+struct GpuSummary : control::trace::Gpu {  // name, uuid and total are empty if not known
     std::size_t allocations = 0, frees = 0, growth_steps = 0;
     std::uint64_t refused_bytes = 0;
 
@@ -49,13 +49,13 @@ struct GpuSummary : control::trace::Gpu {  // name, uuid and total are empty if 
     policy::ByKind at_peak{};
     std::optional<policy::Bytes> cap, allowance;  // in force at the peak
     policy::Bytes at_end = 0;
-    policy::Bytes live_bytes = 0;  // of allocations that were not freed before the end
-    std::size_t live = 0;
+    policy::Bytes live_bytes = 0;  // of allocations that are not freed at the end
+    std::size_t live = 0;          // their number
 
     std::vector<const Moment *> refusals;
     std::vector<Waited> waits;
-    std::vector<const Moment *> held_at_peak;  // the largest allocations, largest first
-    std::vector<Caller> callers_at_peak;       // the most bytes first, those without a stack last; empty: none has one
+    std::vector<const Moment *> held_at_peak;  // the largest allocations at the peak, largest first
+    std::vector<Caller> callers_at_peak;       // most bytes first, without a stack last; empty: no stacks are recorded
     std::vector<const Moment *> requests;      // the largest, granted or refused
 };
 
@@ -65,25 +65,25 @@ struct Summary {
     std::vector<Absence> absences;
 };
 
-inline constexpr std::size_t kMostListed = 1000;  // of anything, in answers for programs
-inline constexpr std::size_t kLargest = 15;       // of allocations and requests that are listed
+inline constexpr std::size_t kMostListed = 1000;  // entries of any list in JSON
+inline constexpr std::size_t kLargest = 15;       // entries of held_at_peak and requests
 
-// Points into the recording.
+// Sums up the recording. The result has pointers into it.
 Summary summarise(const Recording &recording);
 
-// "12:31:04", or the time since the beginning where the time of day is not known.
+// Returns "12:31:04": the local time, or the time since the beginning if the trace has no time of day.
 std::string clock_text(const Recording &recording, std::uint64_t ns);
-// "2026-03-01 12:30:00", or nothing.
+// Returns when the trace began: "2026-03-01 12:30:00 UTC". Empty if it has no time of day.
 std::string date_text(const Recording &recording);
-// "850 ms", "4.1 s", "2 min 5 s", "1 h 2 min"
+// Returns "850 ms", "4.1 s", "2 min 5 s", "1 h 2 min".
 std::string span_text(std::uint64_t ns);
 std::string gpu_name(int gpu);                    // "cuda:0"
 std::string pointer_text(std::uint64_t pointer);  // "0x7f8a40000000"
 
-// Returns the calls of a stack, innermost first, with the names that C++ source has.
+// Returns the calls of a stack, innermost first, with demangled names.
 std::vector<std::string> calls_of(const std::string &stack);
 
-// "Peak 7.3 of 8 GiB at 12:31:04 on cuda:0."
+// Returns the summary in sentences: "Peak 7.3 GiB of 8 GiB at 12:31:04 on cuda:0; nothing was refused."
 std::vector<std::string> sentences(const Recording &recording, const Summary &summary);
 
 }  // namespace curb::cli

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares what commands print with --json with tests/command/answers/: answers_test.py BUILD [--write]
 
-Each file there has an answer, and one more for each other form that it takes (an error, a command that found nothing).
---write: writes those of the answers that are in these tests. ps.json is that of tests/unit/ps_detail_test.cpp.
+Each file has one answer of each form (a result, an error, a command that found nothing). --write writes all but ps.json,
+which is from tests/unit/ps_detail_test.cpp.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from skipping import run_cases  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "config/examples").glob("*.json"))
 NOBODY = 2147483647
-"""The pid of no process."""
+"""A pid that no process has."""
 WRITTEN: dict[str, list[Any]] = {}
-"""By --write: the examples of each command so far."""
+"""With --write: the examples of each command so far."""
 
 
 class OfMachine(unittest.TestCase):
@@ -38,7 +38,7 @@ class OfMachine(unittest.TestCase):
         self.addCleanup(self.machine.__exit__)
 
     def answer(self, command: str, *words: object, status: int = 0, **more: str) -> Any:
-        """What a command answers, which is like an example."""
+        """Runs a command and returns its answer. Fails if the answer has not the form of the examples."""
         done = self.machine.curb(*words, **more)
         self.assertEqual(done.returncode, status, f"{words}: {done.stdout}{done.stderr}")
         return self.like_an_example(command, json.loads(done.stdout))
@@ -87,7 +87,7 @@ class ReleaseAndMoves(OfMachine):
         self.assertIn("steps", self.answer("release", "release", "--json", pid)[0])
         self.assertIn("error", self.answer("release", "release", "--json", NOBODY, status=1)[0])
         everybody = self.answer("release", "release", "--all", "--json")
-        self.assertIn(pid, [one["pid"] for one in everybody])  # root asks others' processes too
+        self.assertIn(pid, [one["pid"] for one in everybody])  # root also asks processes of other users
         self.assertTrue(self.answer("suspend", "suspend", "--json", pid)[0]["suspended"])
         self.assertFalse(self.answer("suspend", "suspend", "--json", pid, status=1)[0]["suspended"])
         self.assertTrue(self.answer("resume", "resume", "--json", pid)[0]["resumed"])

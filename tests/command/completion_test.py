@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Completion in bash, and in fish and zsh where they are: completion_test.py BUILD
+"""Completion in bash, and in fish and zsh if they are installed: completion_test.py BUILD
 
-Most lines are completed by calling the function as bash calls it, in shells with `set -u`; some by a real TAB in a
-terminal.
+Most tests call the function as bash calls it, in shells with `set -u`. Some press TAB in a terminal.
 """
 
 import os
@@ -26,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 COMPLETION = ROOT / "completion" / "curb.bash"
 BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")
 
-# A curb of later days, whose commands this one does not know.
+# A later curb, with a command that the completion does not know.
 FUTURE = """\
 #!/bin/bash
 case "$*" in
@@ -47,12 +46,12 @@ for one in ${COMPREPLY[@]+"${COMPREPLY[@]}"}; do printf '%s\n' "$one"; done
 
 
 def words_of(line):
-    """As readline breaks a line, for lines without quotes."""
+    """Splits a line without quotes as readline does."""
     return re.findall(r"[:=]+|(?:\\.|[^\s:=])+", line)
 
 
 def driven(words, at, text, point, before="set -u", kind="9", environment=None, script=DRIVE):
-    """What the function offers for the word number `at`, as bash calls it with the line's text and words."""
+    """Calls the function as bash does, with the line's text and words. Returns its candidates for word number `at`."""
     command = ["bash", "-c", f"{before}\n{script}", "bash", COMPLETION, text, str(point), str(at), kind, *words]
     run = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})})
     if run.returncode or run.stderr:
@@ -77,7 +76,7 @@ def completed(line, point=None, curb=None, **options):
 
 
 def unbroken(line, **options):
-    """The same at the end of a line that is broken at blanks alone."""
+    """Completes the end of a line that is split at blanks only."""
     words = [str(CURB), *line.split()[1:], *([""] if line.endswith(" ") else [])]
     text = " ".join(words)
     return driven(words, len(words) - 1, text, len(text), **options)
@@ -115,7 +114,7 @@ class Words(unittest.TestCase):
 
     def test_keys_of_gpus(self):
         self.assertTrue({"cuda:0", "nvml:0", "\\*"} <= set(completed("curb cap 1 8GiB --gpu ")))
-        # Readline replaces what stands behind the colon alone.
+        # Readline replaces only the part behind the colon.
         self.assertEqual(completed("curb cap 1 8GiB --gpu nvml:")[:1], ["0"])
         self.assertEqual(completed("curb cap 1 8GiB --gpu=nv")[:1], ["nvml:0"])
         self.assertEqual(completed("curb cap 1 8GiB --gpu=nvml:")[:1], ["0"])
@@ -137,7 +136,7 @@ class Words(unittest.TestCase):
             for line in ("curb run --policy", "curb policy check", "curb policy show", "curb metrics --textfile"):
                 self.assertEqual(completed(f"{line} {folder}/jo"), [f"{folder}/job.json"])
             self.assertEqual(completed(f"curb policy check {folder}/x {folder}/jo"), [f"{folder}/job.json"])
-            self.assertEqual(completed(f"curb policy show {folder}/x {folder}/jo"), [])  # it takes one
+            self.assertEqual(completed(f"curb policy show {folder}/x {folder}/jo"), [])  # it takes one file
 
     def test_in_the_middle_of_a_line(self):
         for line, before, words in (
@@ -178,7 +177,7 @@ class Processes(unittest.TestCase):
             offered = completed("curb release ", environment=environment)
             for process in (one, other):
                 self.assertIn(f"{process.pid}  (scenarios)", offered)
-            # The only one, and keys that put candidates into the line: no name behind it.
+            # No name behind a single candidate, nor for keys that insert candidates into the line.
             self.assertEqual(completed(f"curb release {one.pid}", environment=environment), [str(one.pid)])
             self.assertIn(str(one.pid), completed("curb release ", kind="37", environment=environment))
             self.assertNotIn(str(one.pid), " ".join(completed("curb resume ", environment=environment)))
@@ -189,7 +188,7 @@ class Processes(unittest.TestCase):
             Path(folder, "curb").mkdir()
             Path(folder, "curb", f"{os.getpid()}-1.sock").touch()
             Path(folder, "curb", f"{os.getpid()}-1.suspended.json").touch()
-            Path(folder, "curb", "999999999-1.sock").touch()  # of a dead one
+            Path(folder, "curb", "999999999-1.sock").touch()  # of a dead process
             environment = {"XDG_RUNTIME_DIR": folder}
             self.assertEqual(completed(f"curb release {os.getpid()}", environment=environment), [str(os.getpid())])
             self.assertEqual(completed("curb release 99999999", environment=environment), [])
@@ -208,7 +207,7 @@ class Speed(unittest.TestCase):
 
 
 class Terminal(unittest.TestCase):
-    """What a TAB does to the line, by having the shell run it."""
+    """Presses TAB in a terminal, and has the shell run the completed line."""
 
     def typed(self, keys, folder, setup=""):
         parent, child = pty.openpty()
@@ -216,7 +215,7 @@ class Terminal(unittest.TestCase):
         bin_folder.mkdir(exist_ok=True)
         shown = Path(folder, ".shown")
         shown.unlink(missing_ok=True)
-        # The shell completes by the real one and runs one that writes down its words.
+        # This `curb` passes the calls of the completion to the real one, and writes the words of other calls to a file.
         script = bin_folder / "curb"
         script.write_text(
             f'#!/bin/bash\nif [[ ${{*: -1}} == --help || $* == "policy schema" ]]; then exec {CURB} "$@"; fi\n'
@@ -236,7 +235,7 @@ class Terminal(unittest.TestCase):
                 if select.select([parent], [], [], 0.05)[0]:
                     said += os.read(parent, 4096)
 
-        # Keys are for readline, which has to be there first: at its second prompt.
+        # Wait for the second prompt: only then readline reads the keys.
         os.write(parent, f"set -u; {setup} source {COMPLETION}; PS1='re''ady> '\n".encode())
         read_until(lambda: b"ready> " in said)
         os.write(parent, keys.encode() + b"\n")
@@ -266,7 +265,7 @@ class Terminal(unittest.TestCase):
 
 
 class Fish(unittest.TestCase):
-    """It prints by itself what it offers for a line: complete -C."""
+    """Asks fish for the candidates of a line: complete -C."""
 
     def offered(self, *lines, **more):
         script = f"source {COMPLETION.parent / 'curb.fish'}\n" + "\n".join(f"complete -C '{line}'; echo ====" for line in lines)
@@ -301,10 +300,10 @@ class Fish(unittest.TestCase):
 
 
 class Zsh(unittest.TestCase):
-    """By a TAB in a terminal, as there is no other way to ask it."""
+    """Presses TAB in a terminal: zsh has no other way to ask for candidates."""
 
     def typed(self, keys):
-        """The words of the line once its TABs have completed it."""
+        """Returns the words of the line after completion."""
         shown = Path(self.folder, "shown")
         shown.unlink(missing_ok=True)
         parent, child = pty.openpty()
@@ -324,7 +323,7 @@ class Zsh(unittest.TestCase):
             setup = f"fpath=({COMPLETION.parent} $fpath); autoload -Uz compinit && compinit -u -D; PS1='re''ady> '"
             os.write(parent, f"{setup}\n".encode())
             read_until(lambda: b"ready> " in said)
-            # Ctrl-A and Ctrl-E: the line becomes the words of a command that prints them.
+            # Ctrl-A and Ctrl-E: puts a command that prints the words around the line.
             os.write(parent, f"{keys}\x01print -l -- \x05 >{shown}.new && mv {shown}.new {shown}\n".encode())
             read_until(shown.exists)
             shell.kill()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Processes in other namespaces, as containers have them, are reached from outside: containers_test.py BUILD"""
+"""curb reaches processes in the namespaces of containers from outside: containers_test.py BUILD"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMESPACES = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-u
 
 
 class ContainersTest(unittest.TestCase):
-    """A program in a pid namespace of its own, whose runtime directory no other mount namespace has."""
+    """Starts a program in a pid namespace of its own, with a runtime directory that only its mount namespace has."""
 
     def setUp(self) -> None:
         self.machine = Machine(BUILD)
@@ -35,7 +35,7 @@ class ContainersTest(unittest.TestCase):
         self.process.asked("take 1024")
 
     def seen(self) -> dict:
-        """As `curb ps --json` has it. Its books come a moment after its first use of CUDA."""
+        """Returns the process from `curb ps --json`. Waits for its books, which come a moment after its first CUDA call."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             shown = self.machine.curb("ps", "--tree", str(self.process.pid), "--json").stdout

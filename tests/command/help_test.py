@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What every command of curb says of itself: help_test.py BUILD
+"""The help of every command: help_test.py BUILD
 
-Commands are found by walking `curb --help`, so one that is added is held to the same.
+Finds the commands in `curb --help`, so that new commands are tested too.
 """
 
 import re
@@ -31,7 +31,7 @@ def leaves():
 
 
 def invocations(line):
-    """Each `curb …` that a line of a shell runs, as words; what stands behind `--` is not curb's."""
+    """Returns the words of each `curb …` in a line of shell, up to `--`."""
     words = shlex.split(line.replace(";", " ; ").replace("|", " | ").replace(">", " > "), comments=False)
     found, current = [], None
     for word in [*words, ";"]:
@@ -43,7 +43,7 @@ def invocations(line):
             current.append(word)
         elif word == "curb":
             current = []
-        elif "=" not in word:  # a variable for curb may stand before it
+        elif "=" not in word:  # NAME=VALUE may stand before curb
             current = None
     return [words[: words.index("--")] if "--" in words else words for words in found]
 
@@ -85,7 +85,7 @@ class Help(unittest.TestCase):
 
     def test_commands_that_read_answer_programs_too(self):
         silent = {"curb run", "curb metrics", "curb policy schema", "curb policy init", "curb top"}
-        # One becomes another program, two print for programs anyway, one writes a file, one is a screen.
+        # run becomes another program, metrics and policy schema print for programs, policy init writes a file, top is a screen.
         for command in leaves():
             if command.name not in silent:
                 self.assertIn("--json", command.spellings(), command.name)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `cmake --install` puts where, and that it works from there and from where it is moved: install_test.py BUILD CMAKE"""
+"""The files of `cmake --install` are complete, and work there and after a move: install_test.py BUILD CMAKE"""
 
 import os
 import shutil
@@ -19,11 +19,11 @@ share/man/man1/curb.1 share/man/man1/curb-sim-books.1 share/man/man5/curb-policy
 share/bash-completion/completions/curb share/fish/vendor_completions.d/curb.fish share/zsh/site-functions/_curb share/curb/policy.schema.json
 share/doc/curb/LICENSE""".split() + [f"share/doc/curb/examples/{path.name}" for path in EXAMPLES]
 ASKS = ROOT / "tests/documents/train.py"
-"""A program that asks for eight pieces of 256 MiB, and says how many it was given."""
+"""A program that asks for eight pieces of 256 MiB, and prints how many it got."""
 
 
 def has_man():
-    """Whether there is one, and no container image's stand-in for it."""
+    """True if man is installed. Container images have a stub that only prints how to get it."""
     return bool(shutil.which("man")) and subprocess.run(["man", "--version"], capture_output=True, text=True).stdout.startswith("man ")
 
 
@@ -32,7 +32,7 @@ class Installed(unittest.TestCase):
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
         first, cls.folder = Path(cls.temporary.name, "first"), Path(cls.temporary.name, "moved")
-        # As an administrator with a careful umask installs it for others.
+        # Install as an administrator with a strict umask does.
         install = ["sh", "-c", 'umask 077 && exec "$@"', "sh", CMAKE, "--install", BUILD, "--prefix", first]
         subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
         cls.from_the_first = cls.ran("run", "--sim", "--cap", "1GiB", "--dry-run", "--", "true", prefix=first)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What `curb kernelspec install` and `curb cdi generate` write: integration_commands_test.py BUILD
+"""The files of `curb kernelspec install` and `curb cdi generate`: integration_commands_test.py BUILD
 
-That Jupyter and podman take it is tested in integrations/.
+integrations/ tests them with Jupyter and podman.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from answers import faults  # noqa: E402
 from simulated import Machine  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
-# A kernel that says how much it can take, in the file that Jupyter names.
+# A kernel that allocates three times 1 GiB, and writes the results to the connection file.
 KERNEL = """
 import ctypes, sys
 driver, context, block = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()

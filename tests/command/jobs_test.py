@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs as people meet them: curb run --job-cap, policies, refusals, curb ps, curb metrics: jobs_test.py BUILD"""
+"""Jobs: curb run --job-cap, policies, refusals, curb ps, curb metrics: jobs_test.py BUILD"""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from simulated import CONTEXT, MIB, PATIENCE_S, Machine, Process  # noqa: E402
 BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else Path()
 GIB = 1024 * MIB
 SLACK = (160 + 64) * MIB
-"""Kept for code, and less than a block of the program's."""
+"""What a full cap leaves free: the reserve for code, and less than one 64 MiB block of the program."""
 
 
 def key_of(job: str) -> int:
-    """The key of a ledger's segment (shim/job/segment.hpp)."""
+    """Returns the key of a ledger's segment (shim/job/segment.hpp)."""
 
     def hashed(text: str, begin: int) -> int:
         for byte in text.encode():
@@ -106,7 +106,7 @@ class JobTest(unittest.TestCase):
         answer = json.loads(self.machine.curb("cap", "--job", self.job, "--reset", "--json").stdout)[0]
         self.assertEqual((answer["job"], answer["gpus"][0]["now"]), (f"tree {self.job}", 8 * GIB))
         deadline = time.monotonic() + PATIENCE_S
-        while self.used() < 8 * GIB - 3 * SLACK and time.monotonic() < deadline:  # the others hear of it in a moment
+        while self.used() < 8 * GIB - 3 * SLACK and time.monotonic() < deadline:  # the other processes notice it a moment later
             self.filled(later)
         self.assertGreater(self.used(), 8 * GIB - 3 * SLACK)
         none = self.machine.curb("cap", "--job", "42", "4GiB")
@@ -133,7 +133,7 @@ class JobTest(unittest.TestCase):
         holder.asked("take 5000")
         first.tell("take 4096")  # waits for the holder
         self.waits(first)
-        second.tell("take 1024")  # would fit once the holder has gone, as the first does
+        second.tell("take 1024")  # both fit once the holder is gone
         self.waits(second)
         holder.kill()
         self.assertNotEqual(first.line(), "refused")

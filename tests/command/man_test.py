@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The manual pages, as two readers of them see them: man_test.py BUILD
+"""mandoc and groff accept the manual pages: man_test.py BUILD
 
-That they say what curb says is scripts/documents --check.
+scripts/documents --check compares their text with curb's help.
 """
 
 import os
@@ -43,7 +43,7 @@ class Manual(unittest.TestCase):
         return re.sub(r"\x1b\[[0-9;]*m|.\x08", "", run.stdout)
 
     def test_mandoc_has_nothing_to_say(self):
-        # It looks for what pages refer to among those that are installed; these refer to each other.
+        # mandoc looks for referenced pages among the installed ones. Ours refer to each other.
         ours = re.compile(r"referenced manual not found: Xr (curb 1|curb-policy 5)\b")
         for page, section in PAGES.items():
             run = ran("mandoc", "-T", "lint", Path(self.folder.name, section, page))
@@ -76,7 +76,7 @@ class Manual(unittest.TestCase):
 if __name__ == "__main__":
     missing = [tool for tool in ("mandoc", "man") if not shutil.which(tool)]
     if not missing and not ran("man", "--version").stdout.startswith("man "):
-        missing = ["man"]  # a container image's stand-in for it
+        missing = ["man"]  # a container image's stub
     if missing:
         skip(f"{', '.join(missing)} not here (scripts/setup test)")
     run_cases()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`curb metrics` of processes on simulated GPUs: metrics_test.py BUILD
+"""The figures of `curb metrics` equal those in the simulated driver's books: metrics_test.py BUILD
 
-Whether its figures are those of the driver's own books, as a reader of the format sees them. families_test has the rest.
+Reads them with Prometheus's own parser. families_test has the rest.
 """
 
 import os
@@ -61,9 +61,9 @@ class Metrics(unittest.TestCase):
         self.assertEqual(values(families, "curb_cap_bytes", pid=str(capped.pid), gpu="0"), [8 << 30])
         self.assertEqual(values(families, "curb_gpu_used_bytes", gpu="0"), [device["used"]])
         self.assertEqual(values(families, "curb_gpu_free_bytes", gpu="0"), [device["total"] - device["used"]])
-        # NVML counts what the driver has set aside for itself.
+        # NVML's total includes the memory that the driver reserves.
         self.assertGreaterEqual(values(families, "curb_gpu_total_bytes", gpu="0")[0], device["total"])
-        if os.geteuid() == 0:  # sees those of other tests too
+        if os.geteuid() == 0:  # root sees processes of other tests too
             self.assertGreaterEqual(values(families, "curb_processes", state="capped")[0], 1)
         else:
             self.assertEqual(values(families, "curb_processes", state="capped"), [1])

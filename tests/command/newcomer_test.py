@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What a newcomer types, right, wrong and half right: newcomer_test.py BUILD
+"""Commands that a newcomer may type, right and wrong: newcomer_test.py BUILD
 
-Each row: the words, the exit status, and how the first line of the answer begins (of stderr if the status is not 0; ?: any).
+Each row: the words, the exit status, and how the first line of stdout begins (of stderr if the status is not 0; ?: any).
 {pid} is a program under curb, {json} a policy, {old} a file and {dir} a folder.
 """
 

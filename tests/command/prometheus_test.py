@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""`curb metrics` as Prometheus stores it: prometheus_test.py BUILD
+"""The queries of docs/METRICS.md in a real Prometheus: prometheus_test.py BUILD
 
-A Prometheus scrapes it in both ways that docs/METRICS.md names, from a server that runs `curb metrics` and from
-node_exporter's textfile collector, and a stand-in for dcgm-exporter; then that document's queries are asked.
+Prometheus scrapes curb's metrics in both ways that the document names: from a web server with the output of `curb
+metrics`, and from node_exporter's textfile collector. It also scrapes a stand-in for dcgm-exporter.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ class Scraped(unittest.TestCase):
 
     @classmethod
     def asked(cls, query):
-        """The result of a query: (labels, value) each."""
+        """Returns the results of a query: a list of (labels, value)."""
         url = f"http://127.0.0.1:{cls.port}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
         with urllib.request.urlopen(url, timeout=5) as answer:
             return [(one["metric"], float(one["value"][1])) for one in json.load(answer)["data"]["result"]]
@@ -126,7 +126,7 @@ class Scraped(unittest.TestCase):
         answers = {}
         for query in queries:
             with self.subTest(query):
-                # One of the two ways in is enough on a real machine; here each series is there twice.
+                # Here each series exists twice. A real machine has one of the two ways.
                 answers[query] = self.asked(re.sub(r"\b(curb_\w+)(?!\w)", r'\1{job="node"}', query))
         for part, found in (("/ curb_cap_bytes", 1), ("unless", 1), ("group_left curb_held", 1), ("FB_USED", 1), ("GPU_UTIL", 1)):
             (answer,) = [answers[query] for query in queries if part in query]

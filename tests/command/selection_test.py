@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Options of `curb run`, and which processes a command is about: selection_test.py BUILD"""
+"""Options of `curb run`, and the selection of processes: selection_test.py BUILD"""
 
 import json
 import os
@@ -21,7 +21,7 @@ class Case(unittest.TestCase):
         self.addCleanup(self.machine.__exit__)
 
     def launched(self, *options: str) -> tuple[int, int]:
-        """A shell that waits for a program under curb: the pids of both."""
+        """Starts a shell that waits for a program under curb. Returns the pids of both."""
         run = [BUILD / "bin/curb", "run", "--quiet", "--sim", *options]
         command = [*run, "--", BUILD / "tests/scenarios", "does_what_it_is_told"]
         shell = self.machine.start(["sh", "-c", '"$@"; true', "sh", *map(str, command)], self.machine.bare)
@@ -31,12 +31,12 @@ class Case(unittest.TestCase):
         return shell.pid, program
 
     def gpu(self, pid: int) -> dict[str, Any]:
-        """What the process says of its first GPU."""
+        """Returns the process's own figures for its first GPU."""
         view = json.loads(self.machine.curb("ps", "--json", pid).stdout)
         return view["gpus"][0]["uses"][0]["books"]  # type: ignore[no-any-return]
 
     def pids(self, *options: object) -> set[int]:
-        """Those that ps shows."""
+        """Returns the pids that `curb ps` shows."""
         answer = json.loads(self.machine.curb("ps", "--json", *options).stdout)
         return {process["pid"] for process in answer["processes"]}
 
@@ -127,7 +127,7 @@ class Selection(Case):
         run = self.machine.curb("suspend", one.pid, other.pid)
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertEqual(run.stdout.count("suspended "), 2)
-        # Of a description, those that are out already are left as they are.
+        # A description skips processes that are suspended already.
         self.assertEqual(self.machine.curb("suspend", "--tree", os.getpid()).stdout, "")
         self.assertEqual(self.machine.curb("resume", "--tree", os.getpid()).stdout.count("resumed "), 2)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`curb top` in a terminal of 80 x 24, driven by tmux: top_test.py BUILD"""
+"""`curb top` in a terminal of 80 x 24, by tmux: top_test.py BUILD"""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ if not shutil.which("tmux"):
 
 
 class Terminal:
-    """A server of tmux of its own, with one window in which curb top runs."""
+    """A tmux server with one window, in which curb top runs."""
 
     def __init__(self, machine: Machine, columns: int = 80, lines: int = 24, **environment: str) -> None:
         self.socket = str(machine.folder / "tmux")
@@ -36,7 +36,7 @@ class Terminal:
         self.tmux("send-keys", *keys)
 
     def shows(self, *texts: str) -> list[str]:
-        """Waits until all stand on the screen."""
+        """Waits until the screen shows all texts. Returns its lines."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             lines = self.lines()
@@ -47,7 +47,7 @@ class Terminal:
             time.sleep(0.05)
 
     def shows_of(self, pid: int, text: str) -> None:
-        """The same of the line of a process."""
+        """Waits until the line of a process shows the text."""
         deadline = time.monotonic() + PATIENCE_S
         while not any(line.split()[:1] == [str(pid)] and text in line for line in self.lines()):
             assert time.monotonic() < deadline, self.lines()
@@ -114,7 +114,7 @@ class Top(unittest.TestCase):
         terminal.shows("by held", str(few.pid))
 
         def order() -> list[int]:
-            # Of rows: the notes on the selected process begin further left.
+            # Take rows only: the notes on the selected process begin further left.
             pids = [int(line[:8]) for line in terminal.lines()[4:-1] if line[:8].strip().isdigit()]
             return [pid for pid in pids if pid in (few.pid, many.pid)]  # root sees other tests' processes too
 

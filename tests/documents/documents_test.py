@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What the documents tell a reader to type, typed: documents_test.py CURB BUILD-FOLDER
+"""Runs the commands in the documents: documents_test.py CURB BUILD-FOLDER
 
-Every line of a block ```sh is in RUN, and is run as it stands there by bash, in a folder of its own and on the simulated
-driver, or in NOT_RUN with the reason. `curb …` in the running text has to name commands and options that there are.
-Links have to lead somewhere, and the paths that ARCHITECTURE and CONTRIBUTING name have to be there.
+Every line of a block ```sh is in RUN or, with the reason, in NOT_RUN. bash runs those in RUN unchanged, each in a folder
+of its own on the simulated driver. Commands and options in `curb …` in the running text must exist, as must the targets
+of links and the paths that ARCHITECTURE and CONTRIBUTING name.
 """
 
 import os
@@ -23,7 +23,7 @@ from curb_help import commands_of, misuse  # noqa: E402
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 ALL_PIECES = "trained with 8 of 8 pieces"
-RUN = {  # the line, and what has to be in what it prints
+RUN = {  # line: text that its output must contain
     "PATH=$PWD/build/bin:$PATH": "",
     "curb run --cap 8GiB -- python train.py": ALL_PIECES,
     "curb run --job-cap 16GiB -- python train.py": ALL_PIECES,
@@ -69,7 +69,7 @@ AFTER = {
     "curb replay --cap 4GiB run.json": "curb run --trace run.json -- python train.py",
     "$EDITOR /etc/curb/policy.json; curb policy check /etc/curb/policy.json": "mkdir -p /etc/curb",
 }
-"""A line that needs another first."""
+"""Lines that need another line first."""
 NOT_RUN = {
     "scripts/build": "it makes what is tested here; scripts/try-clean begins with it",
     "pip install --no-index --find-links . curb-gpu": "packaging/try runs it with each Python",
@@ -117,7 +117,7 @@ def outside_blocks(text):
 
 
 def blocks(kind):
-    """(document, text) of every block of a kind: "sh", "jsonc", "" for one without a name."""
+    """Yields (document, text) of every block of a kind: "sh", "jsonc"; "" for no kind."""
     for document in DOCUMENTS:
         for block in re.finditer(r"^```(\w*)\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
             if block[1] == kind:
@@ -125,7 +125,7 @@ def blocks(kind):
 
 
 def shown():
-    """Each line to type, without its comment, and where it is first shown."""
+    """Returns each command line, without its comment, and the document that shows it first."""
     lines = {}
     for document, text in blocks("sh"):
         for line in text.splitlines():
@@ -136,7 +136,7 @@ def shown():
 
 
 def anchors(text):
-    """The headings, as GitHub spells them in links."""
+    """Returns the headings as GitHub's anchors."""
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)", outside_blocks(text), re.MULTILINE)}
 
 
@@ -151,7 +151,7 @@ def dead_links():
 
 
 def dead_paths():
-    """Paths in code that begin with a folder of the project, and are not there."""
+    """Yields paths in code that begin with a folder of the project and do not exist."""
     for document in (ROOT / "docs/ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"):
         for path in re.findall(r"`([^`\s]+/[^`\s]*)[^`\n]*`", document.read_text()):
             folder, _, rest = re.sub(r"\b[A-Z]{4,}\b", "*", path).partition("/")  # NAME.cpp
@@ -162,7 +162,7 @@ def dead_paths():
 
 
 class Sandbox:
-    """A folder with the files that the documents name, and a process "PID" that caches 2 GiB under job.json."""
+    """A folder with the files that the documents name, and the process "PID", which caches 2 GiB under job.json."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -199,7 +199,7 @@ class Sandbox:
         if self.job.stdout.readline().strip() != ALL_PIECES:
             raise AssertionError("the stand-in for train.py does not run under curb")
         until = time.monotonic() + 10
-        while not list((folder / "run/curb").glob(f"{self.job.pid}-*.sock")):  # a thread makes it
+        while not list((folder / "run/curb").glob(f"{self.job.pid}-*.sock")):  # a thread creates it
             if time.monotonic() > until:
                 raise AssertionError("the stand-in for train.py has no socket")
             time.sleep(0.005)
@@ -272,7 +272,7 @@ class Documents(unittest.TestCase):
 
     def test_policies_that_are_shown_are_valid(self):
         for document, text in blocks("jsonc"):
-            if '"cpa"' in text:  # the one with mistakes, whose errors docs/POLICY.md shows; scripts/documents holds them
+            if '"cpa"' in text:  # the one with mistakes: docs/POLICY.md shows its errors, and scripts/documents checks them
                 continue
             with self.subTest(document=document.name, policy=text):
                 run = subprocess.run([CURB, "policy", "check", "-"], input=text, capture_output=True, text=True, check=False)

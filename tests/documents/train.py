@@ -1,6 +1,6 @@
-"""What the documents call train.py: it takes memory from a stream-ordered pool, as a framework does, and knows nothing of curb.
+"""The train.py of the documents. Allocates from a stream-ordered pool, as frameworks do, and knows nothing of curb.
 
-train.py [stay]: up to eight pieces of 256 MiB, or as many as it is given, freed into the pool; `stay` until stdin ends.
+train.py [stay]: allocates up to eight pieces of 256 MiB, and frees them into the pool. `stay`: then waits until stdin ends.
 """
 
 import ctypes

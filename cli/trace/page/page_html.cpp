@@ -1,5 +1,5 @@
-// The page: the picture as inline SVG in a box that grows with the window; words beside it are HTML, so that they keep
-// their size. Marks are buttons, so that keys reach them.
+// The page: the picture is an inline SVG that grows with the window. The text around it is HTML, so that it keeps its
+// size. Marks are buttons, so that they can be focused by keys.
 #include <fmt/format.h>
 
 #include <ctime>
@@ -31,8 +31,8 @@ std::string exact(std::int64_t bytes) {
     return fmt::format(R"(<span title="{} bytes">{}</span>)", bytes, control::size_text(bytes));
 }
 
-// Adds a table of the first values below `title`, if there are any. `row` makes the markup of a value's cells. A
-// heading that begins with '#' is one of numbers. `more`: a remark on the values that are left out.
+// Adds `title` and a table of the first kMostRows values, if there are any. `row` returns the markup of a value's
+// cells. A heading with a leading '#' is of a column of numbers. `more`: a remark on the values that are left out.
 void add_table(std::string &out, std::string_view title, const Cells &headings, const auto &values, auto row,
                std::string_view more = "") {
     if (values.empty()) return;
@@ -141,7 +141,7 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart) {
 )";
 }
 
-// The first calls, and the others behind them.
+// Returns the markup of a call stack: the first calls, and the others folded.
 std::string calls(const std::vector<std::string> &all) {
     constexpr std::size_t kShown = 4;
     const auto line = [](const std::string &one) { return "<code>" + markup(one) + "</code>"; };
@@ -198,7 +198,7 @@ void add_absences(std::string &out, const Recording &recording, const Summary &s
               });
 }
 
-// ---- what the script reads: times in us, sizes in bytes ----
+// ---- the data for page.js: times in us, sizes in bytes ----
 
 std::string microseconds(std::uint64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 std::string times(const auto &samples) {
@@ -211,7 +211,7 @@ std::string limits(const std::vector<LimitSample> &samples) {
     return json::object({{"t", times(samples)}, {"v", json::list(samples, limit)}});
 }
 
-// When the trace began, in this machine's time zone.
+// Returns the local time of day at which the trace began, in seconds. "null" if it is not known.
 std::string seconds_of_day(const Recording &recording) {
     if (recording.header.unix_ns <= 0) return "null";
     const std::time_t seconds = recording.header.unix_ns / static_cast<std::int64_t>(kSecond);

@@ -1,4 +1,4 @@
-// The picture for papers: white ground, attributes only (rsvg and LaTeX's converters know neither var() nor much CSS).
+// The picture for papers: white ground, and attributes instead of CSS, which rsvg and LaTeX's converters hardly know.
 #include <fmt/format.h>
 
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kSvgColumns = 800;
 constexpr double kWidth = 900, kLeft = 78, kRight = 18, kPlotHeight = 250, kLineHeight = 17;
 constexpr const char *kCap = "#c2410c", *kDark = "#1b1b1b", *kFaint = "#5c5c5c", *kGrid = "#d9d9d9";
-// Over the held memory of a process that is out of its GPUs.
+// Covers the held memory while the process is out of its GPUs.
 constexpr const char *kBand = R"( fill="#ffffff" fill-opacity="0.72" stroke="#5c5c5c" stroke-width="0.8")";
 constexpr const char *kDashed = R"( stroke-dasharray="5 3")";
 
@@ -32,7 +32,7 @@ std::string waiting_box(double x, double y, std::string_view width, const std::s
         x, y, width, kDark, content);
 }
 
-// Lines of at most so many letters, broken at blanks.
+// Breaks the text at blanks into lines of at most kMost bytes.
 std::vector<std::string> broken(std::string_view text) {
     constexpr std::size_t kMost = 125;
     std::vector<std::string> out;
@@ -54,7 +54,7 @@ std::string shape(double x, double y, const char *path, const char *colour, std:
 }
 constexpr const char *kDownPath = "M-5-9H5L0 0Z", *kDiamondPath = "M0-5L4.5 0 0 5-4.5 0Z";
 
-// Adds a line of swatches and words. Returns its height.
+// Adds the legend: swatches with their names. Returns its height.
 double add_legend(std::string &out, const Chart &chart, double upper) {
     constexpr double kLetter = 6.1;
     double x = kLeft, y = upper + 10;

@@ -1,4 +1,4 @@
-// The run in lines and as JSON, and the words that all pages begin with.
+// The run in lines and as JSON, and the headings that all forms share.
 #include <algorithm>
 #include <array>
 #include <span>
@@ -17,7 +17,7 @@ void add(std::string &out, const std::vector<std::string> &cells) {
     out += '\n';
 }
 
-// The stacks that hold the most at the peak, and the innermost calls of each.
+// Adds the stacks that hold the most at the peak, with the innermost calls of each.
 void add_callers(std::string &out, const Recording &recording, const GpuSummary &gpu) {
     constexpr std::size_t kMostStacks = 5, kMostCalls = 8;
     for (std::size_t i = 0; i < std::min(kMostStacks, gpu.callers_at_peak.size()); ++i) {

@@ -1,5 +1,5 @@
 // Shows a recorded run: a page for browsers, a picture for papers, lines for a terminal, JSON for programs. Each
-// function returns the whole text. None of them loads anything from elsewhere.
+// function returns the whole text. Page and picture load nothing from elsewhere.
 #pragma once
 
 #include <string>
@@ -12,22 +12,22 @@ namespace curb::cli {
 
 // Escapes text from a trace for use between tags and in quoted attributes.
 std::string markup(std::string_view text);
-// Escapes JSON for use within <script>: no '<' is left in it.
+// Escapes JSON for use within <script>: the result has no '<'.
 std::string within_script(std::string json);
 
 std::string html_page(const Recording &recording, const Summary &summary);
 std::string svg_picture(const Recording &recording, const Summary &summary);
 std::string text_report(const Recording &recording, const Summary &summary);
-// tests/command/answers/report.json is an example.
+// Returns one line of JSON, such as tests/command/answers/report.json.
 std::string report_json(const Recording &recording, const Summary &summary);
 // Returns the members that `curb report` and `curb replay` share.
 json::Members recording_json(const Recording &recording);
 
 // Returns the recorded command, "python3 train.py", or the file's name if the trace has none.
 std::string title_of(const Recording &recording);
-// "pid 4711, begun 2026-03-01 12:30:00 UTC, 1 h 2 min, curb 0.1.0"
+// Returns "pid 4711, begun 2026-03-01 12:30:00 UTC, 1 h 2 min, 520 events, curb 0.1.0".
 std::string origin_of(const Recording &recording);
-// "cuda:0, NVIDIA H100 80GB HBM3, 80 GiB"
+// Returns "cuda:0, NVIDIA H100 80GB HBM3, 80 GiB".
 std::string heading_of(const GpuSummary &gpu);
 
 }  // namespace curb::cli

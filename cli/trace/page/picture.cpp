@@ -9,7 +9,7 @@
 namespace curb::cli {
 namespace {
 
-// The order of the layers: the driver's own memory below the program's.
+// The layers from bottom to top: the driver's own memory is below the program's.
 constexpr std::array kStack = {policy::Kind::contexts, policy::Kind::overhead, policy::Kind::stack,
                                policy::Kind::plain,    policy::Kind::pools,    policy::Kind::vmm,
                                policy::Kind::arrays,   policy::Kind::graphs,   policy::Kind::managed};
@@ -24,7 +24,7 @@ struct Columns {
     }
 };
 
-// Keeps of each column the first, the last, the highest and the lowest sample, in their order.
+// Keeps the first, last, highest and lowest sample of each column, in their order.
 template <class One, auto height>
 class Thinned {
   public:
@@ -34,7 +34,7 @@ class Thinned {
     Thinned &operator=(const Thinned &) = delete;
 
     void take(One one) {
-        one.ns = std::max(one.ns, last_ns_);  // threads' events may stand in another order than their times
+        one.ns = std::max(one.ns, last_ns_);  // events of several threads may not be in the order of their times
         last_ns_ = one.ns;
         const std::size_t column = columns_.of(one.ns);
         if (count_ != 0 && column != column_) flush();
@@ -67,7 +67,7 @@ class Thinned {
     std::uint64_t last_ns_ = 0;
 };
 
-// Adds a mark to those of its column, whose largest stands for them all.
+// Adds a mark. Marks of one column become one, with the text of the largest.
 void add(std::vector<Mark> &marks, Mark mark, std::int64_t &largest, const Columns &columns) {
     if (marks.empty() || columns.of(marks.back().ns) != columns.of(mark.ns)) {
         largest = mark.bytes;
@@ -175,7 +175,7 @@ Picture draw(const Recording &recording, const Summary &summary, std::size_t col
         for (const policy::Kind kind : kStack)
             if (present[static_cast<std::size_t>(kind)] != 0) chart.kinds.push_back(kind);
         mark(chart, recording, gpu, summary, grid);
-        // A cap far above all that is held would press the picture flat.
+        // A cap far above the peak would flatten the picture.
         constexpr policy::Bytes kFar = 4;
         const policy::Bytes cap = highest(chart.cap);
         chart.cap_above = cap / kFar > gpu.peak;

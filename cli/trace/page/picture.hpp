@@ -1,8 +1,8 @@
-// A recorded run as shapes: what is held by kind over time, the limits, and the marks. Pure; what pages and pictures
-// for papers have in common.
+// A recorded run as shapes: the held memory by kind over time, the limits, and the marks. Shared by pages and pictures.
+// Pure.
 //
-// Keeps as many of millions of events as a picture can show: of each column of time the first, the last, the highest
-// and the lowest, so that no peak is lost. Marks of one column become one, with their number.
+// A picture cannot show millions of events. So it keeps the first, last, highest and lowest sample of each column of
+// time, and no peak is lost. Marks of one column become one, with their number.
 #pragma once
 
 #include <string>
@@ -23,22 +23,22 @@ struct LimitSample {
 };
 // The marks of one column.
 struct Mark {
-    std::uint64_t ns = 0, ended_ns = 0;  // of the largest of them; ended_ns: of what lasts
+    std::uint64_t ns = 0, ended_ns = 0;  // the time of the largest mark; the latest end
     std::size_t count = 0;
-    std::int64_t bytes = 0;    // together
+    std::int64_t bytes = 0;    // sum
     policy::Bytes height = 0;  // where to draw it
     std::string text;          // its description, on one line
 };
 
 struct Chart {
     int gpu = 0;
-    std::vector<policy::Kind> kinds;  // those that there are, in the order in which they are stacked
-    std::vector<HeldSample> samples;  // each holds until the next
+    std::vector<policy::Kind> kinds;  // those that occur, from bottom to top
+    std::vector<HeldSample> samples;  // each is valid until the next
     std::vector<LimitSample> cap, allowance;
     std::vector<Mark> refusals, waits, releases;
     std::vector<Mark> absences;  // of the process: its memory was in host memory
     policy::Bytes top = 0;       // of the picture
-    bool cap_above = false;      // the cap is far above what is held, and not drawn
+    bool cap_above = false;      // the cap is far above the peak, and not drawn
 };
 
 struct Picture {
@@ -48,7 +48,7 @@ struct Picture {
 
 Picture draw(const Recording &recording, const Summary &summary, std::size_t columns);
 
-// Places on the canvas: x from 0 at the beginning to `width` at the end, y from 0 at the top down to `height`.
+// Maps times to x, from `left` to `left + width`, and sizes to y, from `upper + height` at 0 up to `upper` at `top`.
 struct Canvas {
     std::uint64_t begin_ns = 0, end_ns = 1;
     policy::Bytes top = 1;
@@ -56,22 +56,22 @@ struct Canvas {
     int decimals = 0;
     [[nodiscard]] double x(std::uint64_t ns) const noexcept;
     [[nodiscard]] double y(policy::Bytes bytes) const noexcept;
-    // "H12.5": one step of SVG path data.
+    // Returns one command of SVG path data: "H12.5".
     [[nodiscard]] std::string path(char command, double value) const;
 };
-// SVG path data of the area under the first `layers` kinds of the stack.
+// Returns the area under the first `layers` kinds of the stack, as SVG path data.
 std::string area(const Chart &chart, std::size_t layers, const Canvas &canvas);
-// SVG path data of the times when the process was out of its GPUs, from top to bottom.
+// Returns a band from top to bottom for each absence, as SVG path data.
 std::string bands(const std::vector<Mark> &absences, const Canvas &canvas);
-// SVG path data of a limit, where there is one.
+// Returns the line of a limit, where there is one, as SVG path data.
 std::string line(const std::vector<LimitSample> &samples, const Canvas &canvas);
 
-// Heights at which to draw a line, from 0 on.
+// Returns the heights at which to draw a line, from 0 on.
 std::vector<policy::Bytes> height_ticks(policy::Bytes top);
-// Times since `begin_ns`, in ns, with what to write there.
+// Returns times since `begin_ns`, in ns, with their labels.
 std::vector<std::pair<std::uint64_t, std::string>> time_ticks(std::uint64_t span_ns, std::size_t most);
 
-// Colour-blind readers can tell them apart (Okabe and Ito). The driver's own kinds are grey.
+// Returns a colour that colour-blind readers can tell apart (Okabe and Ito). The driver's own kinds are grey.
 const char *colour_of(policy::Kind kind) noexcept;
 
 }  // namespace curb::cli
