@@ -3,7 +3,7 @@
 
 using namespace contract;
 
-TEST_CASE("an array tells its shape, and its memory requirements only when it is to be mapped later") {
+TEST_CASE("an array returns its shape, and its memory requirements only if it is deferred") {
     const unsigned flags = GENERATE(unsigned{CUDA_ARRAY3D_DEFERRED_MAPPING}, unsigned{CUDA_ARRAY3D_SPARSE}, 0U);
     const Gpu gpu;
     const CUDA_ARRAY3D_DESCRIPTOR descriptor{1024, 1024, 0, CU_AD_FORMAT_FLOAT, 1, flags};
@@ -22,7 +22,7 @@ TEST_CASE("an array tells its shape, and its memory requirements only when it is
     CHECK(gpu.took(0));
 }
 
-TEST_CASE("an array cannot be both sparse and mapped later") {
+TEST_CASE("an array cannot be both sparse and deferred") {
     const Gpu gpu;
     const CUDA_ARRAY3D_DESCRIPTOR descriptor{
         4096, 4096, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING};

@@ -1,4 +1,4 @@
-// Stream capture: what another thread may do while one is in progress (docs/results/driver.md).
+// Stream capture: which calls break it (docs/results/driver.md).
 #include <functional>
 #include <thread>
 
@@ -14,7 +14,7 @@ CUstreamCaptureMode exchange(CUstreamCaptureMode mode) {
     return mode;
 }
 
-// Captures in `stream`, meanwhile does something in the same thread, and says how the capture ended.
+// Captures in `stream`, calls `meanwhile` in the same thread, and returns how the capture ended.
 CUresult capture_on(CUstream stream, CUstreamCaptureMode mode, const std::function<void()> &meanwhile) {
     CUgraph graph = nullptr;
     REQUIRE(cuStreamBeginCapture_v2(stream, mode) == CUDA_SUCCESS);
@@ -25,7 +25,7 @@ CUresult capture_on(CUstream stream, CUstreamCaptureMode mode, const std::functi
     return result;
 }
 
-// The same, but from another thread, whose mode is `other`.
+// The same, but calls `meanwhile` in another thread, whose mode is `other`.
 CUresult capture_meanwhile(const Gpu &gpu, CUstreamCaptureMode mode, CUstreamCaptureMode other,
                            const std::function<void()> &meanwhile) {
     const Stream stream;
@@ -106,13 +106,13 @@ TEST_CASE("trimming a pool breaks another thread's global capture, unless the th
     cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
 }
 
-TEST_CASE("synchronising the context breaks a capture whatever the thread's mode") {
+TEST_CASE("synchronising the context breaks a capture in every mode of the thread") {
     const auto mode = GENERATE(kGlobal, kThreadLocal, kRelaxed);
     const Gpu gpu;
     CHECK(capture_meanwhile(gpu, kGlobal, mode, [] { CHECK(cuCtxSynchronize() != CUDA_SUCCESS); }) == kBroken);
 }
 
-TEST_CASE("the capturing stream can be neither waited for nor asked") {
+TEST_CASE("synchronising or querying the capturing stream breaks the capture") {
     const bool wait = GENERATE(true, false);
     const Gpu gpu;
     const Stream stream;
@@ -120,7 +120,7 @@ TEST_CASE("the capturing stream can be neither waited for nor asked") {
     CHECK(capture_on(stream, kRelaxed, [&] { CHECK(ask() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }) == kBroken);
 }
 
-TEST_CASE("a broken capture says so at every call until it is ended") {
+TEST_CASE("every call in a broken capture fails until the capture is ended") {
     const Gpu gpu;
     const Stream stream;
     CUgraph graph = nullptr;
@@ -139,7 +139,7 @@ TEST_CASE("a broken capture says so at every call until it is ended") {
     CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
 }
 
-TEST_CASE("captured work is done when the graph is launched, not before") {
+TEST_CASE("captured work runs when the graph is launched, not before") {
     const Gpu gpu;
     const Stream stream;
     const CUdeviceptr block = allocate(kMiB);
@@ -167,7 +167,7 @@ TEST_CASE("captured work is done when the graph is launched, not before") {
     cuMemFree_v2(block);
 }
 
-TEST_CASE("an event carries a capture into another stream, which must come back") {
+TEST_CASE("an event forks a capture into another stream, which must join it again") {
     const bool comes_back = GENERATE(true, false);
     const Gpu gpu;
     const Stream stream, other;
@@ -223,14 +223,14 @@ TEST_CASE("a capture ends with its stream, and with its context") {
     REQUIRE(cuStreamBeginCapture_v2(stream, kGlobal) == CUDA_SUCCESS);
     CHECK((with_context ? cuCtxDestroy_v2(own) : cuStreamDestroy_v2(stream)) == CUDA_SUCCESS);
     REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
-    // As no capture in global mode would let it.
+    // A capture in global mode would break this.
     CUdeviceptr block = 0;
     CHECK(cuMemAlloc_v2(&block, kMiB) == CUDA_SUCCESS);
     CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
     CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
-TEST_CASE("an event recorded in a capture cannot be asked from outside") {
+TEST_CASE("an event recorded in a capture cannot be queried") {
     const Gpu gpu;
     const Stream stream;
     const Event event;
@@ -240,7 +240,7 @@ TEST_CASE("an event recorded in a capture cannot be asked from outside") {
           }) == kBroken);
 }
 
-TEST_CASE("a capture is ended where it began") {
+TEST_CASE("a capture must be ended in its stream, by the thread that began it") {
     const Gpu gpu;
     const Stream stream;
     CUgraph graph = nullptr;
@@ -251,8 +251,7 @@ TEST_CASE("a capture is ended where it began") {
         cuCtxSetCurrent(gpu.context);
         CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     }).join();
-    CHECK(cuStreamEndCapture(stream, &graph) ==
-          CUDA_ERROR_ILLEGAL_STATE);  // the wrong thread has ended it all the same
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_ILLEGAL_STATE);  // the wrong thread has ended it
 }
 
 TEST_CASE("asking a capturing stream for its device breaks the capture, for its context does not") {
@@ -319,12 +318,12 @@ TEST_CASE("where a stream-ordered allocation breaks no capture, reading its pool
                                      : capture_meanwhile(gpu, capture, thread, allocate_and_read);
     CHECK(read == CUDA_SUCCESS);
     CHECK((allocated == CUDA_SUCCESS) == (end == CUDA_SUCCESS));
-    if (capture == kRelaxed || thread == kRelaxed) CHECK(allocated == CUDA_SUCCESS);  // there are such cases
+    if (capture == kRelaxed || thread == kRelaxed) CHECK(allocated == CUDA_SUCCESS);  // so that some cases do allocate
     if (block) CHECK(cuMemFreeAsync(block, other) == CUDA_SUCCESS);
     CHECK(cuStreamSynchronize(other) == CUDA_SUCCESS);
 }
 
-TEST_CASE("what a capturing thread may ask and do, in whatever mode") {
+TEST_CASE("these calls of a capturing thread do not break its capture, in any mode") {
     const Gpu gpu;
     const Stream stream;
     const Module module(kSmallImage);

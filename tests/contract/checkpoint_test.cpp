@@ -93,13 +93,13 @@ class Child {
 
     [[nodiscard]] int pid() const { return pid_; }
     void tell(char letter) const { REQUIRE(::write(in_, &letter, 1) == 1); }
-    // 0: nothing came in time.
+    // Returns 0 if nothing came in time.
     [[nodiscard]] char says(int milliseconds = 30'000) const {
         pollfd pipe{out_, POLLIN, 0};
         char letter = 0;
         return ::poll(&pipe, 1, milliseconds) == 1 && ::read(out_, &letter, 1) == 1 ? letter : '\0';
     }
-    // Returns the signal that ends it.
+    // Waits for its end. Returns the signal that ended it, else 0.
     [[nodiscard]] int ends_by() const {
         siginfo_t info{};
         REQUIRE(::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT) == 0);
@@ -140,7 +140,7 @@ TEST_CASE("the child: does as it is told", "[.child]") {
                 CHECK(cuMemcpyDtoH_v2(&last, block + kBlock - 4, 4) == CUDA_SUCCESS);
                 say(first == 0xC0FFEE && last == 0xC0FFEE ? 'y' : 'n');
                 break;
-            case 'a': {  // what the driver answers at once, and what fails
+            case 'a': {  // calls that the driver answers at once, and one that fails
                 CUcontext current = nullptr;
                 CUdeviceptr start = 0;
                 CHECK(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
@@ -233,7 +233,7 @@ ON_ONE_MACHINE("of a process that is out some calls fail, some are answered, and
     }
 }
 
-ON_ONE_MACHINE("each step of a checkpoint is for one state alone, and out of order changes nothing") {
+ON_ONE_MACHINE("each step of a checkpoint needs its own state; out of order it changes nothing") {
     if (!here()) return;
     const Child child;
     CHECK(checkpoint(child.pid()) == CUDA_ERROR_ILLEGAL_STATE);
@@ -254,7 +254,7 @@ ON_ONE_MACHINE("each step of a checkpoint is for one state alone, and out of ord
     CHECK(child.answers('c') == 'y');
 }
 
-ON_ONE_MACHINE("a lock waits for submitted work, and at its time-out leaves the process running") {
+ON_ONE_MACHINE("a lock waits for submitted work, and leaves the process running if it times out") {
     if (!here()) return;
     const Child child;
     REQUIRE(child.answers('s') == 's');
@@ -277,11 +277,11 @@ ON_ONE_MACHINE("managed memory is not moved, and the process can be unlocked") {
     CHECK(child.answers('c') == 'y');
 }
 
-ON_ONE_MACHINE("processes that are not there, or have no CUDA, have no state") {
+ON_ONE_MACHINE("processes that do not exist, or do not use CUDA, have no state") {
     if (!here()) return;
     CUprocessState state{};
     CHECK(GetState(4'999'999, &state) == CUDA_ERROR_OPERATING_SYSTEM);
-    CHECK(GetState(1, &state) == CUDA_ERROR_NOT_INITIALIZED);  // there, but without CUDA
+    CHECK(GetState(1, &state) == CUDA_ERROR_NOT_INITIALIZED);  // exists, without CUDA
     CHECK(lock(4'999'999, 100) == CUDA_ERROR_OPERATING_SYSTEM);
     CHECK(checkpoint(4'999'999) == CUDA_ERROR_OPERATING_SYSTEM);
     CHECK(restore(4'999'999) == CUDA_ERROR_OPERATING_SYSTEM);

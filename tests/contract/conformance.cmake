@@ -21,7 +21,7 @@ foreach(target conformance_child conformance_linked conformance_early conformanc
 endforeach()
 foreach(target conformance_linked conformance_early)
   target_link_libraries(${target} PRIVATE conformance_references -Wl,--no-as-needed curb_sim_cuda curb_sim_nvml)
-  # No run path: which driver it runs against is the environment's choice.
+  # No run path: the environment chooses the driver.
   set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON)
 endforeach()
 foreach(target conformance_stubbed conformance_user)
@@ -46,7 +46,7 @@ add_dependencies(conformance conformance_child conformance_linked conformance_ea
   conformance_user
   curb_shim curb_sim_cuda curb_sim_nvml)
 
-# The newest driver, and those that lack some of it.
+# The newest driver, and older ones, which lack functions.
 foreach(driver "" 11.4 12.2 12.8)
   string(REGEX REPLACE "^(.+)$" "_\\1" suffix "${driver}")
   set(not_under "")

@@ -1,11 +1,12 @@
-// Whether a program under curb finds everything where it would be without curb, except what curb stands in front of,
-// which it finds in curb, by every way there is to look a function up, and at every time of a process's life.
+// Checks look-ups under curb: a program must find the functions that curb hooks in curb, and all others where they are
+// without curb. It tries every way to look a function up, at every time of a process's life.
 //
 //   conformance [--driver DIR] [--curb FILE]
 //
-// Every question is put to the same child program bare and under curb (conformance_probe.hpp), on whatever driver the
-// loader finds: LD_LIBRARY_PATH, or DIR. What is expected under curb follows from the bare answer and the kind of the
-// row in shim/entry_points.def. Exit status: 0 all cases hold, 1 not all, 2 could not be run, 77 no driver in DIR.
+// The same child program answers each request bare and under curb (conformance_probe.hpp), on the driver that the
+// loader finds: in LD_LIBRARY_PATH, or DIR. The answer that is due under curb follows from the bare one and the kind of
+// the row in shim/driver/entry_points.def. Exit status: 0 all cases hold, 1 not all, 2 could not be run, 77 no driver
+// in DIR.
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
@@ -36,7 +37,7 @@ Options options;
 
 constexpr const char *kNext = "libconformance_next.so", *kEarly = "libconformance_early.so";
 
-// By the export's name, as soon as main begins.
+// Look-ups by the export's name, at the start of main.
 const Channel kLinked{.name = "linked program", .how = "linked", .linked = true, .bound_by_loader = true};
 const Channel kHandle{.name = "dlsym of dlopen", .how = "handle"};
 const Channel kStubs{
@@ -95,7 +96,7 @@ std::vector<Channel> symbol_channels() {
     return all;
 }
 
-// By cuGetProcAddress.
+// Look-ups by cuGetProcAddress.
 const Channel kProcChannels[] = {
     {.name = "cuGetProcAddress", .how = "v1"},
     {.name = "cuGetProcAddress_v2", .how = "v2"},
@@ -108,7 +109,7 @@ const Channel kProcChannels[] = {
     {.name = "cuGetProcAddress_v2 of stubs", .how = "v2-stubs", .stubs = Stubs::library},
 };
 
-// The cases, counted for each channel.
+// Counts the cases of each channel, and prints those that fail.
 class Cases {
   public:
     void begin(const std::string &channel) {
@@ -152,7 +153,7 @@ std::string written(const Answer &answer) {
            (answer.error ? ", an error" : "");
 }
 
-// Where in the driver's libraries the exports are that curb stands in front of. Two may be in one place.
+// The places and names of the driver's exports that curb hooks. Two may be in one place.
 std::multimap<std::string, std::string> stood_in_front_of;
 
 bool is_wrapper_for(const Answer &curbed, const std::string &place) {
@@ -175,7 +176,7 @@ bool finds_glibc(const Channel &channel) {
     return how == "handle" || how == "path" || how.substr(0, 7) == "version";
 }
 
-// How the children ended, and what they said if it was not well.
+// Each child must exit with 0.
 void check_end(const char *which, const Outcome &outcome) {
     if (outcome.status == 0) return;
     cases.check(false, std::string("the program ") + which,
@@ -186,32 +187,33 @@ void check_ends(const Outcome &bare, const Outcome &curbed) {
     check_end("under curb", curbed);
 }
 
-// The driver answers these also while the process is out of its GPUs, so they need no gate.
+// The driver answers these also while the process is moved out of its GPUs, so they need no gate.
 bool needs_no_gate(std::string_view symbol) {
     return symbol.starts_with("cuCheckpointProcess") || symbol.starts_with("cuGetError") ||
            symbol == "cuCtxGetCurrent" || symbol == "cuDriverGetVersion" || symbol == "cuGetExportTable";
 }
-// Whether it is behind the gate under curb: its export leads to curb's, or its address to a thunk of the same function.
+// True if the function is behind the gate under curb: its export is curb's, or its address a thunk of it.
 bool is_gated(std::string_view symbol, const Answer &bare, const Answer &curbed) {
     return (is_curbs(curbed) && curbed.symbol == symbol) || curbed.place == "thunk of " + bare.place ||
            (needs_no_gate(symbol) && curbed.place == bare.place);
 }
-// A function of the CUDA driver, or a stub of one. (libcuda has other exports for debuggers, the simulated one for
-// tests.)
+// True for a function of the CUDA driver, or a stub of one. (libcuda has other exports for debuggers, the simulated one
+// for tests.)
 bool is_drivers(std::string_view symbol, const Answer &bare) {
     return bare.place != "null" && symbol.starts_with("cu") && std::isupper(symbol[2]);
 }
 
-// A function of NVML without a row: a look-up in the library finds a thunk of it, one in the global scope itself.
+// True for a function of NVML without a row that the look-up finds as a thunk. In the global scope a look-up finds the
+// function itself.
 bool is_passed_nvml(std::string_view symbol, const Answer &bare, const Answer &curbed) {
     return symbol.starts_with("nvml") && curbed.error == bare.error && curbed.place == "thunk of " + bare.place;
 }
 
-// Whether a symbol is where it must be under curb.
+// True if a symbol is where it must be under curb.
 bool is_in_place(const Channel &channel, const std::string &symbol, const Answer &bare, const Answer &curbed) {
     const bool untouched = curbed.place == bare.place && curbed.error == bare.error;
     const Row *row = row_of(symbol);
-    const bool of_stubs = std::string_view(channel.how) == "stubs-handle";  // they lead to curb when they are called
+    const bool of_stubs = std::string_view(channel.how) == "stubs-handle";  // the stubs reach curb when they are called
     if (channel.behind_curb || of_stubs) return untouched;
     if (!row || row->kind == Kind::pass || row->kind == Kind::call) {
         if (is_drivers(symbol, bare)) return is_gated(symbol, bare, curbed) && curbed.error == bare.error;
@@ -222,7 +224,7 @@ bool is_in_place(const Channel &channel, const std::string &symbol, const Answer
     const bool replaced = is_curbs(curbed) && curbed.symbol == symbol;
     // A sanitizer's interceptor stands before curb, or behind it.
     if (row->kind == Kind::libc && bare.place.rfind("libc.so.6", 0) != 0) return untouched || replaced;
-    // The driver lacks it. A reference is bound to curb's export all the same, which nothing can prevent.
+    // The driver lacks it. The loader still binds a reference to curb's export, which curb cannot prevent.
     if (bare.place == "null") return channel.bound_by_loader ? replaced : untouched;
     return replaced && curbed.error == bare.error;
 }
@@ -252,10 +254,10 @@ void compare_places(const Channel &channel, const std::vector<std::string> &requ
     check_ends(bare, curbed);
 }
 
-// Neither cuInit nor a context was found: the channel leads to nothing here, as the look-ups have shown.
+// Neither cuInit nor a context was found: the look-ups have shown that this channel finds nothing here.
 constexpr const char *kNotToBeHad = "777 777 777";
 
-// Returns what a call must do under curb, from what it does without.
+// Returns the answer that a call must give under curb, from the bare one.
 std::string due(const std::string &request, const std::string &bare) {
     if (request.rfind("allocate ", 0) == 0 && bare == "0 0 0") return "0 2 0";
     if (request.rfind("figures ", 0) == 0 && bare.rfind("0 ", 0) == 0) return std::string("0 ") + kCap;
@@ -271,7 +273,7 @@ void compare_calls(const Channel &channel, const std::vector<std::string> &reque
         const std::string &without = answer(bare, i).code, &with = answer(curbed, i).code;
         const std::string expected = due(requests[i], without);
         bool holds = !without.empty() && with == expected;
-        // The driver lacks the function that the reference or the stub is for: it must do nothing and say so.
+        // The driver lacks the function of the reference or the stub: the call must do nothing and return an error.
         const bool lacks = (without == "absent" && channel.bound_by_loader) || without.rfind("7777", 0) == 0;
         if (lacks) holds = !with.empty() && with[0] != '0';
         idle += i != 0 && expected == without;
@@ -281,7 +283,7 @@ void compare_calls(const Channel &channel, const std::vector<std::string> &reque
     check_ends(bare, curbed);
 }
 
-// Names that look like rows and are none.
+// Names that look like rows but are not.
 const char *const kForeign[] = {"cu",
                                 "cuMemAlloc_v9",
                                 "cuMemAlloc_v2_ptsz",
@@ -313,7 +315,7 @@ std::vector<std::string> symbol_requests() {
     return requests;
 }
 
-// The table's rows alone: what a program can be linked with here.
+// The table's rows alone: the programs here are linked with no others.
 std::vector<std::string> row_requests(bool (*wanted)(const Row &)) {
     std::vector<std::string> requests;
     for (const Row &row : kRows)
@@ -396,7 +398,7 @@ int main(int argc, char **argv) {
             std::printf("skipped: no libcuda.so.1 in %s\n", options.driver.c_str());
             return 77;
         }
-        // Before the folders that are set: a driver's folder need not have an NVML of its own.
+        // In front of the folders that are set, since a driver's folder may lack NVML.
         const char *path = std::getenv("LD_LIBRARY_PATH");
         setenv("LD_LIBRARY_PATH", (options.driver.string() + (path ? std::string(":") + path : "")).c_str(), 1);
     }
@@ -426,7 +428,7 @@ int main(int argc, char **argv) {
         compare_places(channel, own);
         compare_places(channel, swept);
     }
-    // As the runtime asks, before cuInit; and after it.
+    // The runtime's own requests, before cuInit and after it.
     for (const bool initialised : {false, true}) {
         cases.begin(initialised ? "what libcudart 13.0 asks, after cuInit" : "what libcudart 13.0 asks");
         if (initialised) recorded.insert(recorded.begin(), "init");

@@ -12,7 +12,7 @@ namespace {
 using families::kMiB;
 constexpr families::Bytes kPiece = 512 * kMiB;
 
-// The result of calling what the driver does not have; none of the driver's.
+// The result of calling a function that the driver lacks. The driver never returns it.
 constexpr auto kAbsent = static_cast<CUresult>(777);
 
 Find the_find = nullptr;
@@ -26,7 +26,7 @@ CUresult call(Function *function, Args... args) {
 
 constexpr std::string_view kForm = "_ptsz";
 
-// Calls by the_find, in the per-thread form of a row where there is one and it is wanted.
+// Calls by the_find; if wanted, in the per-thread form, where a row has one.
 class Found final : public families::Calls {
   public:
     explicit Found(bool per_thread) : per_thread_(per_thread) {}
@@ -42,7 +42,7 @@ class Found final : public families::Calls {
 
 bool is_per_thread(std::string_view symbol) { return symbol.ends_with(kForm); }
 
-// The first family that is about an export, if a piece of it has a size. Null: none.
+// Returns the first family of an export, if a piece of it has a size. Else null.
 const families::Family *family_of(std::string_view symbol) {
     if (is_per_thread(symbol)) symbol.remove_suffix(kForm.size());
     for (const families::Family &one : families::families())
@@ -63,7 +63,7 @@ std::string initialise(Find find) {
     return std::to_string(init) + " " + std::to_string(retain) + " " + std::to_string(current);
 }
 
-// One piece, another one while that is held, and with both given back one again.
+// Takes a piece, another while the first is held, and one more after freeing both. Returns the three results.
 std::string allocate(Find find, const std::string &symbol) {
     the_find = find;
     if (!find(symbol.c_str())) return "absent";
@@ -83,7 +83,7 @@ std::string allocate(Find find, const std::string &symbol) {
                 family.give(use, block);
                 block = {};
             }
-        CU(cuStreamSynchronize, use.stream());  // a pool gives back what is seen complete
+        CU(cuStreamSynchronize, use.stream());  // a pool gives back only frees that are seen complete
     }
     families::end_place(calls, place);
     return results;

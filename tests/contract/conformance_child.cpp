@@ -1,5 +1,5 @@
 // The program under test: answers requests (conformance_probe.hpp), or has the library CONFORMANCE_USER answer them.
-// Built as it is, linked with the driver, and linked with the stubs.
+// Built three times: alone, linked with the driver, and linked with the stubs.
 #include <dlfcn.h>
 
 #include <cstdio>

@@ -1,9 +1,9 @@
-// libconformance_next.so: another preload, which asks for what stands behind it.
+// libconformance_next.so: another preload, which looks up the functions behind it.
 #include <dlfcn.h>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// volatile: not a tail call, which would ask for the caller.
+// volatile prevents a tail call, after which dlsym would look up behind the caller.
 EXPORT void *conformance_next(const char *symbol, const char *) {
     void *volatile next = dlsym(RTLD_NEXT, symbol);
     return next;

@@ -29,15 +29,15 @@ const char *soname_of(const char *symbol) {
     return "libc.so.6";
 }
 
-// The library by its full path, one of CONFORMANCE_PATHS, and by that alone.
+// Opens the library by its full path, one of CONFORMANCE_PATHS.
 void *by_path(const char *soname) {
     std::istringstream paths(std::getenv("CONFORMANCE_PATHS"));
     for (std::string path; std::getline(paths, path, ':');)
         if (path.substr(path.rfind('/') + 1) == soname) return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    return dlopen(soname, RTLD_NOW | RTLD_LOCAL);  // glibc, which is there already
+    return dlopen(soname, RTLD_NOW | RTLD_LOCAL);  // glibc, which is loaded already
 }
 
-// The library in which a name is looked for, opened as the way demands.
+// Returns the library that should have a name, opened as the_how demands. Null if it demands no driver.
 void *library_of(const char *symbol) {
     if (the_how.find("none") != the_how.npos) return nullptr;
     static auto &opened = *new std::map<std::string, void *>;
@@ -66,7 +66,7 @@ void *of_stubs(const char *symbol) {
     return stubs ? dlsym(stubs, symbol) : nullptr;
 }
 
-// By the export's name. What glibc says is left in dlerror.
+// Looks up an export by name. Leaves glibc's error in dlerror.
 void *symbol_by(std::string_view how, const char *symbol) {
     if (how == "stubs-linked") return reference(symbol);
     if (how == "stubs-default") return dlsym(RTLD_DEFAULT, symbol);
@@ -89,7 +89,7 @@ void *symbol_by(std::string_view how, const char *symbol) {
 bool by_proc_address(std::string_view how) { return how[0] == 'v' && how.substr(0, 7) != "version"; }
 
 struct ProcAnswer {
-    bool asked = false;  // the driver has the function that was to be asked
+    bool asked = false;  // the driver has this form of cuGetProcAddress
     CUresult result = CUDA_SUCCESS;
     int status = 0;
     void *address = nullptr;
@@ -132,7 +132,7 @@ ProcAnswer proc_of(std::string_view how, const char *symbol) {
 void *find(const char *symbol) {
     const Row *row = row_of(symbol);
     const bool matters = row && (row->kind == Kind::wrap || row->kind == Kind::nvml);
-    // What curb does not stand in front of is only needed to get anywhere; where there are stubs, first by them.
+    // Functions without a hook are only needed for the setup. Stubs come first where there are any.
     if (!matters) {
         void *stub = the_how.find("stubs") == the_how.npos ? nullptr : of_stubs(symbol);
         return stub ? stub : symbol_by("handle", symbol);
@@ -140,7 +140,7 @@ void *find(const char *symbol) {
     return by_proc_address(the_how) ? proc_of(the_how, symbol).address : symbol_by(the_how, symbol);
 }
 
-// If there is a thunk (shim/driver/thunks.cpp) at the address, returns what it jumps to with the gate open; else null.
+// If there is a thunk (shim/driver/thunks.cpp) at the address, returns its target with the gate open; else null.
 void *behind_thunk(const void *address) {
     const auto *code = static_cast<const unsigned char *>(address);
     const auto word = [&](int at) {
@@ -232,14 +232,14 @@ void answer_requests(const char *how) {
     for (ssize_t length = 0; (length = getline(&line, &size, stdin)) > 0;) {
         if (line[length - 1] == '\n') line[length - 1] = 0;
         answer_request(line);
-        std::fflush(stdout);  // what was answered before a crash is known
+        std::fflush(stdout);  // answers before a crash arrive
     }
     std::free(line);
 }
 
 namespace {
 
-// How to look up in the requests that are answered at the end of the process; null: none are.
+// The way to look up for requests that are answered at the end of the process; null if there are none.
 constinit const char *how_at_exit = nullptr;
 constinit const char *how_in_destructor = nullptr;
 const struct Static {
@@ -278,7 +278,7 @@ int answer_when(std::string_view when, const char *how, char **argv) {
         initialise(find);
         how_in_destructor = how;
     }
-    return 0;  // constructor, destructor: libconformance_early.so's
+    return 0;  // constructor, destructor: libconformance_early.so answers
 }
 
 }  // namespace conformance

@@ -1,17 +1,17 @@
-// The child's side of the conformance suite: it looks functions up in one way, and calls them, and writes down what
-// came of it. The same child is run bare and under curb; conformance.cpp compares.
+// The child's side of the conformance suite: it looks functions up in one way, calls them, and prints the results.
+// conformance.cpp runs the same child bare and under curb, and compares.
 //
 // Requests are lines on stdin, each answered by one line on stdout:
 //
 //   init                         cuInit, with the primary context of device 0 current
 //   symbol NAME                  where the export NAME is
-//   proc NAME VERSION FLAGS      what cuGetProcAddress says
+//   proc NAME VERSION FLAGS      the answer of cuGetProcAddress
 //   allocate NAME                512 MiB by this export, twice; all given back; once more
-//   figures NAME                 the device's memory as this function tells it
+//   figures NAME                 the device's memory as this function returns it
 //   library SONAME               the path of the library that is loaded under this name, as the code
 //
 // An answer is `code TAB place TAB symbol TAB error`: the code is "result/status" or "-", the place "object+offset" or
-// "null", the symbol the name of the export at exactly this place, and the error 1 when dlerror has one.
+// "null", the symbol the name of the export at exactly this place, and the error 1 if dlerror has one.
 #pragma once
 
 #include <string>
@@ -33,20 +33,21 @@ namespace conformance {
 //   stubs-handle, v2-stubs       dlsym of that library, and _v2 by its stub
 void answer_requests(const char *how);
 
-// Does what `when` says: answers now (main), in a child or a new program (fork, exec), or at the end (at-exit,
-// static-destructor: after cuInit now). The exit status of the program.
+// Answers when `when` says: now (main), in a child or a new program (fork, exec), or at the end (at-exit,
+// static-destructor: after cuInit now). Returns the exit status of the program.
 int answer_when(std::string_view when, const char *how, char **argv);
 
-// The reference of this program or library to a row's export; only in what is linked with conformance_references.cpp.
+// Returns the reference of this program or library to a row's export. Null unless it is linked with
+// conformance_references.cpp.
 extern void *(*reference)(const char *symbol);
 void *linked_reference(const char *symbol);
 
-// How to come by a driver function; null: it is not to be had in this way.
+// Looks up a driver function. Returns null if this way does not find it.
 using Find = void *(*)(const char *symbol);
 
-// Whether a family of memory is about this export.
+// Returns whether a family of memory allocates by this export.
 bool allocates(std::string_view symbol);
-// Whether it tells how much memory the device has.
+// Returns whether it reports the device's memory.
 bool tells_memory(std::string_view symbol);
 
 std::string allocate(Find find, const std::string &symbol);

@@ -1,6 +1,6 @@
-// What a program or a library that is linked with the driver reaches: an undefined reference to each row's export,
-// bound by the loader. Weak, so that the program starts on a driver that lacks some. Declared without their types,
-// since not every row has one in shim/abi: only the addresses are wanted here.
+// The references of a program or a library that is linked with the driver: one to each row's export, bound by the
+// loader. Weak, so that the program starts on a driver that lacks some. Declared without their types, since not every
+// row has one in shim/abi and only the addresses matter.
 #include <cstring>
 
 #include "conformance_probe.hpp"

@@ -1,4 +1,4 @@
-// shim/entry_points.def as the conformance programs see it.
+// The rows of shim/driver/entry_points.def.
 #pragma once
 
 #include <string_view>
@@ -26,7 +26,7 @@ inline constexpr Row kRows[] = {
 #include "entry_points.def"
 };
 
-// Null: no row.
+// Returns null if there is no row.
 inline const Row *row_of(std::string_view symbol) {
     for (const Row &row : kRows)
         if (symbol == row.symbol) return &row;

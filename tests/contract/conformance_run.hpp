@@ -1,4 +1,4 @@
-// The parent's side of one question: the child program, bare or under curb, and what it answered.
+// The parent's side: runs the child program, bare or under curb, and reads its answers.
 #pragma once
 
 #include <filesystem>
@@ -7,22 +7,22 @@
 
 namespace conformance {
 
-// The cap of every child: what one of 512 MiB fits under, beside a context, and two do not.
+// The cap of every child: a context and one piece of 512 MiB fit under it, two pieces do not.
 inline constexpr const char *kCap = "1280 MiB";
 
 enum class Stubs { none, program, library };
 
-// Where a child stands and how it asks.
+// How a child is started, and how it looks functions up.
 struct Channel {
     std::string name;
     const char *how;
     const char *when = "main";
     bool linked = false;            // the program is linked with the driver
-    Stubs stubs = Stubs::none;      // what is linked with libconformance_stubs.so instead
+    Stubs stubs = Stubs::none;      // the part that is linked with libconformance_stubs.so instead
     const char *before = nullptr;   // a preload before curb
     const char *behind = nullptr;   // and one behind it
-    bool behind_curb = false;       // what asks stands behind curb: curb is not meant
-    bool bound_by_loader = false;   // references of the program's or a library's own
+    bool behind_curb = false;       // the look-up starts behind curb, so it must not find curb
+    bool bound_by_loader = false;   // by references that the loader binds
     const char *stubs_by = "name";  // how the stubs open the driver
 };
 
@@ -39,21 +39,21 @@ struct Outcome {
     std::string said;  // stderr
 };
 
-// What all children have in common.
+// The same for all children.
 struct Setting {
     std::filesystem::path curb;  // libcurb.so
-    std::string library_paths;   // of the driver's libraries, by colons
+    std::string library_paths;   // of the driver's libraries, separated by colons
 };
 
-// The folder of this program, where its children and their libraries are too.
+// Returns the folder of this program, its children and their libraries.
 std::filesystem::path here();
 
 Outcome run(const Setting &setting, const Channel &channel, const std::vector<std::string> &requests, bool under_curb);
 
-// The answer to a request; one without a place if there is none.
+// Returns the answer to a request; an empty one if there is none.
 const Answer &answer(const Outcome &outcome, std::size_t request);
 
-// The defined functions of a shared object's dynamic symbol table.
+// Returns the functions that a shared object's dynamic symbol table defines.
 std::vector<std::string> exports_of(const std::filesystem::path &file);
 
 }  // namespace conformance

@@ -2,7 +2,7 @@
 // library on first use, look the function up in it, and jump there. CONFORMANCE_STUBS says how they open it: `path` by
 // one of CONFORMANCE_PATHS, `absent` a library that does not exist, else by its name, which the run path may find.
 //
-// An error of the stubs' own, where there is no driver, is none of the driver's.
+// Where there is no driver, they return an error that no driver returns.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -14,7 +14,7 @@ extern "C" {
 
 __attribute__((visibility("hidden"))) int conformance_stub_fails() { return 7777; }
 
-// Where a stub jumps to.
+// Returns the address that a stub jumps to.
 __attribute__((visibility("hidden"), used)) void *conformance_stub_target(const char *symbol) {
     const char *asked = std::getenv("CONFORMANCE_STUBS");
     std::string file = symbol[0] == 'n' ? "libnvidia-ml.so.1" : "libcuda.so.1";

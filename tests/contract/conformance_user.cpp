@@ -1,5 +1,5 @@
-// libconformance_user.so: a library of a program's, opened RTLD_LOCAL, that is linked with the stubs and not with the
-// driver. The child has it answer in its place.
+// libconformance_user.so: a program's library, opened RTLD_LOCAL and linked with the stubs instead of the driver. It
+// answers in the child's place.
 #include "conformance_probe.hpp"
 
 extern "C" __attribute__((visibility("default"))) int conformance_user(const char *when, const char *how, char **argv) {

@@ -1,4 +1,4 @@
-// Contexts: what one costs, what dies with it, and who is current where.
+// Contexts: their cost, the memory that dies with them, and each thread's current one.
 #include <cstdlib>
 #include <thread>
 
@@ -36,9 +36,9 @@ TEST_CASE("a context for which the device has no room is refused", "[fills]") {
     CHECK(cuCtxCreate_v2(&made, 0, 0) == CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-TEST_CASE("with a context go its plain blocks and arrays; pools' blocks and mapped memory stay") {
+TEST_CASE("the end of a context frees its plain blocks and arrays; pools' blocks and mapped memory stay") {
     constexpr int64_t kSize = 64 * kMiB;
-    const bool detach = GENERATE(false, true);  // from a created context destroys it
+    const bool detach = GENERATE(false, true);  // cuCtxDetach of a created context destroys it
     const Gpu gpu;
     CUmemoryPool pool = nullptr;
     CUdeviceptr ordered = 0, mapped = 0;
@@ -71,7 +71,7 @@ TEST_CASE("with a context go its plain blocks and arrays; pools' blocks and mapp
     CHECK(gpu.taken() <= 2 * kMiB);
 }
 
-TEST_CASE("the primary context is counted, the same for all, and gone with the last release") {
+TEST_CASE("the primary context is shared, and destroyed with its last release") {
     const auto is_active = [] {
         unsigned flags = 0;
         int active = 0;
@@ -99,7 +99,7 @@ TEST_CASE("a reset of the primary context frees what it held") {
     CHECK(cuMemAlloc_v2(&block, kMiB) != CUDA_SUCCESS);
 }
 
-TEST_CASE("a created context is current at once; push and pop keep a stack, which it leaves when it is destroyed") {
+TEST_CASE("a created context is current at once; push and pop keep a stack, which a destroyed context leaves") {
     const Gpu gpu;
     CUcontext made = nullptr, current = nullptr, popped = nullptr;
     REQUIRE(cuCtxCreate_v4(&made, nullptr, 0, 0) == CUDA_SUCCESS);
@@ -114,7 +114,7 @@ TEST_CASE("a created context is current at once; push and pop keep a stack, whic
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("a thread without a context is told so") {
+TEST_CASE("in a thread without a context calls return CUDA_ERROR_INVALID_CONTEXT") {
     const Gpu gpu;
     std::thread([] {
         CUdeviceptr block = 0;
@@ -132,7 +132,7 @@ TEST_CASE("a thread without a context is told so") {
     }).join();
 }
 
-TEST_CASE("devices that are not there are refused") {
+TEST_CASE("devices that do not exist are refused") {
     const Gpu gpu;
     CUdevice device = 0;
     CUcontext context = nullptr;
@@ -145,7 +145,7 @@ TEST_CASE("devices that are not there are refused") {
     CHECK(cuDeviceTotalMem_v2(&bytes, count) == CUDA_ERROR_INVALID_DEVICE);
 }
 
-IN_A_PROCESS("before cuInit the driver says so", "") {
+IN_A_PROCESS("before cuInit calls return CUDA_ERROR_NOT_INITIALIZED", "") {
     CUdevice device = 0;
     CUcontext context = nullptr;
     CUdeviceptr block = 0;

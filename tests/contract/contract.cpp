@@ -17,8 +17,8 @@ namespace contract {
 
 namespace {
 
-// curb's account of what this process holds of device 0, managed memory left out: NVML shows that in no process's
-// figure. Asked for by the release signal.
+// Returns the bytes of device 0 that this process holds by curb's log, without managed memory, which NVML counts for no
+// process. The release signal makes curb log them.
 int64_t curbs_account(const std::string &log) {
     std::ifstream lines(log, std::ios::ate);
     REQUIRE(::kill(::getpid(), SIGUSR1) == 0);
@@ -45,7 +45,7 @@ int64_t curbs_account(const std::string &log) {
     return 0;
 }
 
-// By how much books and device differed at the most in one case.
+// The largest difference between books and device in one case.
 struct Agreement {
     std::string name;
     int64_t off = 0, device = 0;
@@ -86,7 +86,7 @@ int64_t held_by(pid_t pid) {
 
 int64_t held() {
     const int64_t device = held_by(::getpid());
-    // Without a context there is nothing to hold, and curb gives no account of a device that is not in use.
+    // Without a context there is nothing to compare: curb logs no books of a device that is not in use.
     if (device != 0) compare_books(device);
     return device;
 }
@@ -130,7 +130,7 @@ Gpu::Gpu() {
 }
 
 Gpu::~Gpu() {
-    held();  // what a case leaves behind is in the books, too
+    held();  // compares the books of what a case leaves behind
     cuCtxSetCurrent(nullptr);
     cuDevicePrimaryCtxRelease_v2(device);
 }

@@ -1,7 +1,7 @@
-// The contract suite asks a driver, simulated or real, whether it behaves as docs/results/driver.md says, by the public
-// interface alone. Against a real one: LD_LIBRARY_PATH=<its folder> build/tests/driver_contract, on a GPU that no
-// other process uses. Cases tagged [h100] state figures of that card, those tagged [fills] fill the device, those
-// tagged [checkpoint] move a process out of it. CONTRACT_KEEPS in the environment keeps the first context for the whole
+// The contract suite checks that a driver, simulated or real, behaves as docs/results/driver.md says, by the public
+// interface alone. Against a real one: LD_LIBRARY_PATH=<its folder> build/tests/driver_contract, on a GPU that no other
+// process uses. Cases tagged [h100] state figures of that card, those tagged [fills] fill the device, those tagged
+// [checkpoint] move a process out of it. CONTRACT_KEEPS in the environment keeps the first context for the whole
 // process.
 #pragma once
 
@@ -23,15 +23,15 @@ namespace contract {
 inline constexpr int64_t kKiB = 1024;
 inline constexpr int64_t kMiB = 1024 * kKiB;
 inline constexpr int64_t kGiB = 1024 * kMiB;
-inline constexpr int64_t kContext = 518 * kMiB;  // what one takes of an H100
+inline constexpr int64_t kContext = 518 * kMiB;  // of an H100
 
-// Bytes of device 0 that this process holds: NVML's figure. With CONTRACT_BOOKS=FILE, the log of a curb in front whose
-// policy says `"release": {"steps": []}` and "log": {"level": "info"}, curb's own account is asked for at the same
-// time, and a line on stderr says for each case by how much the two differed at the most.
+// Returns the bytes of device 0 that this process holds: NVML's figure. If CONTRACT_BOOKS names the log of a curb whose
+// policy says `"release": {"steps": []}` and `"log": {"level": "info"}`, it also compares curb's books, and prints each
+// case's largest difference on stderr.
 int64_t held();
-// NVML's figure for a process on device 0; 0 for one that is not listed.
+// Returns NVML's figure for a process on device 0; 0 if it is not listed.
 int64_t held_by(pid_t pid);
-// What `total - free` says of device 0.
+// Returns `total - free` of device 0.
 int64_t device_used();
 
 // NVML, for as long as this lives.
@@ -49,10 +49,10 @@ class Nvml {
     }
     std::vector<nvmlProcessInfo_t> processes(nvmlDevice_t device) const;
 };
-// As NVML writes it behind "GPU-" or "MIG-".
+// Returns a UUID as NVML writes it, behind `kind`: "GPU-" or "MIG-".
 std::string text_of(const char *kind, const CUuuid &uuid);
 
-// Device 0 with its primary context current; all of it gone at the end of the case.
+// Device 0 with its primary context current, released at the end of the case.
 class Gpu {
   public:
     Gpu();
@@ -60,9 +60,10 @@ class Gpu {
     Gpu(const Gpu &) = delete;
     Gpu &operator=(const Gpu &) = delete;
 
-    // How much more the process holds than right after the context was made.
+    // Returns the bytes that the process holds beyond those right after the context was made.
     int64_t taken() const { return held() - at_start_; }
-    // Whether that is `bytes`, give or take a granule that the driver takes for itself (a capture, a first fill).
+    // Returns whether that is `bytes`, or up to a granule more that the driver takes for itself (a capture, a first
+    // fill).
     bool took(int64_t bytes) const { return taken() >= bytes && taken() <= bytes + 2 * kMiB; }
 
     CUdevice device = 0;
@@ -108,7 +109,7 @@ struct Module : Owned<CUmodule, cuModuleUnload> {
     }
 };
 
-// A graph of what `work` does in a stream that is captured meanwhile.
+// A graph of the calls that `work` makes in a captured stream.
 struct Captured : Owned<CUgraph, cuGraphDestroy> {
     Captured(CUstream stream, const std::function<void()> &work);
 };
@@ -126,11 +127,11 @@ CUdeviceptr allocate(uint64_t bytes);
 CUcontext create_context();
 CUmemoryPool default_pool();
 
-// One thread of a kernel; `arguments` as cuLaunchKernel wants them.
+// Launches one thread of a kernel; `arguments` as for cuLaunchKernel.
 inline CUresult run_kernel(CUfunction kernel, CUstream stream = nullptr, void **arguments = nullptr) {
     return cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr);
 }
-// The kernel of kBusyImage (images.hpp), with `block` to itself.
+// Launches the kernel of kBusyImage (images.hpp), with `block` to itself.
 inline void run_busy(CUfunction busy, CUstream stream, CUdeviceptr block) {
     void *arguments[] = {&block};
     REQUIRE(run_kernel(busy, stream, arguments) == CUDA_SUCCESS);
@@ -145,14 +146,14 @@ bool is_seen_in_progress(BeginAndLook begin_and_look) {
     return false;
 }
 
-// All the memory that device 0 has left, down to the last granule.
+// Takes all the memory that device 0 has left, down to the last granule.
 class Filled {
   public:
     Filled();
     ~Filled();
     Filled(const Filled &) = delete;
     Filled &operator=(const Filled &) = delete;
-    // Gives so many bytes back, or a little more.
+    // Frees at least `bytes`.
     void leave(int64_t bytes);
 
   private:
@@ -160,18 +161,18 @@ class Filled {
 };
 
 // Runs another case of this program, one tagged [.child] (the leading dot keeps it out of a plain run), in a process of
-// its own with more environment. Its exit status: 0 when the case passed, not when there is none of that name.
+// its own with more environment. Returns its exit status: 0 if the case passed, not 0 if there is none of that name.
 int run_case(const std::string &name, const std::vector<std::string> &environment = {});
 // A case in a process of its own, with this environment.
 #define IN_A_PROCESS(name, tags, ...)                                                  \
     TEST_CASE(name, tags) { CHECK(run_case("the child: " name, {__VA_ARGS__}) == 0); } \
     TEST_CASE("the child: " name, "[.child]")
-// Waits for a child. Its exit status, or 128 + the signal that ended it.
+// Waits for a child. Returns its exit status, or 128 + the signal that ended it.
 int exit_status_of(pid_t child);
-// What the environment must have.
+// Returns a variable that must be set.
 std::string environment(const char *name);
 
-// A file by which processes share a simulated machine, which the first of them makes. A real driver does not heed it.
+// The state file of a simulated machine that processes share. The first of them creates it. A real driver ignores it.
 class State {
   public:
     std::string path() const { return folder_ / "state"; }
@@ -182,7 +183,7 @@ class State {
     TempDir folder_;
 };
 
-// An address, or a descriptor, in the type that some calls want.
+// Returns an address, or a descriptor, in the type that some calls take.
 inline void *as_pointer(uint64_t number) {
     return reinterpret_cast<void *>(number);  // NOLINT(performance-no-int-to-ptr)
 }

@@ -1,12 +1,12 @@
-// Checks the table of families (tests/families) against the driver: what the device loses by a block, and that it gets
-// it back.
+// Checks the table of families (tests/families) against the driver: the device loses what the row of a block says, and
+// gets it back.
 #include "families.hpp"
 
 #include "contract.hpp"
 
 using namespace contract;
 
-TEST_CASE("the device loses by a block of each family what its row says, and has it back") {
+TEST_CASE("a block of each family takes of the device what its row says, and gives it back") {
     for (const families::Family &family : families::families()) {
         if (family.memory.trait == families::Trait::open_capture) continue;
         CAPTURE(family.name);
@@ -27,7 +27,7 @@ TEST_CASE("the device loses by a block of each family what its row says, and has
         CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
         CHECK(cuDeviceGraphMemTrim(0) == CUDA_SUCCESS);
         CHECK(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024) == CUDA_SUCCESS);
-        // Some of a green context stays with the primary one, and some code with the first module.
+        // Part of a green context stays with the primary one, and some code of the first module.
         if (family.memory.takes != families::Takes::measured) CHECK(gpu.took(0));
     }
 }

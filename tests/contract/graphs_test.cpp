@@ -13,7 +13,7 @@ int64_t bytes_of(CUgraphMem_attribute attribute) {
     return static_cast<int64_t>(bytes);
 }
 
-// No graph memory is left for the next case.
+// Leaves no graph memory for the next case.
 struct TrimmedGpu : Gpu {
     ~TrimmedGpu() { cuDeviceGraphMemTrim(0); }
 };
@@ -56,7 +56,7 @@ class Graph : public Owned<CUgraph, cuGraphDestroy> {
 
 }  // namespace
 
-TEST_CASE("graph memory that is not freed in the graph is live after it, and freed by the program") {
+TEST_CASE("graph memory that the graph does not free is live after the launch, until the program frees it") {
     const bool by_stream = GENERATE(true, false);
     const TrimmedGpu gpu;
     const Stream stream;
@@ -103,7 +103,7 @@ TEST_CASE("allocations of a graph that do not live at the same time share addres
     CHECK(gpu.taken() == kSize);
 }
 
-TEST_CASE("graph memory is taken in units of 32 MiB, by an upload already") {
+TEST_CASE("graph memory is taken in units of 32 MiB, at an upload or else at the launch") {
     struct Size {
         uint64_t bytes;
         int64_t taken;
@@ -190,7 +190,7 @@ TEST_CASE("a refused launch of a graph keeps what it could take, unused", "[fill
     CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) >= 96 * kMiB);
 }
 
-TEST_CASE("a child graph is a copy that its node leads to") {
+TEST_CASE("a child graph is a copy, which its node returns") {
     const TrimmedGpu gpu;
     CUgraph parent = nullptr, child = nullptr, inside = nullptr;
     CUgraphNode node = nullptr, empty = nullptr;
@@ -221,7 +221,7 @@ TEST_CASE("allocations of a graph that live together share units") {
     CHECK(gpu.took(96 * kMiB));
 }
 
-TEST_CASE("a node tells its type and its parameters") {
+TEST_CASE("a node returns its type and its parameters") {
     const TrimmedGpu gpu;
     CUgraph graph = nullptr;
     CUgraphNode node = nullptr;

@@ -1,4 +1,4 @@
-// Green contexts: what one costs, and whose the memory is that is allocated there.
+// Green contexts: their cost, and the owner of memory allocated there.
 #include <utility>
 
 #include "contract.hpp"

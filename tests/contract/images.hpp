@@ -1,5 +1,5 @@
-// Modules as PTX texts, which a real driver compiles for the GPU that is there. The comment lines say to the simulated
-// one, which reads no code, what the module takes (tests/sim/sim.h).
+// Modules as PTX texts, which a real driver compiles for its GPU. The simulated driver reads no code: the comment lines
+// declare what the module takes (tests/sim/sim.h).
 #pragma once
 
 #include <string>
@@ -44,7 +44,7 @@ inline constexpr const char *kFrameImage =
     "    ret;\n"
     "}\n";
 
-// `alloc` takes 64 bytes of the device's heap and gives them back.
+// `alloc` allocates 64 bytes of the device's heap and frees them.
 inline constexpr const char *kMallocImage =
     "// curb-sim-module code=2MiB\n"
     "// kernel alloc malloc\n" CONTRACT_PTX
@@ -89,7 +89,7 @@ inline constexpr const char *kLargeImage =
     "    ret;\n"
     "}\n";
 
-// `busy` runs for 30 ms, by the GPU's own clock, and has its block for itself.
+// `busy` runs for 30 ms, by the GPU's own clock, and has its block to itself.
 inline constexpr const char *kBusyImage =
     "// curb-sim-module code=2MiB\n"
     "// kernel busy us=30000 blocks=1\n" CONTRACT_PTX

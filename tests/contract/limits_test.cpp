@@ -1,4 +1,4 @@
-// The limits of a context: what setting one takes, and what a launch takes because of one.
+// The limits of a context: the memory that setting one takes, and that a launch takes because of one.
 #include "contract.hpp"
 #include "images.hpp"
 
@@ -12,7 +12,7 @@ size_t limit(CUlimit which) {
     return value;
 }
 
-// A kernel of the frame image, launched with what the frame one wants.
+// A kernel of the frame image, launched with the arguments of `frame`.
 class Kernel {
   public:
     Kernel(const Module &module, const char *name) : function_(module.function(name)) {
@@ -91,7 +91,7 @@ TEST_CASE("limits other than the stack's take nothing when they are set") {
     CHECK(limit(CU_LIMIT_MALLOC_HEAP_SIZE) == kGiB);
 }
 
-TEST_CASE("the depth of device-side synchronisation is no limit any more") {
+TEST_CASE("the depth of device-side synchronisation is not a limit any more") {
     const Gpu gpu;
     size_t value = 0;
     CHECK(cuCtxSetLimit(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, 2) == CUDA_ERROR_UNSUPPORTED_LIMIT);
@@ -133,7 +133,7 @@ TEST_CASE("local memory for which the device has no room fails the launch and br
     CHECK(frame.launch() == CUDA_SUCCESS);
 }
 
-TEST_CASE("the heap is taken at the launch of a kernel that allocates, and set for good then") {
+TEST_CASE("the heap is taken at the launch of a kernel that allocates, and its size is fixed then") {
     const Gpu gpu;
     REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 512 * kMiB) == CUDA_SUCCESS);
     const Module module(kMallocImage);

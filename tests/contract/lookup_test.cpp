@@ -59,7 +59,7 @@ TEST_CASE("a name and a version lead to the address of the exact export") {
     CHECK(answer.address == exported(question.answer));
 }
 
-TEST_CASE("what is not there is not found, and the status says why") {
+TEST_CASE("an unknown name is not found, and the status says why") {
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
     const char *name = GENERATE("", "cuNoSuchThing");
     const Answer answer = ask(name, 13000);
@@ -68,7 +68,7 @@ TEST_CASE("what is not there is not found, and the status says why") {
     CHECK(answer.status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
 }
 
-TEST_CASE("what came later than the version asked for is not sufficient") {
+TEST_CASE("a function that came after the requested version is not found") {
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
     const Answer answer = ask("cuMemAllocAsync", 11000);
     CHECK(answer.result == CUDA_SUCCESS);

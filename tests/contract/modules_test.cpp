@@ -1,4 +1,4 @@
-// Modules and libraries: when their code and their variables are taken and given back.
+// Modules and libraries: when their code and variables take memory and give it back.
 #include "contract.hpp"
 #include "images.hpp"
 
@@ -7,7 +7,7 @@ using namespace contract;
 namespace {
 
 constexpr int64_t kLarge = 64 * kMiB;
-// What small code may take beside: a few granules.
+// The most that small code takes besides: a few granules.
 constexpr int64_t kCode = 6 * kMiB;
 
 CUlibrary load_library(const char *image) {
@@ -34,7 +34,7 @@ TEST_CASE("a module's variable is there from the load to the unload") {
     CHECK(gpu.taken() <= kCode);
 }
 
-TEST_CASE("a library takes nothing until a variable or a function of it is wanted") {
+TEST_CASE("a library takes nothing until the program asks for a variable or a function of it") {
     const Gpu gpu;
     const CUlibrary library = load_library(kGlobalImage);
     CUkernel kernel = nullptr;
@@ -50,7 +50,7 @@ TEST_CASE("a library takes nothing until a variable or a function of it is wante
     CHECK(gpu.taken() <= kCode);
 }
 
-TEST_CASE("getting a function loads it") {
+TEST_CASE("looking up a function loads it") {
     const Gpu gpu;
     const Module module(kSmallImage);
     const CUfunction function = module.function("small");
@@ -64,7 +64,7 @@ TEST_CASE("getting a function loads it") {
     CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
-TEST_CASE("a kernel is launched in place of a function, but is none") {
+TEST_CASE("a kernel can be launched in place of a function, but is not one") {
     const Gpu gpu;
     const CUlibrary library = load_library(kSmallImage);
     CUkernel kernel = nullptr;
@@ -81,7 +81,7 @@ TEST_CASE("a kernel is launched in place of a function, but is none") {
     CHECK(cuLibraryUnload(library) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a function and a kernel tell their local memory") {
+TEST_CASE("a function and a kernel report their local memory") {
     const Gpu gpu;
     const Module module(kFrameImage);
     int bytes = 0;

@@ -22,7 +22,7 @@ TEST_CASE("a device has one UUID and one bus id, for CUDA and NVML") {
     CHECK(device == 0);
 }
 
-TEST_CASE("NVML lists the process with what it holds, and the device with what is used") {
+TEST_CASE("NVML reports the bytes that the process holds, and those used of the device") {
     const Gpu gpu;
     const Nvml nvml;
     nvmlMemory_t before{}, after{};
@@ -38,7 +38,7 @@ TEST_CASE("NVML lists the process with what it holds, and the device with what i
     cuMemFree_v2(block);
 }
 
-TEST_CASE("NVML counts what is reserved: in its total, and in the first form of the call as used") {
+TEST_CASE("NVML's total includes reserved memory, which the first form of the call counts as used") {
     const Gpu gpu;
     const Nvml nvml;
     nvmlMemory_t first{};
@@ -55,7 +55,7 @@ TEST_CASE("NVML counts what is reserved: in its total, and in the first form of 
     CHECK(free == second.free);
 }
 
-TEST_CASE("NVML that was not initialised says so") {
+TEST_CASE("before nvmlInit calls return NVML_ERROR_UNINITIALIZED") {
     unsigned count = 0;
     CHECK(nvmlDeviceGetCount_v2(&count) == NVML_ERROR_UNINITIALIZED);
     const Nvml nvml;

@@ -1,4 +1,4 @@
-// Plain device memory: what it takes, and what the driver says of it.
+// Plain device memory: the bytes that it takes, and the driver's answers about it.
 #include <cstring>
 
 #include "contract.hpp"
@@ -47,7 +47,7 @@ TEST_CASE("a granule goes back to the device when its last block is freed") {
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("allocating refuses null, zero and the absurd, each with its own error") {
+TEST_CASE("allocating refuses null, zero and absurd sizes, each with its own error") {
     const Gpu gpu;
     CUdeviceptr block = 0;
     size_t pitch = 0;
@@ -60,7 +60,7 @@ TEST_CASE("allocating refuses null, zero and the absurd, each with its own error
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("freeing null is fine; freeing what is not allocated, what is inside a block or freed already is not") {
+TEST_CASE("freeing null succeeds; freeing an unknown address, one inside a block, or one freed before fails") {
     const Gpu gpu;
     const Stream stream;
     CUdeviceptr ordered = 0;
@@ -102,7 +102,7 @@ TEST_CASE("pitched memory takes its rows at their pitch") {
     cuMemFree_v2(block);
 }
 
-TEST_CASE("an address inside a block leads to the block") {
+TEST_CASE("an address inside a block finds the block") {
     const Gpu gpu;
     CUdeviceptr start = 0;
     size_t size = 0;
@@ -137,7 +137,7 @@ TEST_CASE("copies and fills move the bytes") {
     cuMemFree_v2(second);
 }
 
-TEST_CASE("managed memory that was touched on the device is gone from free, and not in the process's figure") {
+TEST_CASE("managed memory that was touched on the device reduces its free memory, but is not in the process's figure") {
     const Gpu gpu;
     const int64_t before = device_used();
     CUdeviceptr block = 0;
@@ -153,7 +153,7 @@ TEST_CASE("managed memory that was touched on the device is gone from free, and 
     REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
 }
 
-TEST_CASE("host memory takes nothing of the device and is known to the driver") {
+TEST_CASE("host memory takes nothing of the device, and the driver knows it") {
     const Gpu gpu;
     void *pinned = nullptr;
     REQUIRE(cuMemHostAlloc(&pinned, 64 * kMiB, 0) == CUDA_SUCCESS);

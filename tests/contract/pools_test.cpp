@@ -1,4 +1,4 @@
-// Stream-ordered memory: what pools keep, and what makes them give it back.
+// Stream-ordered memory: when pools keep it, and when they give it back.
 #include "contract.hpp"
 
 using namespace contract;
@@ -57,7 +57,7 @@ TEST_CASE("a pool below its threshold keeps what is freed until the threshold is
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("trimming gives nothing for frees that the host has not seen complete") {
+TEST_CASE("trimming gives back no memory whose free the host has not seen complete") {
     const Gpu gpu;
     const Stream stream;
     const Pool pool(~uint64_t{0});
@@ -65,7 +65,7 @@ TEST_CASE("trimming gives nothing for frees that the host has not seen complete"
     REQUIRE(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS);
     CHECK(gpu.taken() == kGiB);
 
-    SECTION("and all after the stream was synchronised") {
+    SECTION("but all of it after the stream was synchronised") {
         REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
         REQUIRE(cuMemPoolTrimTo(pool, 0) == CUDA_SUCCESS);
         CHECK(gpu.taken() == 0);
@@ -86,7 +86,7 @@ TEST_CASE("trimming gives nothing for frees that the host has not seen complete"
     }
 }
 
-TEST_CASE("trimming leaves what is in use and what it is told to keep") {
+TEST_CASE("trimming leaves memory in use, and as much as it is asked to keep") {
     const Gpu gpu;
     const Stream stream;
     const Pool pool(~uint64_t{0});
@@ -156,7 +156,7 @@ TEST_CASE("stream-ordered memory can be freed by cuMemFree, but its pool goes on
     CHECK(attribute(pool, kUsed) == 256 * kMiB);
 }
 
-TEST_CASE("cuMemFreeAsync takes a plain block, whose memory is back when the stream was synchronised") {
+TEST_CASE("cuMemFreeAsync accepts a plain block, whose memory is back once the stream was synchronised") {
     const Gpu gpu;
     const Stream stream;
     const CUdeviceptr block = allocate(64 * kMiB);
@@ -167,7 +167,7 @@ TEST_CASE("cuMemFreeAsync takes a plain block, whose memory is back when the str
     CHECK(cuMemFree_v2(block) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("cuMemFreeAsync does not take managed memory") {
+TEST_CASE("cuMemFreeAsync refuses managed memory") {
     const Gpu gpu;
     const Stream stream;
     CUdeviceptr block = 0;
@@ -176,7 +176,7 @@ TEST_CASE("cuMemFreeAsync does not take managed memory") {
     CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
 }
 
-TEST_CASE("cuMemFree waits for all work and yet makes no stream's frees seen") {
+TEST_CASE("cuMemFree waits for all work, but the host then has seen no stream's frees complete") {
     const Gpu gpu;
     const Stream stream;
     const Pool pool(~uint64_t{0});
@@ -260,7 +260,7 @@ TEST_CASE("what a pool keeps, unused and seen complete, is taken from it when pl
     REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
 }
 
-TEST_CASE("stream-ordered calls refuse null, the absurd and the unknown, and take zero") {
+TEST_CASE("stream-ordered calls refuse null, absurd sizes and unknown addresses, and accept size 0") {
     const Gpu gpu;
     const Stream stream;
     CUdeviceptr block = 0;

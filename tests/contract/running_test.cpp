@@ -1,4 +1,4 @@
-// Work in progress: who waits for it.
+// Work in progress: which calls wait for it.
 #include <utility>
 
 #include "contract.hpp"
@@ -74,7 +74,7 @@ TEST_CASE("cuMemFree waits for the work of the block's context, and not for that
             REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);
             return cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
         }));
-        // And from a context that is idle, one that is not.
+        // From an idle context, the free of a block still waits for the work of the block's context.
         REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
         of_second.free();
         REQUIRE(cuCtxSetCurrent(second) == CUDA_SUCCESS);

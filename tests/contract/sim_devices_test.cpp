@@ -1,4 +1,4 @@
-// Which devices the simulated machine has, which of them a process sees, and what each is called.
+// The simulated machine's devices: which there are, which a process sees, and their UUIDs.
 #include "sim.h"
 
 #include <unistd.h>
@@ -38,14 +38,14 @@ TEST_CASE("the child: two GPUs of 16 GiB", "[.child]") {
     CHECK(curb_sim_held(1) == 0);
 }
 
-TEST_CASE("the environment says how many devices there are and of what size") {
+TEST_CASE("the environment sets the number and the size of the devices") {
     CHECK(run_case("the child: two GPUs of 16 GiB", {"CURB_SIM_GPUS=2", "CURB_SIM_MEMORY=16GiB"}) == 0);
     CHECK(run_case("the child: two GPUs of 16 GiB", {"CURB_SIM_GPUS=2", "CURB_SIM_MEMORY=16384MiB"}) == 0);
 }
 
 TEST_CASE("the child: there is no device", "[.child]") { CHECK(cuInit(0) == CUDA_ERROR_NO_DEVICE); }
 
-TEST_CASE("settings that are wrong, or not those of the machine in the state file, give no device") {
+TEST_CASE("settings that are wrong, or differ from the machine in the state file, give no device") {
     for (const char *wrong :
          {"CURB_SIM_GPUS=abc", "CURB_SIM_GPUS=0", "CURB_SIM_GPUS=17", "CURB_SIM_GPUS=9999", "CURB_SIM_GPUS=-1",
           "CURB_SIM_MEMORY=16GB", "CURB_SIM_MEMORY=16gb", "CURB_SIM_MEMORY=abc", "CURB_SIM_MEMORY=-1",
@@ -90,7 +90,7 @@ TEST_CASE("the child: sees the GPUs that SEES names", "[.child]") {
     std::string seen;
     for (int device = 0; device < count; ++device) seen += static_cast<char>('0' + last_byte_of_uuid(device));
     CHECK(seen == expected);
-    // NVML counts all of them, and finds what is held under its own number.
+    // NVML counts all GPUs, and finds the process under its own number of the GPU.
     const Nvml nvml;
     unsigned gpus = 0;
     REQUIRE(nvmlDeviceGetCount_v2(&gpus) == NVML_SUCCESS);

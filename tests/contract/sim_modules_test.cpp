@@ -3,7 +3,7 @@
 
 using namespace contract;
 
-TEST_CASE("an image says what the module takes, by itself or in the comments of another text") {
+TEST_CASE("an image declares what the module takes, alone or in the comments of another text") {
     const char *image =
         GENERATE("curb-sim-module code=4MiB global=64MiB once=138MiB\nkernel small\nkernel frame local=8192\n",
                  "// PTX\n\n// curb-sim-module code=4MiB global=64MiB once=138MiB\n// kernel small\n// kernel frame "
@@ -29,7 +29,7 @@ IN_A_PROCESS("with eager loading a module takes its code when it is loaded", "",
     CHECK(gpu.taken() == 22 * kMiB);
 }
 
-TEST_CASE("code for which there is no room fails the launch, not what comes before") {
+TEST_CASE("code for which there is no room fails the launch, not the calls before") {
     const Gpu gpu;
     const Module module("curb-sim-module code=64MiB\nkernel small\n");
     CUfunction function = nullptr;
@@ -46,7 +46,7 @@ TEST_CASE("code for which there is no room fails the launch, not what comes befo
     CHECK(gpu.taken() == 64 * kMiB);
 }
 
-TEST_CASE("a kernel in a graph takes what it needs when the graph is launched") {
+TEST_CASE("a kernel in a graph takes its memory when the graph is launched") {
     const bool captured = GENERATE(true, false);
     const Gpu gpu;
     const Stream stream;

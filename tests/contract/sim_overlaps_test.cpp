@@ -1,4 +1,4 @@
-// Blocks that two kernels have at the same time: what the simulated device counts, and what it does not.
+// Overlaps: two kernels that have a block at the same time.
 #include "sim.h"
 
 #include "contract.hpp"
@@ -6,7 +6,7 @@
 
 using namespace contract;
 
-TEST_CASE("a block that two kernels have at the same time is counted, and one after the other is not") {
+TEST_CASE("two kernels on a block at the same time are counted, and one after the other are not") {
     const Gpu gpu;
     const Module module(kBusyImage);
     const CUfunction busy = module.function("busy");

@@ -1,6 +1,5 @@
-// What the simulated machine promises beyond the driver's contract (tests/sim/sim.h): faults, forks, latencies, handles
-// that are checked, memory of others, older drivers. Cases tagged [.child] are run by the others, in processes of their
-// own.
+// The simulated machine's promises beyond the driver's contract (tests/sim/sim.h): faults, forks, latencies, checked
+// handles, external memory, older drivers. Other cases run those tagged [.child], in processes of their own.
 #include "sim.h"
 
 #include <dlfcn.h>
@@ -17,7 +16,7 @@ using namespace contract;
 
 TEST_CASE("the child: of this name does not hold", "[.child]") { FAIL("as it is meant to"); }
 
-TEST_CASE("a child that does not hold is told from one that does, and so is one that is not there") {
+TEST_CASE("run_case reports a case that fails, and one that does not exist") {
     CHECK(run_case("the child: of this name does not hold") != 0);
     CHECK(run_case("the child: of this name is not there") != 0);
 }
@@ -48,7 +47,7 @@ TEST_CASE("a fault is the k-th call of a name, which then does nothing") {
     CHECK(run_case("the child: the third call of all fails", {"CURB_SIM_FAULT=*:3:100"}) == 0);
 }
 
-TEST_CASE("in a forked child every call says that the driver is not initialised") {
+TEST_CASE("in a forked child every call returns CUDA_ERROR_NOT_INITIALIZED") {
     const Gpu gpu;
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
@@ -74,17 +73,17 @@ IN_A_PROCESS("a child forked before cuInit has a driver of its own", "", State()
     }
     CHECK(exit_status_of(child) == 0);
     const Gpu gpu;
-    CHECK(device_used() == kContext);  // the child's went with it
+    CHECK(device_used() == kContext);  // the child's context is gone with it
 }
 
 IN_A_PROCESS("with the card's latency calls take the card's time", "", "CURB_SIM_LATENCY=h100") {
     const Gpu gpu;
     const auto before = std::chrono::steady_clock::now();
-    allocate(8 * kGiB);  // which takes no millisecond otherwise
+    allocate(8 * kGiB);  // less than a millisecond otherwise
     CHECK(std::chrono::steady_clock::now() - before >= std::chrono::microseconds(24'570));
 }
 
-TEST_CASE("the books in the process and NVML's agree") {
+TEST_CASE("the books in the process agree with NVML's") {
     const Gpu gpu;
     allocate(4 * kMiB);
     CHECK(static_cast<int64_t>(curb_sim_held(0)) == held());
@@ -135,7 +134,7 @@ TEST_CASE("handles of a destroyed context are refused") {
     CHECK(gpu.taken() == 0);
 }
 
-// Whether the handle that was destroyed last is the next one's. Two that live at once always differ.
+// Returns whether the next object gets the handle that was destroyed last. Checks that two live ones differ.
 template <class Handle, class Make, class End>
 static bool comes_again(Make make, End end) {
     Handle first{}, second{}, third{};
@@ -191,13 +190,13 @@ static void handles_come_again(bool again) {
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("a handle that was freed is the next one's") { handles_come_again(true); }
+TEST_CASE("the next object gets the handle that was freed last") { handles_come_again(true); }
 
-IN_A_PROCESS("no handle comes again where the environment says so", "", "CURB_SIM_HANDLES=fresh") {
+IN_A_PROCESS("with CURB_SIM_HANDLES=fresh no handle is reused", "", "CURB_SIM_HANDLES=fresh") {
     handles_come_again(false);
 }
 
-TEST_CASE("after an error that stays every call fails, but for those that the driver answers then") {
+TEST_CASE("after a sticky error every call fails, except those that the driver still answers") {
     const Gpu gpu;
     CUdeviceptr another = 0;
     CUcontext current = nullptr;
@@ -244,7 +243,7 @@ TEST_CASE("memory mapped into a sparse array stays until the array goes, its han
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("a graphics library's memory is reached at an address, charged to nobody, and freed by cuMemFree") {
+TEST_CASE("imported external memory has an address, is not charged, and is freed by cuMemFree") {
     const Gpu gpu;
     const int file = ::memfd_create("external", 0);
     REQUIRE(file >= 0);
@@ -270,7 +269,7 @@ TEST_CASE("a graphics library's memory is reached at an address, charged to nobo
     CHECK(cuMemFree_v2(start) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("older drivers lack what came later, and say what they are") {
+TEST_CASE("older drivers lack later functions, and return their own version") {
     struct Version {
         const char *folder;
         int number;

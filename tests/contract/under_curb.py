@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The driver contract suite with curb in front and nothing to refuse, a process for each case: what the driver does it
-still does, and curb's books agree with the device's figure.
+"""Runs the driver contract suite under a curb that has nothing to refuse, a process for each case: the driver must
+behave the same, and curb's books must agree with the device's figure.
 
 usage: under_curb.py DRIVER_CONTRACT LIBCURB DRIVER_FOLDER
 """
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Cases that are meant to differ under curb, by how their names begin.
+# Cases that differ under curb by design: the beginnings of their names, and why.
 BY_DESIGN = {
     "what a pool keeps, unused and seen complete,": "curb sees frees complete and trims before it passes a refusal on",
     "a refused launch of a graph keeps what it could take": "curb trims it before it passes the refusal on",
@@ -26,7 +26,7 @@ BY_DESIGN = {
 }
 
 _BOOKS = re.compile(r"^books: (?P<off>[+-][\d.]+) MiB of (?P<device>\d+) MiB: ", re.MULTILINE)
-# Where it was compiled: what is reported is kept, and read on other machines.
+# The folder of the build, cut from reports: they are kept, and read on other machines.
 _FOLDER = re.compile(r"(?<=\s)/\S*/tests/contract/")
 
 
@@ -34,9 +34,9 @@ _FOLDER = re.compile(r"(?<=\s)/\S*/tests/contract/")
 class Case:
     name: str
     said: list[str]
-    """What a case that does not hold has said; of one that holds nothing."""
+    """The last lines of a case that fails; empty if it holds."""
     off_mib: float | None
-    """By how much books and device differed at the most; None: there was nothing to compare."""
+    """The largest difference between books and device. None if there was nothing to compare."""
 
     @property
     def holds(self) -> bool:
@@ -48,7 +48,7 @@ class Case:
 
 
 def policy(log: Path) -> str:
-    """A cap that nothing reaches, the device's own figures, and a signal that only asks for the books."""
+    """A policy with a cap that nothing reaches, the device's own figures, and a signal that only logs the books."""
     return json.dumps(
         {
             "version": 1,
@@ -60,19 +60,19 @@ def policy(log: Path) -> str:
 
 
 def names(suite: Path, env: dict[str, str] | None = None, tags: str = "") -> list[str]:
-    """Of the cases, or of those that `tags` chooses, in Catch2's words."""
+    """Returns the names of the cases, or of those that `tags` selects in Catch2's syntax."""
     command = [suite, "--list-test-names-only", *([tags] if tags else [])]
     listed = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     return [line.strip() for line in listed.stdout.splitlines() if line.strip()]
 
 
 def run(suite: Path, cases: Iterable[str], env: dict[str, str] | None) -> list[Case]:
-    """What the driver answers with a crash is one case's failure, not the end of the rest."""
+    """Runs each case in a process of its own, so that a crash fails that case alone."""
     return [_run(suite, name, env) for name in cases]
 
 
 def chosen(name: str) -> str:
-    """As an argument: Catch2 takes a comma as the end of a name."""
+    """Returns the argument that selects a case. A bare comma would end the name for Catch2."""
     return re.sub(r"([,\[\]\\])", r"\\\1", name)
 
 
@@ -89,7 +89,7 @@ def _run(suite: Path, name: str, env: dict[str, str] | None) -> Case:
 
 
 def furthest(cases: Iterable[Case]) -> str:
-    """The case in which books and device differed most."""
+    """Returns a line on the case in which books and device differed most."""
     compared = [case for case in cases if case.off_mib is not None]
     if not compared:
         return "there are no books to compare with the device"

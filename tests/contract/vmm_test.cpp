@@ -1,4 +1,4 @@
-// Virtual memory management: when memory is taken, and when it is really gone.
+// Virtual memory management: when memory is taken and given back.
 #include <unistd.h>
 
 #include "contract.hpp"
@@ -30,7 +30,7 @@ void map(CUdeviceptr at, CUmemGenericAllocationHandle handle, uint64_t size = kS
 
 }  // namespace
 
-TEST_CASE("address space takes nothing, physical memory from its creation until its handle and its mappings are gone") {
+TEST_CASE("address space takes nothing; physical memory is taken until its handle and its mappings are gone") {
     const bool unmaps_first = GENERATE(true, false);
     const Gpu gpu;
     const CUdeviceptr start = reserve(90 * kGiB);
@@ -46,7 +46,7 @@ TEST_CASE("address space takes nothing, physical memory from its creation until 
     CHECK(cuMemAddressFree(start, 90 * kGiB) == CUDA_SUCCESS);
 }
 
-TEST_CASE("one unmap takes away several mappings side by side, but not a part of one") {
+TEST_CASE("one unmap removes several adjacent mappings, but not a part of one") {
     const Gpu gpu;
     const CUdeviceptr start = reserve(4 * kSize);
     for (int i = 0; i < 4; ++i) {
@@ -118,7 +118,7 @@ TEST_CASE("an exported handle can be imported again and is charged once") {
     CHECK(gpu.taken() == 0);
 }
 
-TEST_CASE("creating, mapping and freeing refuse what they should") {
+TEST_CASE("creating, mapping and freeing refuse wrong arguments") {
     const Gpu gpu;
     CUmemAllocationProp properties = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
@@ -128,7 +128,7 @@ TEST_CASE("creating, mapping and freeing refuse what they should") {
     CHECK(cuMemCreate(&handle, granularity + 1, &properties, 0) == CUDA_ERROR_INVALID_VALUE);
     CHECK(cuMemCreate(&handle, 0, &properties, 0) == CUDA_ERROR_INVALID_VALUE);
     CHECK(cuMemCreate(&handle, uint64_t{1} << 62, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
-    // Not asked for: handles that never were. The real driver takes them for addresses and crashes.
+    // Handles that never existed are not tried: the real driver takes them for addresses and crashes.
     CHECK(cuMemRetainAllocationHandle(&handle, &handle) == CUDA_ERROR_INVALID_VALUE);
 
     const CUdeviceptr start = reserve(kSize);

@@ -13,11 +13,12 @@ namespace curb::sim {
 
 class AddressSpace {
   public:
-    // `size` and `alignment` are multiples of 2 MiB. At `wish` if that is free. 0: the host refused.
+    // Takes a range, at `wish` if that is free. `size` and `alignment` are multiples of 2 MiB. Returns 0 if the host
+    // refuses.
     CUdeviceptr take(uint64_t size, uint64_t alignment, CUdeviceptr wish = 0);
     // The range must be private again (see unshare).
     void give(CUdeviceptr start, uint64_t size);
-    // Whether the address is a device's; all others are the host's.
+    // Returns whether this is a device address. All others are host addresses.
     bool contains(CUdeviceptr address) const;
 
   private:
@@ -27,10 +28,10 @@ class AddressSpace {
     std::vector<std::pair<CUdeviceptr, uint64_t>> arenas_;
 };
 
-// Puts `size` bytes of `file` from `offset` at a taken range, and takes them away again. False: the host refused.
+// Maps `size` bytes of `file` from `offset` over a taken range. False if the host refuses.
 bool share(CUdeviceptr start, uint64_t size, int file, uint64_t offset);
+// Makes the range private memory again.
 void unshare(CUdeviceptr start, uint64_t size);
-// Forgets contents.
 void drop_contents(CUdeviceptr start, uint64_t size);
 
 inline void *host(CUdeviceptr address) {

@@ -26,9 +26,9 @@ struct Texture {
     Handle handle = nullptr;
     CUcontext context;
     CUDA_ARRAY3D_DESCRIPTOR descriptor;
-    CUdeviceptr memory = 0;  // 0: sparse or mapped later, so none of its own
+    CUdeviceptr memory = 0;  // 0: sparse or deferred, so none of its own
     uint64_t bytes = 0;
-    std::map<std::string, CUmemGenericAllocationHandle> mapped;  // by cuMemMapArrayAsync: which part of it, as bytes
+    std::map<std::string, CUmemGenericAllocationHandle> mapped;  // by cuMemMapArrayAsync; key: the part, as bytes
 };
 using Array = Texture<CUarray>;
 using Mipmap = Texture<CUmipmappedArray>;
@@ -62,9 +62,9 @@ bool takes_no_memory(const CUDA_ARRAY3D_DESCRIPTOR &descriptor) {
     return descriptor.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
-// Contents lie in tiles of 64 bytes by 8 rows, and these in blocks of up to 16, upwards in two dimensions and inwards
-// in three. Found by fitting what the driver tells of deferred arrays (docs/results/driver.md); it holds for all of
-// them.
+// The driver stores contents in tiles of 64 bytes by 8 rows, and tiles in blocks of up to 16: vertical in two
+// dimensions, in depth in three. This formula gives every size that the driver reports for deferred arrays
+// (docs/results/driver.md).
 uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR &descriptor, unsigned level) {
     constexpr uint64_t kTileWidth = 64, kTileHeight = 8;
     const auto at = [=](size_t extent) { return std::max<uint64_t>(extent >> level, 1); };
@@ -79,7 +79,7 @@ uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR &descriptor, unsigned level) 
     return tiles * kTileWidth * kTileHeight * layers;
 }
 
-// Makes an array or a mipmapped array of so many levels.
+// Creates an array, or a mipmapped array of `levels` levels.
 template <class Object>
 typename Registry<Object>::Handle create(const CUDA_ARRAY3D_DESCRIPTOR &descriptor, unsigned levels) {
     Context *context = current_context();
@@ -110,7 +110,7 @@ void requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, typename Registry<Object>
     *out = {.size = round_up(object->bytes, kArrayAlignment), .alignment = kArrayAlignment, .reserved = {}};
 }
 
-// The memory stays as long as it is mapped, whether its handle is released or not.
+// The mapping keeps the memory when its handle is released.
 template <class Object>
 void map_part(Object *object, const CUarrayMapInfo &info) {
     if (!takes_no_memory(object->descriptor)) throw CUDA_ERROR_INVALID_VALUE;

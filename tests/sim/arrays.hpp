@@ -5,7 +5,7 @@
 
 namespace curb::sim {
 
-// When the context goes; its heap gives the memory back.
+// Forgets the arrays of a context that ends. The context's heap gives the memory back.
 void forget_arrays_of(CUcontext context);
 
 }  // namespace curb::sim

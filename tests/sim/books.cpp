@@ -1,6 +1,7 @@
-// curb-sim-books [--forget-highs] FILE: prints a simulated machine's books as JSON, for tests that look from outside.
-// "high" is the most that a process has held at once, with managed memory, since the last --forget-highs, which resets
-// it after printing. The "high" of a device is that of all living processes together; CURB_SIM_HIGH asks for it.
+// curb-sim-books [--forget-highs] FILE: prints a simulated machine's books as JSON, for tests outside the process.
+// "high" is the most that a process has held at once, managed memory included, since the last --forget-highs, which
+// resets it after printing. The "high" of a device is the most of all living processes together; it is kept only under
+// CURB_SIM_HIGH.
 #include <cstdio>
 #include <string_view>
 

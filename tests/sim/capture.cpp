@@ -8,7 +8,7 @@ namespace curb::sim {
 
 void invalidate(Capture &capture) { capture.invalidated = true; }
 
-// Breaks the captures that are in the way, and throws `error` if there are any.
+// Breaks the captures for which `is_in_the_way` is true. Throws `error` if there are any.
 template <class Predicate>
 static void break_captures(CUresult error, Predicate is_in_the_way) {
     bool any = false;
@@ -34,7 +34,7 @@ void refuse_synchronising_captured(CUcontext context) {
                    [=](const Capture &capture) { return capture.context == context; });
 }
 
-// The legacy stream would wait for the captured one.
+// True if `stream` is the legacy stream and would wait for the captured one.
 static bool is_waited_for(const Capture &capture, const Stream &stream) {
     return stream.legacy && capture.context == stream.context && capture.origin_blocking;
 }
@@ -49,7 +49,8 @@ void refuse_if_capturing(const Stream &stream) {
                    [&](const Capture &capture) { return is_waited_for(capture, stream); });
 }
 
-// Returns the graph being made. The program may have destroyed it if it is not the capture's own.
+// Returns the graph under construction. Throws if the capture is broken, or if the graph is the program's own and
+// destroyed.
 static Graph *graph_of(Capture &capture) {
     Graph *graph = all<Graph>().find(capture.graph);
     if (!graph) invalidate(capture);
@@ -147,7 +148,7 @@ SIM_CU_STREAM(10000, cuStreamEndCapture, (CUstream handle, CUgraph *graph), (han
     if (!capture) throw CUDA_ERROR_ILLEGAL_STATE;
     if (capture->origin_id != stream->id) throw CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     if (capture->thread != this_thread_id() && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
-        // Refused, and ended all the same: the right thread then finds no capture (measured on an H200).
+        // The call fails but ends the capture: the right thread then finds none (measured on an H200).
         if (!capture->graph_is_the_callers) all<Graph>().remove(capture->graph);
         abandon(*capture);
         throw CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
@@ -169,7 +170,8 @@ static CUstreamCaptureStatus status_of(const Stream &stream) {
     return stream.capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-// On the legacy stream it cannot say while another captures; that call itself harms nothing (cuda.h).
+// A question about the legacy stream fails while a blocking stream is captured, but does not break the capture
+// (cuda.h).
 static void refuse_asking_legacy(const Stream &stream) {
     for (const auto &capture : driver().captures)
         if (is_waited_for(*capture, stream)) throw CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;

@@ -1,5 +1,5 @@
-// Stream capture: who may do what while one is in progress (cuda.h, cuStreamBeginCapture and
-// cuThreadExchangeStreamCaptureMode; docs/results/driver.md, for what breaks one).
+// Stream capture: which calls are allowed during one (cuda.h, cuStreamBeginCapture and
+// cuThreadExchangeStreamCaptureMode) and which break it (docs/results/driver.md).
 #pragma once
 
 #include <cstdint>
@@ -26,22 +26,22 @@ struct Capture {
     std::map<uint64_t, bool> forks;  // stream id -> joined to the origin again
 };
 
-// Calls that could disturb a capture ask first, each by the rules of cuThreadExchangeStreamCaptureMode: when the
-// calling thread's mode forbids it, the captures in its way are broken and the call fails.
+// Every call that could disturb a capture calls this first. If the thread's mode forbids the call
+// (cuThreadExchangeStreamCaptureMode), breaks the captures in its way and throws.
 void refuse_during_capture();
-// cuCtxSynchronize: no mode allows it (docs/results/driver.md).
+// For cuCtxSynchronize, which no mode allows (docs/results/driver.md).
 void refuse_synchronising_captured(CUcontext context);
-// A stream whose work is captured cannot be waited for.
+// Throws if the stream is captured, or is the legacy stream and would wait for a captured one.
 void refuse_if_capturing(const Stream &stream);
 void invalidate(Capture &capture);
-// Its stream or its context goes.
+// Ends the capture: by the program's call, or because its stream or context is destroyed.
 void abandon(Capture &capture);
 
-// Work for a stream: recorded when it is captured, done at once when not. `prepare` takes what it needs, or says why
-// not.
+// Submits work to a stream: records it in a capture, otherwise runs it at once. Before each run `prepare` takes the
+// memory that the work needs, or throws.
 void submit(Stream &stream, CUgraphNodeType type, std::function<void()> work, std::function<void()> prepare = {});
 
-// Captured forms of the stream-ordered calls; `stream` is being captured.
+// Stream-ordered allocation and free on a stream that is being captured.
 CUdeviceptr capture_allocation(Stream &stream, const CUmemPoolProps &properties, uint64_t bytes);
 void capture_free(Stream &stream, CUdeviceptr start);
 

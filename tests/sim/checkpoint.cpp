@@ -43,7 +43,7 @@ SIM_CU(12080, cuCheckpointProcessGetState, (int pid, CUprocessState *state), (pi
     *state = static_cast<CUprocessState>(found);
 }
 
-// The simulated driver has no thread in the process: its main thread stands for it.
+// The simulated driver has no thread of its own, so it returns the process's main thread.
 SIM_CU(12080, cuCheckpointProcessGetRestoreThreadId, (int pid, int *thread), (pid, thread)) {
     ProcessState found{};
     if (!thread) throw CUDA_ERROR_INVALID_VALUE;

@@ -64,7 +64,7 @@ void Context::take_heap() {
 
 namespace {
 
-// The caller has charged for it.
+// The caller has charged its memory.
 void make_context(CUcontext handle, int device, unsigned flags) {
     this_call_is_about(kGiB);
     all<Context>().add(std::make_unique<Context>(handle, device, flags));
@@ -153,7 +153,7 @@ SIM_CU(7000, cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int 
     *active = found->primary_references > 0;
 }
 
-// The first version is for programs of 32 bits (measured on an H200).
+// The first version is for 32-bit programs; in others it returns this (measured on an H200).
 SIM_CU(2000, cuCtxCreate, (CUcontext * context, unsigned flags, CUdevice device), (context, flags, device)) {
     throw CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -272,7 +272,7 @@ SIM_CU(3010, cuCtxGetLimit, (size_t * value, CUlimit limit), (value, limit)) {
 SIM_CU(3020, cuCtxGetApiVersion, (CUcontext handle, unsigned *version), (handle, version)) {
     context_or_current(handle);
     if (!version) throw CUDA_ERROR_INVALID_VALUE;
-    *version = 3020;  // of every form of cuCtxCreate that gives one
+    *version = 3020;  // the same for every form of cuCtxCreate
 }
 
 SIM_CU(4000, cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags), (peer, flags)) {

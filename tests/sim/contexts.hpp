@@ -1,4 +1,4 @@
-// Contexts: what one costs, the memory that dies with it, and each thread's stack of them.
+// Contexts: their cost, the memory that dies with them, and each thread's stack of them.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct Context {
     Context(CUcontext its_handle, int its_device, unsigned its_flags);
     Context(const Context &) = delete;
     Context &operator=(const Context &) = delete;
-    // Ends all that dies with a context: plain and managed memory, arrays, modules, streams and events.
+    // Destroys all that dies with a context: plain and managed memory, arrays, modules, streams and events.
     ~Context();
 
     static uint64_t stack_bytes(uint64_t limit) { return round_down(limit * kStacks, kGranule); }
-    // Takes or gives back what the new limit makes a difference of, at once.
+    // Charges or credits the difference to the new limit, at once.
     void set_stack(uint64_t limit);
-    // At the first launch of a kernel that calls malloc.
+    // Charges the heap, at the first launch of a kernel that calls malloc.
     void take_heap();
 
     static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_CONTEXT;
@@ -44,7 +44,7 @@ struct Context {
     size_t printf_limit = 8650752;
     size_t heap_limit = 8 * kMiB;
     uint64_t heap_taken = 0;
-    uint64_t code_kept = 0;  // of modules that may be unloaded
+    uint64_t code_kept = 0;  // stays when its modules are unloaded
     size_t pending_launches = 2048;
     std::set<int> peers;  // devices whose memory this context may reach
 
@@ -54,7 +54,7 @@ struct Context {
     std::map<uint64_t, std::unique_ptr<Stream>> per_thread_streams;  // by this_thread_id()
 };
 
-// A handle that means some of the multiprocessors of a device, in its primary context.
+// A handle for some of a device's multiprocessors, in its primary context.
 struct GreenContext {
     explicit GreenContext(int its_device) : context(make_handle<CUcontext>()), device(its_device) {}
     GreenContext(const GreenContext &) = delete;

@@ -1,4 +1,4 @@
-// Copies and fills. They really move bytes, so that a test can tell whether data survived.
+// Copies and fills. They really move bytes, so that tests can check that data survived.
 //
 // Rule: an address inside the device address space must lie in live, accessible memory for the whole length; any other
 // address is taken to be the program's own, as under unified addressing.
@@ -20,13 +20,13 @@ bool reachable(CUdeviceptr start, uint64_t bytes, Side side) {
         const Allocation *allocation = allocation_around(at);
         if (!allocation || !allocation->accessible) return false;
         at = allocation->start + allocation->bytes;
-        // Mappings side by side are one range; other allocations are not (a copy over both is an error).
+        // A copy may span adjacent mappings, but no other adjacent allocations.
         if (at < start + bytes && allocation->kind != Allocation::Kind::mapping) return false;
     }
     return true;
 }
 
-// While a copy is captured nothing may be live yet; the addresses are looked at when the graph runs.
+// During a capture the memory need not be live yet, so the addresses are checked again when the graph runs.
 void copy(CUdeviceptr to, Side to_side, CUdeviceptr from, Side from_side, uint64_t bytes, CUstream handle) {
     Stream *stream = find_stream(handle);
     if (!bytes) return;
@@ -53,7 +53,7 @@ CUdeviceptr address(const void *pointer) { return reinterpret_cast<CUdeviceptr>(
 
 }  // namespace
 
-// The blocking forms work in the null stream. They are not taken to be a synchronisation that pools would notice.
+// The blocking forms run in the null stream. Pools do not learn from them that work is complete.
 
 SIM_CU_BLOCKING(4000, cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes)) {
     copy(to, Side::any, from, Side::any, bytes, nullptr);

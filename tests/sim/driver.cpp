@@ -21,14 +21,14 @@ namespace {
 
 constinit std::mutex model;
 constinit Driver *root = nullptr;
-// A forked child of an initialised process never has a driver: the threads, with the locks that they held, are gone.
+// A forked child of an initialised process has no driver: the threads that held its locks are gone.
 constinit std::atomic<bool> in_forked_child = false;
 // The driver ends in its own exit handler (measured on an H200): the program's handlers, registered later, still reach
 // it; destructors of older objects do not.
 constinit std::atomic<bool> shut_down = false;
 constinit thread_local Thread thread_state{};
 constinit thread_local uint64_t call_bytes = 0;
-constinit thread_local int calls_within = 0;  // of this thread, in progress: a host function may call the driver again
+constinit thread_local int calls_within = 0;  // on this thread, in progress: a host function may call the driver again
 constinit std::atomic<uint64_t> last_thread_id = 0;
 
 bool works_before_init(std::string_view name) {
@@ -36,12 +36,13 @@ bool works_before_init(std::string_view name) {
            name == "cuGetProcAddress" || name == "cuGetProcAddress_v2" || name == "cuGetExportTable";
 }
 
-// What a call does while its process is locked, or out of its GPUs (measured on an H200: docs/results/driver.md).
+// How a call behaves while its process is locked, or moved out of its GPUs (measured on an H200:
+// docs/results/driver.md).
 enum class Meanwhile {
     waits,    // until the process is unlocked
     answers,  // at once
-    fails,    // out of its GPUs: with CUDA_ERROR_OPERATING_SYSTEM
-    crashes,  // out of its GPUs: SIGSEGV
+    fails,    // with CUDA_ERROR_OPERATING_SYSTEM if moved out
+    crashes,  // with SIGSEGV if moved out
 };
 Meanwhile meanwhile(std::string_view name) {
     constexpr std::string_view kCrashing[] = {"cuStreamSynchronize", "cuCtxSynchronize", "cuStreamQuery",
@@ -49,7 +50,7 @@ Meanwhile meanwhile(std::string_view name) {
     const std::string_view base = name.substr(0, name.find('_'));
     if (std::find(std::begin(kCrashing), std::end(kCrashing), base) != std::end(kCrashing)) return Meanwhile::crashes;
     if (base == "cuMemGetInfo") return Meanwhile::fails;
-    // A process that is locked can still be asked about, and asked to be unlocked, from within.
+    // A locked process can still ask for its own state, and unlock itself.
     const bool answers = works_before_init(name) || name.starts_with("cuCheckpointProcess") ||
                          base == "cuCtxGetCurrent" || base == "cuPointerGetAttribute";
     return answers ? Meanwhile::answers : Meanwhile::waits;
@@ -97,7 +98,7 @@ Call::Call(Entry &entry, NullStream null_stream) : entry_(entry) {
 
 Call::~Call() {
     if (!locked_) return;
-    const uint64_t bytes = call_bytes;  // a host function of ours may have called the driver
+    const uint64_t bytes = call_bytes;
     unlock_model();
     if (!refusal) spend_time_of(entry_.name, bytes);
     if (counted_ && --calls_within == 0) root->machine->end_call();
@@ -182,7 +183,7 @@ SIM_CU(2000, cuInit, (unsigned flags), (flags)) {
     std::atexit([] { shut_down = true; });
 }
 
-// Asks the machine about a device of this process. Returns 0 without a driver, or for no such device.
+// Asks the machine about a device of this process. Returns 0 if there is no driver or no such device.
 template <class Ask>
 static uint64_t of_device(int device, Ask ask) {
     if (in_forked_child) return 0;

@@ -23,18 +23,18 @@
 
 namespace curb::sim {
 
-// What lives at a range of device addresses.
+// A range of device addresses in use.
 struct Allocation {
     enum class Kind { plain, managed, pool, graph, mapping, ipc, pool_import, external, global };
     Kind kind;
     CUdeviceptr start;
-    uint64_t bytes;  // as asked for
+    uint64_t bytes;  // as requested
     int device;
     CUcontext context = nullptr;
     Pool *pool = nullptr;                     // pool
     CUmemGenericAllocationHandle handle = 0;  // mapping
     bool accessible = true;                   // mapping: after cuMemSetAccess
-    CUdeviceptr range = 0;                    // ipc, pool_import, external: what was mapped for it
+    CUdeviceptr range = 0;                    // ipc, pool_import, external: the range mapped for it
     uint64_t range_size = 0;
     uint64_t id = next_handle();  // CU_POINTER_ATTRIBUTE_BUFFER_ID
     bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
@@ -51,7 +51,7 @@ struct Device {
     GraphReserve graph_reserve = {};
 };
 
-// Plain memory that was freed in a stream: its address is gone at once, the memory when the host has seen the stream
+// Plain memory that was freed in a stream: its address is gone at once, its memory once the host has seen the stream
 // reach the free (docs/results/driver.md).
 struct LateFree {
     CUcontext context;
@@ -78,13 +78,13 @@ struct Driver {
 // Exists once cuInit has succeeded.
 Driver &driver();
 
-// What is true of the calling thread. No destructor: calls may come from other libraries' thread-exit handlers.
+// State of the calling thread. No destructor: calls may come from other libraries' thread-exit handlers.
 struct Thread {
     static constexpr int kDeepest = 64;
     CUcontext stack[kDeepest];
     int depth;
     CUstreamCaptureMode capture_mode;  // zero is CU_STREAM_CAPTURE_MODE_GLOBAL, the driver's default
-    NullStream null_stream;            // which the present call means
+    NullStream null_stream;            // that the current call means
     uint64_t id;                       // 0 until asked for
 };
 Thread &this_thread();
@@ -92,11 +92,10 @@ uint64_t this_thread_id();
 
 // Throws CUDA_ERROR_INVALID_DEVICE if there is none.
 Device *find_device(CUdevice device);
-Device &device_at(int index);  // of something that is known to have one
+Device &device_at(int index);  // `index` must be valid
 // Throws CUDA_ERROR_INVALID_CONTEXT if the thread has none, CUDA_ERROR_CONTEXT_IS_DESTROYED if it is gone.
 Context *current_context();
-// Returns the context of a handle: for a green context's, the primary context behind it. Null if it is gone or never
-// was.
+// Returns the context of a handle; for a green context, its primary context. Null if there is none.
 Context *find_context(CUcontext handle);
 
 DeviceMemory memory_of(int device);
@@ -104,8 +103,8 @@ DeviceMemory memory_of(int device);
 void charge(int device, Use use, uint64_t bytes);
 void credit(int device, Use use, uint64_t bytes);
 
-Allocation *find_allocation(CUdeviceptr start);      // that begins there
-Allocation *allocation_around(CUdeviceptr address);  // that holds the address
+Allocation *find_allocation(CUdeviceptr start);      // that begins there; null if none does
+Allocation *allocation_around(CUdeviceptr address);  // that contains it; null if none does
 Allocation &add_allocation(Allocation allocation);
 void free_managed(const Allocation &allocation);  // memory and addresses; the caller erases the entry
 

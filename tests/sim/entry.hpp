@@ -23,7 +23,7 @@ struct Entry {
     std::atomic<uint64_t> calls = 0;
 };
 
-// One for each export, the per-thread forms too.
+// One for each export, per-thread forms included.
 namespace entries {
 #define CURB_CU(name, types) extern Entry name;
 #define CURB_CU_STREAM(name, types) CURB_CU(name, types) CURB_CU(name##_ptsz, types)
@@ -39,7 +39,7 @@ Entry *find_entry(std::string_view name);
 
 enum class NullStream { legacy, per_thread };
 
-// The scope of one call. `refusal` is what the call must return at once, or success.
+// The scope of one call. If `refusal` is not success, the call must return it at once.
 class Call {
   public:
     Call(Entry &entry, NullStream null_stream);
@@ -55,10 +55,10 @@ class Call {
     bool counted_ = false;
 };
 
-// Sets the size that the present call is about: under CURB_SIM_LATENCY the time of some calls depends on it.
+// Sets the size of the current call. Under CURB_SIM_LATENCY the time of some calls depends on it.
 void this_call_is_about(uint64_t bytes);
 
-// Returns `result`, or what curb_sim_report_next has set in its place.
+// Returns `result`, or the error that curb_sim_report_next has set in its place.
 CUresult reported(const Entry &entry, CUresult result);
 
 void lock_model();
@@ -78,7 +78,7 @@ CUresult result_of(Body &&body) {
         return CUDA_SUCCESS;
     } catch (const CUresult error) {
         return error;
-    } catch (...) {  // std::bad_alloc: the driver's answer too when the host has no memory
+    } catch (...) {  // std::bad_alloc: the driver returns this too if the host has no memory
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
 }

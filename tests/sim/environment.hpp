@@ -1,4 +1,4 @@
-// What the environment says of the simulation (sim.h).
+// The environment variables of the simulation (sim.h).
 #pragma once
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 
 namespace curb::sim {
 
-// Unset is empty.
+// Returns "" if it is unset.
 inline const char *environment(const char *name) {
     const char *value = std::getenv(name);
     return value ? value : "";

@@ -10,7 +10,7 @@ struct Text {
     const char *text = nullptr;
 };
 
-// One that is missing here does not compile.
+// A result without a row does not compile.
 Text text_of(CUresult result) {
     switch (result) {
 #define TEXT(name, text) \

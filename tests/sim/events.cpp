@@ -1,4 +1,4 @@
-// Events. Recorded in a capture, one joins streams to it and cannot be waited for from outside.
+// Events. An event recorded in a capture joins streams to it, and cannot be waited for from outside.
 #include "driver.hpp"
 #include "running.hpp"
 
@@ -12,7 +12,7 @@ Capture *capture_of(const Event &event) {
     return nullptr;
 }
 
-// For query and synchronise: outside the captured work the event is never reached.
+// For query and synchronise, which break the capture: outside it the event is never reached.
 void refuse_captured(const Event &event) {
     Capture *capture = capture_of(event);
     if (!capture) return;
@@ -83,7 +83,7 @@ SIM_CU_STREAM(3020, cuStreamWaitEvent, (CUstream stream_handle, CUevent handle, 
         stream->capture = capture;
         capture->forks[stream->id] = false;
     }
-    // Joined by way of this stream, which may have to join in its turn.
+    // The event's stream joins through this one, which must itself join unless it is the origin.
     if (event->stream_id != stream->id && event->stream_id != capture->origin_id)
         capture->forks[event->stream_id] = true;
 }
@@ -91,7 +91,7 @@ SIM_CU_STREAM(3020, cuStreamWaitEvent, (CUstream stream_handle, CUevent handle, 
 SIM_CU(2000, cuEventQuery, (CUevent handle), (handle)) {
     Event *event = all<Event>().at(handle);
     refuse_captured(*event);
-    // A query says that the work is done, but pools do not learn from it (measured on an H200).
+    // A query reports that the work is done, but pools do not learn from it (measured on an H200).
     refuse_during_capture();
     if (runs(event->after)) throw CUDA_ERROR_NOT_READY;
 }

@@ -1,5 +1,5 @@
-# Writes the version script OUT of a simulated driver: it exports what was there in CUDA VERSION (11040) by the rows of
-# the bodies in SOURCES.
+# Writes the version script OUT of a simulated driver: it exports the functions of CUDA VERSION (11040),
+# by the versions that SIM_CU gives in SOURCES.
 #   cmake -DVERSION=… -DSOURCES=…;… -DOUT=… -P exports.cmake
 set(LATER "")
 foreach(source IN LISTS SOURCES)

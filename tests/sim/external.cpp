@@ -37,7 +37,7 @@ SIM_CU(10000, cuImportExternalMemory, (CUexternalMemory * memory, const CUDA_EXT
     *memory = all<ExternalMemory>().add(std::move(made))->handle;
 }
 
-// The buffer stays when the import is destroyed, and ends with cuMemFree.
+// The buffer outlives the import, and ends with cuMemFree.
 SIM_CU(10000, cuExternalMemoryGetMappedBuffer,
        (CUdeviceptr * start, CUexternalMemory handle, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *description),
        (start, handle, description)) {

@@ -44,7 +44,7 @@ std::vector<Fault> parse(const char *text) {
     return faults;
 }
 
-// CURB_SIM_FAULT_FILE (sim.h). Only one of all processes removes the file.
+// CURB_SIM_FAULT_FILE (sim.h). Only the process whose unlink succeeds has the fault.
 CUresult fault_in_file(std::string_view name) {
     static const char *const path = environment("CURB_SIM_FAULT_FILE");
     if (!*path) return CUDA_SUCCESS;
@@ -108,12 +108,12 @@ void hold_up(const Entry &entry) {
         std::this_thread::sleep_for(std::chrono::milliseconds(held_up.milliseconds));
 }
 
-// The error of curb_sim_break, and whether the primary context was reset since: it is not made again then.
+// The error of curb_sim_break, and whether the primary context was reset since. Once reset, it is not made again.
 constinit std::atomic<int> broken = CUDA_SUCCESS;
 constinit std::atomic<bool> was_reset = false;
 
-// The calls that the driver still answers after an error that stays (sim.h). A name that ends in '*' stands for all
-// that begin so. Measured on an H200 with driver 580 (docs/results/broken-2026-11-23-nvidia-h200.md).
+// The calls that the driver still answers after a sticky error (sim.h); '*' matches the rest of a name. Measured on an
+// H200 with driver 580 (docs/results/broken-2026-11-23-nvidia-h200.md).
 constexpr std::string_view kAnswersBroken[] = {
     "cuInit",
     "cuDriverGetVersion",

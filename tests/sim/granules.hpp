@@ -18,7 +18,7 @@ inline constexpr uint64_t kBlockAlignment = 512;
 // No device has this much: keeps sums of sizes from overflowing.
 inline constexpr uint64_t kAbsurd = uint64_t{1} << 48;
 
-// One context's blocks of one use. Not for other threads: under the model's lock.
+// One context's blocks of one use. Under the model's lock.
 class GranuleHeap {
   public:
     GranuleHeap(int device, Use use) : device_(device), use_(use) {}

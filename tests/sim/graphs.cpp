@@ -37,7 +37,7 @@ std::shared_ptr<GraphMemory> freed_before(const Graph &graph, uint64_t bytes, in
     return nullptr;
 }
 
-// Memory of a graph has one address, so one executable at a time may live (docs/results/driver.md).
+// Memory of a graph has fixed addresses, so only one executable may have it (docs/results/driver.md).
 void refuse_second_life(const GraphExec &exec) {
     std::set<const GraphMemory *> taken;
     all<GraphExec>().each([&](const GraphExec &other) {
@@ -122,7 +122,7 @@ GraphNode &add_node(Graph &graph, CUgraphNodeType type, std::function<void()> wo
     return node;
 }
 
-// Returns the graph that a node is to be added to, behind nodes that must be its own.
+// Returns the graph to add a node to. Throws if a node in `before` is not its own.
 static Graph &graph_with(const CUgraphNode *before, size_t count, CUgraph handle) {
     Graph *graph = all<Graph>().at(handle);
     if (count && !before) throw CUDA_ERROR_INVALID_VALUE;
@@ -191,7 +191,7 @@ static Graph *copy(const Graph &graph) {
     return made;
 }
 
-// The graph's own copy of the child, or the child itself: memory nodes cannot be copied (cuda.h,
+// Adds a copy of the child, or moves the child in: memory nodes cannot be copied (cuda.h,
 // CUDA_CHILD_GRAPH_NODE_PARAMS).
 static GraphNode &add_child(Graph &graph, CUgraph handle, CUgraphChildGraphNodeOwnership ownership) {
     Graph *child = all<Graph>().at(handle);
@@ -220,7 +220,7 @@ static GraphNode &add_any_node(Graph &graph, CUgraphNodeParams &params) {
     }
 }
 
-// Simulates the nodes of memory, kernels and child graphs, and the empty node.
+// Simulates nodes of memory, kernels and child graphs, and the empty node.
 SIM_CU(12020, cuGraphAddNode,
        (CUgraphNode * node, CUgraph graph, const CUgraphNode *before, size_t count, CUgraphNodeParams *params),
        (node, graph, before, count, params)) {

@@ -1,5 +1,5 @@
-// Graphs and their memory, which has addresses from the moment its node is made and takes device memory at the first
-// launch; the device keeps it reserved until cuDeviceGraphMemTrim (docs/results/driver.md).
+// Graphs and their memory. An allocation node has its address at once and takes device memory at the first launch. The
+// device keeps that reserved until cuDeviceGraphMemTrim (docs/results/driver.md).
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace curb::sim {
 
-// By how much the graph memory of a device grows (docs/results/driver.md).
+// The step by which a device's graph memory grows (docs/results/driver.md).
 inline constexpr uint64_t kGraphUnit = 32 * kMiB;
 
 struct GraphReserve {
     uint64_t live = 0;                         // of launched graphs, not freed since
-    uint64_t used = 0, used_high = 0;          // what backs the addresses of the graphs' memory
-    uint64_t reserved = 0, reserved_high = 0;  // also what a launch that found the device full took before it gave up
+    uint64_t used = 0, used_high = 0;          // backs the addresses of graph memory
+    uint64_t reserved = 0, reserved_high = 0;  // also what a launch took before it found the device full
 };
 
-// The addresses of an allocation node, and of others of its graph whose blocks live after its own. Shared by the nodes,
-// the executables made of their graph, and, between a launch and the free, by the driver's table of live ones.
+// The addresses of an allocation node, which later nodes of its graph may reuse. Shared by the nodes, the executables
+// made of their graph and, between a launch and the free, the driver's table of live allocations.
 struct GraphMemory {
     ~GraphMemory();
     CUdeviceptr start = 0;
@@ -39,15 +39,15 @@ struct GraphNode {
     std::shared_ptr<GraphMemory> memory;  // MEM_ALLOC
     CUdeviceptr freed = 0;                // MEM_FREE
     CUgraph child = nullptr;              // GRAPH
-    std::function<void()> prepare;        // what a launch takes for it; assumed to be before anything of it runs
-    std::function<void()> work;           // what a captured call would have done; run without the lock for HOST
+    std::function<void()> prepare;        // takes its memory at a launch, assumed to be before any node runs
+    std::function<void()> work;           // what the captured call does; HOST runs without the lock
 };
 
 struct Graph {
     static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_VALUE;
     CUgraph handle = nullptr;
-    CUgraph parent = nullptr;                       // of whose node it is the child
-    std::vector<std::shared_ptr<GraphNode>> nodes;  // in an order that respects the dependencies: that of their making
+    CUgraph parent = nullptr;                       // set if it is the child of a node
+    std::vector<std::shared_ptr<GraphNode>> nodes;  // in the order of their creation, which respects dependencies
 };
 
 struct GraphExec {
@@ -61,9 +61,9 @@ struct GraphExec {
 GraphNode &add_allocation_node(Graph &graph, CUDA_MEM_ALLOC_NODE_PARAMS &params);
 GraphNode &add_node(Graph &graph, CUgraphNodeType type, std::function<void()> work = {});
 
-// graph_memory.cpp: takes the device memory that a launch needs; an allocation is live from its node on until it is
-// freed.
+// graph_memory.cpp. Takes the device memory that a launch needs.
 void reserve_for(const GraphExec &exec);
+// Makes the node's allocation live until it is freed.
 void come_alive(const GraphNode &node);
 void free_graph_allocation(CUdeviceptr start);
 

@@ -1,5 +1,5 @@
-// Green contexts: some of a device's multiprocessors, behind a context handle of their own. What is allocated there
-// belongs to the device's primary context (docs/results/driver.md), and so do, here, its streams and modules.
+// Green contexts: some of a device's multiprocessors, behind a context handle of their own. Memory allocated there
+// belongs to the device's primary context (docs/results/driver.md). So do, in this model, its streams and modules.
 #include <algorithm>
 
 #include "driver.hpp"
@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kGreenBytes = 6 * kMiB;  // of the primary context, which keeps them (docs/results/driver.md)
 constexpr unsigned kSmallestGroup = 8;      // compute capability 9.0
 
-struct Description {  // which multiprocessors makes no difference here
+struct Description {  // does not keep which multiprocessors
     static constexpr CUresult kUnknown = CUDA_ERROR_INVALID_VALUE;
     CUdevResourceDesc handle = nullptr;
 };
@@ -33,7 +33,8 @@ SIM_CU(12040, cuDeviceGetDevResource, (CUdevice device, CUdevResource *resource,
     *resource = multiprocessors(kMultiprocessors);
 }
 
-// `groups`: in, the room in `result`; out, how many there are. Without `result`: how many there could be.
+// `groups` comes in as the capacity of `result` and goes out as the number of groups made; without `result`, of those
+// possible.
 SIM_CU(12040, cuDevSmResourceSplitByCount,
        (CUdevResource * result, unsigned *groups, const CUdevResource *input, CUdevResource *remaining, unsigned flags,
         unsigned least),
@@ -56,7 +57,7 @@ SIM_CU(12040, cuDevResourceGenerateDesc, (CUdevResourceDesc * description, CUdev
     *description = all<Description>().add(std::make_unique<Description>())->handle;
 }
 
-// Retains the primary context, which its end releases (cuda.h).
+// Retains the primary context until the green one is destroyed (cuda.h).
 SIM_CU(12040, cuGreenCtxCreate, (CUgreenCtx * green, CUdevResourceDesc description, CUdevice device, unsigned flags),
        (green, description, device, flags)) {
     if (!green || flags != CU_GREEN_CTX_DEFAULT_STREAM) throw CUDA_ERROR_INVALID_VALUE;

@@ -1,6 +1,6 @@
-// Handles that are checked, so that a stale or foreign one is found out instead of followed. The real driver's are
-// addresses of its heap, which come again: here the handle of a type that was freed last is the next one's.
-// CURB_SIM_HANDLES=fresh: no handle comes again.
+// Checked handles: a stale or foreign one is detected, not followed. The real driver reuses handles, which are
+// addresses of its heap. So here a new object gets the handle of its type that was freed last. CURB_SIM_HANDLES=fresh:
+// no handle is reused.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace curb::sim {
 
-// Looks like an address, means nothing, is unique among handles of all types and ids. Under the model's lock.
+// Returns a number that looks like an address and is unique among handles of all types and ids. Under the model's lock.
 inline uint64_t next_handle() {
     static constinit uint64_t last = 0x10000;
     return last += 64;
@@ -46,14 +46,13 @@ void free_handle(Handle handle) {
     if (!fresh) freed_handles<Handle>().push_back(handle);
 }
 
-// Owns objects that have a member `handle`, and a constant `kUnknown`: what calls return for a handle that has no
-// object.
+// Owns objects, by their member `handle`. Their `kUnknown` is the error of a call whose handle has no object.
 template <class Object>
 class Registry {
   public:
     using Handle = decltype(Object::handle);
 
-    // Keeps the object's handle if it has one already: that of a context, which its maker frees.
+    // Gives the object a handle unless it has one. A context has one, and its creator frees it.
     Object *add(std::unique_ptr<Object> object) {
         if (!object->handle) object->handle = make_handle<Handle>();
         return (objects_[object->handle] = std::move(object)).get();

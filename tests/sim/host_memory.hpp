@@ -1,4 +1,4 @@
-// Which host memory the driver knows.
+// Pinned host memory.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 namespace curb::sim {
 
+// Finds the range that contains `address`. False if there is none.
 bool is_pinned_host(CUdeviceptr address, CUdeviceptr *start, uint64_t *bytes);
 
 }  // namespace curb::sim

@@ -1,4 +1,4 @@
-// Who the simulated GPUs are, the same for CUDA and NVML.
+// The identity of the simulated GPUs, the same for CUDA and NVML.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ inline constexpr const char *kDeviceName = "NVIDIA H100 80GB HBM3";
 inline constexpr unsigned kMultiprocessors = 132;
 inline constexpr unsigned kResidentThreads = 2048;  // of each of them
 
-// Each GPU is divided, and CUDA sees its one instance.
+// True if each GPU is divided. CUDA then sees one instance of it.
 inline bool mig_mode() { return environment_is("CURB_SIM_MIG", "1"); }
 
 using Uuid = std::array<unsigned char, 16>;
@@ -45,7 +45,7 @@ inline std::string mig_uuid_text(int gpu) { return uuid_text("MIG-", mig_uuid(gp
 
 inline int pci_bus(int gpu) { return 0x10 + gpu; }
 
-// In any spelling of the domain: "0000:10:00.0", "00000000:10:00.0", "10:00.0".
+// Accepts any spelling of the domain: "0000:10:00.0", "00000000:10:00.0", "10:00.0".
 inline bool is_pci_bus_id(const char *text, int gpu) {
     unsigned domain = 0, bus = 0, slot = 0, function = 0;
     if (std::sscanf(text, "%x:%x:%x.%x", &domain, &bus, &slot, &function) < 3) {

@@ -8,14 +8,14 @@ namespace curb::sim {
 
 namespace {
 
-// Reads up to the first byte that no text has: an image comes without its size.
+// Reads up to the first byte that is not text, since an image comes without its size.
 std::string text_of(const char *image) {
     const char *end = image;
     while ((*end >= ' ' && *end <= '~') || *end == '\n' || *end == '\r' || *end == '\t') ++end;
     return {image, end};
 }
 
-// The words of a line, without the marks that make it a comment.
+// Returns the words of a line without a leading comment mark.
 std::vector<std::string> words_of(const std::string &line) {
     std::istringstream stream(line);
     std::vector<std::string> words;

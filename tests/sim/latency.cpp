@@ -37,10 +37,10 @@ const std::map<std::string_view, Curve> &curves() {
         {"cuCtxGetDevice", {{0, 0.057}}},
         {"cuEventRecord", {{0, 0.32}}},
         {"cuEventQuery", {{0, 0.33}}},
-        // A context: 88–110 ms. The size says whether this call made one.
+        // A context: 88–110 ms. The size is kGiB if the call made one, else 0.
         {"cuDevicePrimaryCtxRetain", {{0, 0}, {kGiB, 99000}}},
         {"cuCtxCreate_v2", {{0, 0}, {kGiB, 99000}}},
-        // Per piece of what is moved: 5.6 GiB out in 2.6 s and back in 1.0 s.
+        // For each piece moved: 5.6 GiB out in 2.6 s and back in 1.0 s.
         {"cuCheckpointProcessCheckpoint", {{0, 0}, {kGiB, 464'000}}},
         {"cuCheckpointProcessRestore", {{0, 0}, {kGiB, 178'000}}},
         {"nvmlInit_v2", {{0, 9000}}},

@@ -1,5 +1,5 @@
-// cuGetProcAddress: from a name, a version and a choice of default stream to an address. The address is that of the
-// exact export, as measured on the real driver (docs/results/driver.md).
+// cuGetProcAddress: a name, a version and a choice of default stream give the address of the exact export, as measured
+// on the real driver (docs/results/driver.md).
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -16,7 +16,7 @@ struct Export {
     void *address;
 };
 
-// What has no body does not link.
+// An export without a body does not link.
 const Export kExports[] = {
 #define CURB_CU(name, types) {&entries::name, reinterpret_cast<void *>(&::name)},
 #define CURB_CU_STREAM(name, types) CURB_CU(name, types) CURB_CU(name##_ptsz, types)
@@ -27,7 +27,7 @@ const Export kExports[] = {
 #undef CURB_CU_BLOCKING
 };
 
-// Names that from a version on mean an export of another name; of none: one that is not simulated.
+// Names that mean another export from a version on. Empty: one that is not simulated.
 constexpr struct {
     std::string_view name;
     int since;
@@ -40,7 +40,7 @@ std::string_view without_version(std::string_view name) {
     return has_version ? name.substr(0, name.size() - 3) : name;
 }
 
-// Null: no export of that name.
+// Returns null if there is no export of that name.
 const Export *find_export(std::string_view name) {
     const auto *const found = std::find_if(std::begin(kExports), std::end(kExports),
                                            [=](const Export &one) { return one.entry->name == name; });
@@ -54,7 +54,7 @@ CUdriverProcAddressQueryResult look_up(std::string_view name, int version, bool 
     int best_since = 0;
     bool known = false;
     const auto consider = [&](int since, const Export *meaning) {
-        if (since > kCudaVersion) return;  // it came after this driver
+        if (since > kCudaVersion) return;  // newer than this driver
         known = true;
         if (since > version || since <= best_since) return;
         best_since = since;
@@ -78,7 +78,7 @@ CUdriverProcAddressQueryResult look_up(std::string_view name, int version, bool 
 void answer(const char *name, void **address, int version, uint64_t flags, CUdriverProcAddressQueryResult *status) {
     constexpr uint64_t kKnown = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     if (!name || !address || flags & ~kKnown) throw CUDA_ERROR_INVALID_VALUE;
-    // If it finds nothing the call succeeds with a null address, asked for the status or not (measured on an H200).
+    // If it finds nothing, the call succeeds with a null address, even without `status` (measured on an H200).
     *address = nullptr;
     const auto found = look_up(name, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, address);
     if (status) *status = found;

@@ -30,7 +30,7 @@ constexpr uint64_t kMagic = 0x3530'6d69'7362'7275;  // changes with the layout o
 constexpr const char *kNotOurs = "not the state of a simulated machine of this version; remove it";
 constexpr int kManaged = static_cast<int>(Use::managed);
 
-// A program that has closed its standard streams goes on writing to them: their numbers must not be a file of ours.
+// A program that has closed its standard streams may still write to them, so our file must not have their numbers.
 int above_standard(int file) {
     if (file < 0 || file > STDERR_FILENO) return file;
     const int above = ::fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -38,8 +38,8 @@ int above_standard(int file) {
     return above;
 }
 
-// Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. 0: no such
-// process, or one that is only waiting for its parent (its GPU memory is gone by then).
+// Returns field 22 of /proc/PID/stat, the start in clock ticks since boot, which differs between processes with the
+// same pid. 0 if there is no such process, or only a zombie (its GPU memory is gone by then).
 uint64_t start_time(int pid) {
     char path[32];
     std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -58,14 +58,14 @@ uint64_t start_time(int pid) {
         for (; field && fields > 0; --fields) field = std::strchr(field + 1, ' ');
     };
     skip(17);
-    // If the first thread has left, it is a zombie while the other threads live.
+    // A process whose first thread has left is a zombie while other threads live.
     const long threads = field ? std::strtol(field, nullptr, 10) : 0;
     if (state == 'X' || (state == 'Z' && threads <= 1)) return 0;
     skip(2);
     return field ? std::strtoull(field, nullptr, 10) : 0;
 }
 
-// What stays on a device that a process was moved out of (docs/results/driver.md).
+// Stays on a device when a process is moved out (docs/results/driver.md).
 constexpr uint64_t kLeftBehind = 4 * kMiB;
 
 constexpr uint64_t kMovedAtOnce = 256 * kMiB;
@@ -105,7 +105,7 @@ struct Machine::Books {
     uint64_t firm[kMaxDevices];  // taken by processes, managed memory left out
     uint64_t overlaps[kMaxDevices];
     uint64_t high[kMaxDevices];     // the most that living processes have held at once, if CURB_SIM_HIGH asks for it
-    uint64_t looked_ms;             // when dead processes were last looked for; atomic
+    uint64_t looked_ms;             // when /proc was last searched for dead processes; atomic
     uint64_t managed[kMaxDevices];  // may exceed the device: the rest of it lives on the host
     Process processes[kMaxProcesses];
 
@@ -122,7 +122,7 @@ struct Machine::Books {
         magic = kMagic;
     }
 
-    // Under the lock, so that no moment is missed. A dead process may not have been found yet.
+    // Under the lock, so that no peak is missed. Leaves out dead processes that reap() has not found yet.
     void note_device_high(int device) {
         if (firm[device] + managed[device] <= high[device]) return;
         uint64_t living = 0;
@@ -270,7 +270,7 @@ bool Machine::join() {
     const Lock lock(books_);
     Books::Process *slot = nullptr;
     for (Books::Process &process : books_->processes) {
-        // The same process before it called exec: what that image held is gone.
+        // The same process before exec: that image's memory is gone.
         const bool same = process.pid == pid && process.start == start;
         if (same || (process.pid == 0 && !slot)) slot = &process;
         if (same) break;
@@ -423,8 +423,8 @@ Step Machine::lock_process(int pid, unsigned milliseconds) {
     }
 }
 
-// Moves a process piece by piece, as it takes its time on the card and as a watcher sees it. `piece` moves as much of
-// one use on one device as fits into the rest of a piece, and returns how much; nullopt: there is no room.
+// Moves a process piece by piece, so that it takes as long as on the card and others see it happen. `piece` moves at
+// most the given bytes of one use on one device. It returns the bytes moved; nullopt if there is no room.
 template <class Piece>
 Step Machine::move(int pid, ProcessState from, ProcessState to, const char *call, Piece piece) {
     for (uint64_t moved = 1; moved;) {
@@ -489,8 +489,8 @@ Step Machine::unlock_process(int pid) {
 }
 
 void Machine::reap(Look look) {
-    // With hundreds of processes it takes a millisecond to read /proc for each, which the real driver need not do. So
-    // only a close look reads /proc; others find zombies a few milliseconds later.
+    // Reading /proc for hundreds of processes takes a millisecond, which the real driver does not need. So only a close
+    // look reads /proc; the others find zombies a few milliseconds later.
     const std::atomic_ref looked(books_->looked_ms);
     const uint64_t now = now_ms();
     const bool closely = look == Look::closely || looks_closely_ || now - looked.load() >= kBetweenLooksMs;

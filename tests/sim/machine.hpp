@@ -1,10 +1,10 @@
-// The simulated machine: what each device has and what each process holds of it. All figures live in one mapping, of a
-// file when CURB_SIM_STATE names one, so that processes share the machine as they would a real one.
+// The simulated machine: the memory of each device, and what each process holds of it. All figures live in one mapping.
+// If CURB_SIM_STATE names a file, it is that file's, so that processes share the machine.
 //
 // Rules: every access to the mapping is under its process-shared robust mutex, held for arithmetic only, never across a
-// system call that can block; but for the state of a process and the number of its calls in progress, which every call
-// looks at and which are atomic. A process that died without a word is found by its pid and start time, and its memory
-// goes back to the device, as the real driver does it.
+// system call that can block. The state of a process and the number of its calls in progress are atomic instead, since
+// every call reads them. A process that died is found by its pid and start time, and its memory goes back to the
+// device, as with the real driver.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ inline constexpr uint64_t kGiB = 1024 * kMiB;
 inline constexpr int kMaxDevices = 16;
 inline constexpr int kMaxProcesses = 512;
 
-// What device memory is held for. Managed memory is apart: it can be evicted, and NVML does not count it for the
+// Uses of device memory. Managed memory is separate: it can be evicted, and NVML does not count it for the
 // process (docs/results/driver.md).
 enum class Use { context, plain, pools, vmm, arrays, graphs, modules, managed };
 inline constexpr int kUses = 8;
@@ -41,11 +41,11 @@ struct Holding {
 
 struct DeviceMemory {
     uint64_t total;
-    uint64_t used;  // managed memory that fits included
+    uint64_t used;  // includes managed memory that fits
     uint64_t free() const { return total - used; }
 };
 
-// As the driver tells it of a process (CUprocessState).
+// As the driver returns it (CUprocessState).
 enum class ProcessState : uint32_t { running, locked, checkpointed, failed };
 struct ProcessHolding {
     int pid;
@@ -59,8 +59,8 @@ enum class Step { done, unknown_process, wrong_state, timed_out, not_supported, 
 
 class Machine {
   public:
-    // The machine of `state_file`, made from CURB_SIM_GPUS and CURB_SIM_MEMORY if the file is new; an empty name gives
-    // a machine for this process alone. Null, with the reason on stderr, when the file cannot be used.
+    // Opens the machine of `state_file`. Makes it from CURB_SIM_GPUS and CURB_SIM_MEMORY if the file is new. An empty
+    // name gives a machine for this process alone. Returns null, and prints why, if the file cannot be used.
     static std::unique_ptr<Machine> open(const std::string &state_file, bool may_create = true);
     // The same with the name in CURB_SIM_STATE.
     static std::unique_ptr<Machine> open_from_environment();
@@ -71,9 +71,9 @@ class Machine {
 
     int device_count() const;
 
-    // Enters this process in the table with nothing held; false when the table is full. Before take() and give().
+    // Enters this process in the table, before take() and give(). False if the table is full.
     bool join();
-    // False: the device has no room. Managed memory always fits: the driver evicts it when others need the room.
+    // False if the device has no room. Managed memory always fits: the driver evicts it when others need the room.
     bool take(int device, Use use, uint64_t bytes);
     void give(int device, Use use, uint64_t bytes);
     Holding own(int device) const;
@@ -82,41 +82,41 @@ class Machine {
     // The most that all living processes have held of the device at once, managed memory included; 0 unless
     // CURB_SIM_HIGH asks for it.
     uint64_t high(int device) const;
-    // A kernel ran on a block that another one still had (running.hpp). How often that happened since the machine was
-    // made, also in processes that have ended.
+    // Counts a kernel that ran on a block that another one still had (running.hpp). overlaps() includes processes that
+    // have ended.
     void note_overlap(int device);
     uint64_t overlaps(int device) const;
 
-    // These look for dead processes first.
+    // These two first give back the memory of dead processes.
     DeviceMemory memory(int device);
-    // Those that hold anything there. Forgetting highs: what each holds now is the most from here on.
+    // Returns the processes that hold memory there. `forget_highs` then sets the high of each to what it holds now.
     std::vector<ProcessHolding> processes(int device, bool forget_highs = false);
 
-    // Around every call of the driver: waits until this process is not locked, or for good once it has failed.
+    // Around every call of the driver. Waits until this process is unlocked; for ever once it has failed.
     void begin_call();
     void end_call();
 
-    // This process is out of its GPUs. Without a lock.
+    // Returns whether this process is moved out of its GPUs. Takes no lock.
     bool is_out();
-    // A process is locked, or out of its GPUs.
+    // Returns whether a process is locked, or moved out of its GPUs.
     bool is_locked(int pid);
-    // Whole processes, this one or others, by the pid. Managed memory cannot be moved out.
+    // The checkpoint calls, on this process or another. Managed memory cannot be moved out.
     bool find(int pid, ProcessState *state);
-    // Waits until no call is in progress; on a time-out the process runs on. 0 ms: no time-out.
+    // Waits until no call is in progress. After a time-out the process runs on. 0 ms: no time-out.
     Step lock_process(int pid, unsigned milliseconds);
     Step move_out(int pid);
-    // With too little room the process has failed, for good.
+    // If there is too little room, the process fails for good.
     Step move_back(int pid);
     Step unlock_process(int pid);
 
   private:
     struct Books;
     class Lock;
-    // What the environment says of a new machine, or of one that is there already. 0: nothing.
+    // The machine that the environment asks for. 0: any.
     struct Wanted {
         int gpus = 0;
         uint64_t memory = 0;
-        // False if a setting is wrong, which it prints.
+        // Prints a wrong setting, and returns false.
         bool read_environment();
     };
     template <class Do>
@@ -131,10 +131,10 @@ class Machine {
     int file_;
     int slot_ = -1;
     bool notes_high_ = false;
-    bool looks_closely_ = false;  // who only reads the books is to find them right
+    bool looks_closely_ = false;  // for readers of the books alone: they must be exact
 };
 
-// "80GiB", "512MiB", "4096": bytes, or 0 when it is no size.
+// Returns the bytes of "80GiB", "512MiB", "4096"; 0 if it is not a size.
 uint64_t parse_size(const std::string &text);
 
 }  // namespace curb::sim

@@ -1,4 +1,4 @@
-// Plain and managed device memory: what dies with its context.
+// Plain and managed device memory, which dies with its context.
 #include "driver.hpp"
 #include "running.hpp"
 #include "sharing.hpp"
@@ -48,8 +48,8 @@ SIM_CU(3020, cuMemAllocPitch_v2, (CUdeviceptr * start, size_t *pitch, size_t wid
     *pitch = round_up(width, kBlockAlignment);
 }
 
-// Never refused for lack of device memory: the rest stays on the host. Counted as resident from the start; in the real
-// driver it becomes resident as pages are touched (docs/results/driver.md), which the simulator cannot see.
+// Never fails for lack of device memory: the rest stays on the host. It counts as resident from the start. The real
+// driver makes pages resident as they are touched (docs/results/driver.md), which the simulator cannot see.
 SIM_CU(6000, cuMemAllocManaged, (CUdeviceptr * start, size_t bytes, unsigned flags), (start, bytes, flags)) {
     if (!start || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         throw CUDA_ERROR_INVALID_VALUE;
@@ -82,9 +82,9 @@ SIM_CU(3020, cuMemFree_v2, (CUdeviceptr start), (start)) {
     if (!found) throw CUDA_ERROR_INVALID_VALUE;  // another thread has freed it meanwhile
     const Allocation allocation = *found;
     switch (allocation.kind) {
-        case Allocation::Kind::mapping:  // cuMemUnmap's
-        case Allocation::Kind::ipc:      // cuIpcCloseMemHandle's
-        case Allocation::Kind::global:   // a module's
+        case Allocation::Kind::mapping:  // cuMemUnmap frees it
+        case Allocation::Kind::ipc:      // cuIpcCloseMemHandle frees it
+        case Allocation::Kind::global:   // its module frees it
             throw CUDA_ERROR_INVALID_VALUE;
         case Allocation::Kind::plain:
             all<Context>().find(allocation.context)->plain.give(start);

@@ -23,7 +23,7 @@ struct Module {
     CUcontext context;
     int device;
     Image image;
-    CUlibrary library = nullptr;  // loaded for it
+    CUlibrary library = nullptr;  // that it was loaded for
     uint64_t taken = 0;
     bool has_code = false;
     CUdeviceptr global = 0;
@@ -56,8 +56,8 @@ struct Function {
     KernelNeeds needs;
 };
 
-// The first function got of a module loads its code. If the device has no room, that call succeeds all the same, and
-// the launch fails (docs/results/driver.md).
+// The first look-up of a function loads its module's code. If the device has no room, the look-up succeeds and the
+// launch fails (docs/results/driver.md).
 void load_code(Module &module) {
     if (module.has_code) return;
     charge(module.device, Use::modules, module.image.code);
@@ -103,7 +103,7 @@ void load_image(CUmodule *module, const void *image) {
     *module = load(read_image(image))->handle;
 }
 
-// A library is loaded into a context when something of it is first wanted there.
+// Returns the library's module in the current context. The first use there loads it.
 Module *module_of(CUlibrary handle) {
     const Context *context = current_context();
     Module *module = nullptr;
@@ -136,7 +136,7 @@ bool is_launchable(CUfunction function) {
     return all<Function>().find(function) || all<Kernel>().find(reinterpret_cast<CUkernel>(function));
 }
 
-// Takes what a launch needs beyond the memory of its context: the kernel's code, local memory beyond the stack of each
+// Charges the memory that a launch needs beyond its context's: the kernel's code, local memory beyond the stack of each
 // resident thread, and the heap.
 void prepare(CUfunction handle, CUcontext context_handle) {
     Context *context = find_context(context_handle);
@@ -195,7 +195,7 @@ Image image_in_file(const char *path) {
     return read_image_file(path, &image) ? image : throw CUDA_ERROR_FILE_NOT_FOUND;
 }
 
-// A module has one variable, and finds it under any name.
+// A module has one variable, under any name.
 void global_of(const Module &module, CUdeviceptr *start, size_t *bytes) {
     if (!module.global) throw CUDA_ERROR_NOT_FOUND;
     if (start) *start = module.global;

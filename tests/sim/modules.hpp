@@ -1,4 +1,4 @@
-// Modules, libraries and kernels: handles, the device memory that loaded code takes, and what a launch takes besides.
+// Modules, libraries and kernels: handles, the device memory of loaded code, and the memory that a launch adds.
 // Kernels do nothing.
 #pragma once
 

@@ -1,7 +1,6 @@
 // libnvidia-ml.so.1 of the simulated machine. It reads the books of the simulated driver: in the state file if
 // CURB_SIM_STATE names one, else of the driver in this process, else of an idle machine.
-//
-// Rule: never loads the driver, and asks for it again at each call, since it may be loaded later.
+// Rule: it never loads the driver, and looks for it at each call, since the program may load it later.
 #include "nvml_abi.h"
 
 #include <dlfcn.h>
@@ -61,13 +60,13 @@ bool is_instance(nvmlDevice_t handle) {
 constinit std::atomic<bool> hangs{false};  // set by tests
 constinit std::atomic<unsigned> process_lists{0};
 
-// A failed GPU holds NVML up in the kernel: CURB_SIM_NVML=hangs:CALL names the call that never returns.
+// A failed GPU blocks NVML in the kernel: CURB_SIM_NVML=hangs:CALL names the call that never returns.
 void may_hang(const char *call) {
     const bool forever = environment_is("CURB_SIM_NVML", (std::string("hangs:") + call).c_str());
     while (forever || hangs.load(std::memory_order_relaxed)) ::usleep(1000);
 }
 
-// A call from within a process that is locked, or out of its GPUs, waits until it is unlocked (measured on an H200).
+// A call in a process that is locked, or moved out of its GPUs, waits until it is unlocked (measured on an H200).
 void wait_while_locked() {
     Machine *own = nullptr;
     {
@@ -77,7 +76,7 @@ void wait_while_locked() {
     while (own && own->is_locked(getpid())) ::usleep(1000);
 }
 
-// Under the lock, after nvmlInit, with somewhere to write the answer.
+// Returns `answer()`, called under the lock. An error before nvmlInit, or if `out` is null.
 template <class Out, class Answer>
 nvmlReturn_t ready(Out *out, Answer answer) {
     wait_while_locked();
@@ -86,7 +85,7 @@ nvmlReturn_t ready(Out *out, Answer answer) {
     return out ? answer() : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-// The same of a GPU or its instance.
+// The same for a GPU or its instance.
 template <class Out, class Answer>
 nvmlReturn_t of_gpu(nvmlDevice_t handle, Out *out, Answer answer) {
     return ready(out, [&] {
@@ -267,7 +266,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned *
 
 namespace {
 
-// `count` comes in as the room in `out` and goes out as how many there are.
+// `count` comes in as the capacity of `out` and goes out as the number of processes.
 nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, bool any) {
     return of_gpu(handle, count, [=](int gpu) {
         if (*count && !out) return NVML_ERROR_INVALID_ARGUMENT;

@@ -1,4 +1,4 @@
-// What the driver knows about an address.
+// Attributes of addresses.
 #include "driver.hpp"
 #include "host_memory.hpp"
 
@@ -43,7 +43,7 @@ void attribute_of(void *out, CUpointer_attribute attribute, CUdeviceptr address,
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return answer<unsigned>(out, allocation && allocation->sync_memops);
         case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
             return answer<unsigned>(out, allocation && allocation->kind == Allocation::Kind::plain);
-        case CU_POINTER_ATTRIBUTE_P2P_TOKENS: break;  // of a kernel interface that is not there
+        case CU_POINTER_ATTRIBUTE_P2P_TOKENS: break;  // of a kernel interface that is not simulated
         case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, managed);
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer(out, allocation ? allocation->device : 0);
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return answer(out, known.start);

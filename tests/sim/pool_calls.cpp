@@ -1,4 +1,4 @@
-// The calls on pools, and stream-ordered allocation and free.
+// Calls on pools; stream-ordered allocation and free.
 #include "driver.hpp"
 #include "sharing.hpp"
 
@@ -49,7 +49,7 @@ Slot slot_of(const CUmemLocation *location, CUmemAllocationType type) {
     return {driver().current_host_pool, driver().default_host_pool};
 }
 
-// The reuse policy that an attribute is. Null if it is none.
+// Returns the reuse policy of an attribute. Null if it is not one.
 int *policy_of(Pool &pool, CUmemPool_attribute attribute) {
     switch (attribute) {
         case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES: return &pool.reuse_follow_events;

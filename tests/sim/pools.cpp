@@ -80,8 +80,8 @@ void Pool::insert_free(CUdeviceptr start, Free block) {
     free[start] = block;
 }
 
-// The three reuse policies of cuMemPoolSetAttribute. Work here is complete as soon as it is submitted, so the
-// opportunistic one, when it is on, finds every free done.
+// Applies the three reuse policies of cuMemPoolSetAttribute. Work is complete as soon as it is submitted, so the
+// opportunistic one finds every free complete.
 bool Pool::usable(const Free &block, const Stream &stream) const {
     if (!block.stream_id || block.stream_id == stream.id || reuse_opportunistic || reuse_internal) return true;
     if (!reuse_follow_events) return false;
@@ -117,7 +117,7 @@ void Pool::give(CUdeviceptr start, const Stream *stream) {
     const auto found = live.find(start);
     const uint64_t size = found->second;
     live.erase(found);
-    if (stream) used -= size;  // the driver counts what cuMemFree freed as used for ever (docs/results/driver.md)
+    if (stream) used -= size;  // the driver counts memory freed by cuMemFree as used for ever (docs/results/driver.md)
     insert_free(start, {size, stream ? stream->id : 0, stream ? ++driver().last_ticket : 0});
 }
 
@@ -150,7 +150,7 @@ void Pool::trim(uint64_t keep) {
         free.erase(start);
         if (start < first) free[start] = {first - start, 0, 0};
         if (end < start + size) free[end] = {start + size - end, 0, 0};
-        // A free block may reach over ranges that were taken one by one and happen to be neighbours.
+        // A free block may span adjacent ranges that were taken separately.
         for (CUdeviceptr at = first; at < end;) {
             const auto &[range, what] = *std::prev(ranges.upper_bound(at));
             const uint64_t piece = std::min(end, range + what.size) - at;

@@ -1,5 +1,5 @@
-// Stream-ordered pools. A pool reserves device memory in units and keeps what is freed until a synchronisation finds it
-// above its release threshold, or it is trimmed; and it gives up only what the host has seen complete
+// Stream-ordered pools. A pool reserves device memory in units. It keeps freed memory until it is trimmed, or until a
+// synchronisation finds it above its release threshold. It gives back only memory whose free the host has seen complete
 // (docs/results/driver.md).
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace curb::sim {
 
-// By how much a pool grows, and what it can give back at least (docs/results/driver.md).
+// The unit in which a pool grows and gives back (docs/results/driver.md).
 inline constexpr uint64_t kPoolUnit = 32 * kMiB;
 
 struct Pool {
@@ -33,7 +33,7 @@ struct Pool {
         return properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
                properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED;
     }
-    // Its memory is of that device, which NVML does not count, as of cuMemAllocManaged.
+    // True for managed memory of a device, which NVML does not count, as with cuMemAllocManaged.
     bool managed_on_device() const {
         return properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
                properties.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
@@ -45,7 +45,7 @@ struct Pool {
     CUmemPoolProps properties;
     bool is_default = false;
     bool imported = false;  // another process's: nothing can be allocated from it
-    int file = -1;          // what backs it if it can be exported
+    int file = -1;          // backs it if it can be exported
     uint64_t release_threshold = 0;
     int reuse_follow_events = 1;
     int reuse_opportunistic = 1;
@@ -76,12 +76,13 @@ struct Pool {
     uint64_t file_size_ = 0;
 };
 
-// For an allocation that found the device full: the driver takes what its pools keep unused and the host has seen
-// complete (docs/results/driver.md). False: there was nothing.
+// For an allocation that found the device full: gives back memory that pools keep unused and that the host has seen
+// complete (docs/results/driver.md). False if there was none.
 bool reclaim_from_pools(int device);
 // After a synchronisation of any kind on the device: pools above their threshold give back what they can.
 void release_above_thresholds(int device);
-// Frees an allocation of a pool, and a destroyed pool if it was waiting for that. `stream` null: from cuMemFree.
+// Frees an allocation of a pool, and the pool if it is destroyed and this was its last one. `stream` null: from
+// cuMemFree.
 void free_pool_allocation(CUdeviceptr start, const Stream *stream);
 void make_default_pools();
 

@@ -1,4 +1,4 @@
-// Free ranges of addresses: by where they begin, no two side by side.
+// Free ranges of addresses, by start. Adjacent ranges are merged.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline void cut(Ranges &ranges, Ranges::iterator range, CUdeviceptr start, uint6
     if (start + size < first + whole) ranges[start + size] = first + whole - start - size;
 }
 
-// Puts one back, as one with its neighbours.
+// Puts a range back, merged with its neighbours.
 inline void put_back(Ranges &ranges, CUdeviceptr start, uint64_t size) {
     auto after = ranges.upper_bound(start);
     if (after != ranges.end() && start + size == after->first) {

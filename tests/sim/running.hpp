@@ -1,6 +1,5 @@
-// Kernels that take time, which their image asks for (sim.h): until when each runs, on which stream, and which blocks
-// it has for itself meanwhile. What runs on a block that another kernel still has is an overlap, which the machine
-// counts.
+// Kernels that take time, as their image asks (sim.h): their end, their stream, and the blocks that they have to
+// themselves. A kernel that runs on a block of another running kernel is an overlap, which the machine counts.
 //
 // Rule: waiting releases the model's lock, so find objects again afterwards.
 #pragma once
@@ -14,10 +13,10 @@
 
 namespace curb::sim {
 
-// A kernel begins on the stream, after what is before it there, and has the blocks around these addresses.
+// Starts a kernel on the stream, after the work before it. The kernel has the blocks around `addresses`.
 void begin_kernel(const Stream &stream, std::chrono::microseconds duration, const std::vector<CUdeviceptr> &addresses);
 
-// Whether something of that is still running.
+// Returns whether any of this work is still running.
 bool runs(const Progress &progress);
 
 void wait_for_work(const Progress &progress);

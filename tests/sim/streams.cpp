@@ -137,7 +137,7 @@ SIM_CU_STREAM(12000, cuStreamGetId, (CUstream handle, unsigned long long *id), (
 SIM_CU_STREAM(12080, cuStreamGetDevice, (CUstream handle, CUdevice *device), (handle, device)) {
     Stream *stream = find_stream(handle);
     if (!device) throw CUDA_ERROR_INVALID_VALUE;
-    // Harmless as it looks, it breaks a capture in this stream (measured on an H200; cuStreamGetCtx does not).
+    // A mere question, but it breaks a capture in this stream (measured on an H200; cuStreamGetCtx does not).
     if (stream->capture) {
         invalidate(*stream->capture);
         throw CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

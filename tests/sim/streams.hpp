@@ -1,6 +1,6 @@
-// Streams, events, and what the host has seen complete. Work is complete as soon as it is submitted, but for kernels
-// that take time (running.hpp). The model keeps when the driver KNOWS it, since that decides when pools give memory
-// back (docs/results/driver.md).
+// Streams, events, and the work that the host has seen complete. Work is complete as soon as it is submitted, except
+// kernels that take time (running.hpp). The model records when the driver learns of it, since that decides when pools
+// give memory back (docs/results/driver.md).
 #pragma once
 
 #include <chrono>
@@ -41,7 +41,7 @@ struct Event {
     bool recorded = false;
     uint64_t stream_id = 0;
     uint64_t capture_id = 0;  // not 0: recorded in that capture, which may be over
-    Progress after;           // what is complete when the event is
+    Progress after;           // the work that is complete when the event is
     std::chrono::steady_clock::time_point time;
 };
 
@@ -50,10 +50,10 @@ std::unique_ptr<Stream> make_stream(CUcontext context, int device, unsigned flag
 // Returns the stream that a handle means in this call. Null and the two special handles need a current context.
 Stream *find_stream(CUstream handle);
 
-// All that is before the stream's next work: its own, what it waited for, and by way of the legacy stream that of
+// Returns the work before the stream's next: its own, what it waited for and, through the legacy stream, that of
 // others.
 Progress work_before(const Stream &stream);
-// The host has seen that much complete.
+// Records that the host has seen this work complete; then the same for all work on a device.
 void seen_complete(const Progress &progress);
 void all_seen_complete(int device);
 

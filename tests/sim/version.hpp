@@ -1,8 +1,8 @@
-// Which CUDA the simulated driver is of: each variant is linked with a definition of its own.
+// The simulated driver's version of CUDA. Each variant links its own definition.
 #pragma once
 
 namespace curb::sim {
 
-extern const int kCudaVersion;  // as cuDriverGetVersion says it
+extern const int kCudaVersion;  // as cuDriverGetVersion returns it
 
 }  // namespace curb::sim

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kNone = -1;
 
-// The GPU that an entry names.
+// Returns the GPU that an entry names; kNone if it names none.
 int named(const std::string &entry, int count) {
     if (entry.rfind("GPU-", 0) != 0 && entry.rfind("MIG-", 0) != 0) {
         char *end = nullptr;
@@ -25,7 +25,7 @@ int named(const std::string &entry, int count) {
     for (int gpu = 0; gpu < count; ++gpu) {
         if (gpu_uuid_text(gpu).rfind(entry, 0) != 0 && !(mig_mode() && mig_uuid_text(gpu).rfind(entry, 0) == 0))
             continue;
-        if (found != kNone) return kNone;  // the beginning of several
+        if (found != kNone) return kNone;  // ambiguous
         found = gpu;
     }
     return found;

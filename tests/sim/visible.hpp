@@ -1,13 +1,13 @@
-// Which GPUs of the machine this process sees, and under which ordinals: CUDA_VISIBLE_DEVICES.
+// The GPUs that this process sees, and their ordinals: CUDA_VISIBLE_DEVICES.
 #pragma once
 
 #include <vector>
 
 namespace curb::sim {
 
-// The machine's numbers of the GPUs, in the order of CUDA's ordinals. The list of the environment names them by number,
-// by UUID or by its unique beginning; the first entry that names none, or one a second time, ends it (CUDA Programming
-// Guide, environment variables). NVML does not heed it.
+// Returns the machine's numbers of the visible GPUs, in the order of CUDA's ordinals. The variable lists them by
+// number, UUID or unique prefix of a UUID. The first entry that names none, or one a second time, ends the list (CUDA
+// Programming Guide, environment variables). NVML ignores it.
 std::vector<int> visible_gpus(int count);
 
 }  // namespace curb::sim

@@ -15,7 +15,7 @@ namespace curb::sim {
 
 namespace {
 
-// Gives an allocation a place in the file that all share, which grows as needed.
+// Gives an allocation a place in the shared file, which grows as needed.
 bool place_in_shared_file(VmmAllocation &allocation) {
     VmmBooks &books = driver().vmm_books;
     if (books.shared_file < 0) books.shared_file = ::memfd_create("curb-sim-vmm", MFD_CLOEXEC);
@@ -60,13 +60,13 @@ void end_if_unused(CUmemGenericAllocationHandle handle) {
     if (allocation->references == 0 && allocation->mappings == 0) all<VmmAllocation>().remove(handle);
 }
 
-// A handle is good for as long as the program holds a reference; mappings alone keep the memory, not the handle.
+// A handle is valid while the program holds a reference. Mappings alone keep the memory, not the handle.
 VmmAllocation *find_handle(CUmemGenericAllocationHandle handle) {
     VmmAllocation *allocation = all<VmmAllocation>().at(handle);
     return allocation->references ? allocation : throw CUDA_ERROR_INVALID_VALUE;
 }
 
-// Whether the range lies in one reservation.
+// Returns whether the range lies in one reservation.
 bool reserved(CUdeviceptr start, uint64_t size) {
     const auto &reservations = driver().vmm_books.reservations;
     auto after = reservations.upper_bound(start);
@@ -85,7 +85,7 @@ const Allocation *mapping_around(CUdeviceptr address) {
     return mapping && mapping->kind == Allocation::Kind::mapping ? mapping : throw CUDA_ERROR_INVALID_VALUE;
 }
 
-// The mappings that make up the range exactly, or none.
+// Returns the mappings that make up the range exactly; empty if they do not.
 std::vector<Allocation *> mappings_of(CUdeviceptr start, uint64_t size) {
     std::vector<Allocation *> found;
     if (!size || size > kAbsurd) return found;
@@ -213,7 +213,7 @@ SIM_CU(10020, cuMemMap,
 
 SIM_CU(10020, cuMemUnmap, (CUdeviceptr start, size_t size), (start, size)) {
     const std::vector<Allocation *> mappings = mappings_of(start, size);
-    // To unmap a reserved range in which nothing is mapped is no error (measured on an H200).
+    // Unmapping a reserved range without mappings is no error (measured on an H200).
     if (mappings.empty() && !(reserved(start, size) && nothing_in(start, size))) throw CUDA_ERROR_INVALID_VALUE;
     this_call_is_about(size);
     for (const Allocation *mapping : mappings) {
@@ -249,7 +249,7 @@ SIM_CU(10020, cuMemExportToShareableHandle,
     export_file(allocation->file, out);
 }
 
-// In the process that made it: another reference. In another one: memory that is not charged here.
+// In the process that created it: another reference. In others: memory that is not charged there.
 SIM_CU(10020, cuMemImportFromShareableHandle,
        (CUmemGenericAllocationHandle * handle, void *shareable, CUmemAllocationHandleType type),
        (handle, shareable, type)) {

@@ -31,7 +31,8 @@ struct VmmAllocation {
     }
 };
 
-// Memory that is mapped elsewhere than at an address: a handle with references gains one, any loses one.
+// For memory mapped to something other than an address. add_mapping() needs a handle with references, end_mapping()
+// does not.
 void add_mapping(CUmemGenericAllocationHandle handle);
 void end_mapping(CUmemGenericAllocationHandle handle);
 
