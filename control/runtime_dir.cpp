@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -90,9 +91,10 @@ std::vector<std::string> names_in(const Descriptor &folder, const std::function<
     std::vector<std::string> out;
     alignas(dirent64) std::array<char, 8192> block;
     while (folder.ours()) {
-        const ssize_t got = ::getdents64(folder.number(), block.data(), block.size());
+        // glibc has getdents64() since 2.30.
+        const long got = ::syscall(SYS_getdents64, folder.number(), block.data(), block.size());
         if (got <= 0) break;
-        for (ssize_t at = 0; at < got;) {
+        for (long at = 0; at < got;) {
             const auto *entry = reinterpret_cast<const dirent64 *>(block.data() + at);
             std::string name = entry->d_name;
             if (keep(name)) out.push_back(std::move(name));

@@ -1,4 +1,6 @@
-# Compiles with this machine's g++ against the glibc in CURB_SYSROOT (packaging/sysroot), x86-64.
+# Compiles with this machine's g++ against the glibc in CURB_SYSROOT (packaging/sysroot), for glibc 2.28 and newer, x86-64.
+#
+# That glibc is 2.31. scripts/package checks that programs ask for no function that is newer than 2.28.
 #
 # The compiler's own search order has this machine's headers and libraries in it wherever the sysroot is, so both are named
 # in full here. Not CMAKE_SYSROOT: CMake would then take /usr/include for a folder like any other, and name it.
@@ -24,8 +26,11 @@ list(JOIN cxx " " cxx)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 set(common "--sysroot=${CURB_SYSROOT} -nostdinc -ffile-prefix-map=${root}=.")
 set(CMAKE_C_FLAGS_INIT "${common} ${c}")
-# Without the last, libstdc++'s headers would refer to pthreads weakly, to be null in a process that has none.
-set(CMAKE_CXX_FLAGS_INIT "${common} ${cxx} -D_GLIBCXX_GTHREAD_USE_WEAK=0")
+# libstdc++'s headers are configured for this machine's glibc. Without the first, timed waits would call a function of glibc
+# 2.30; without the last, they would refer to pthreads weakly, to be null in a process that has none.
+set(before ${CURB_SYSROOT}/before_libstdcxx.hpp)
+file(CONFIGURE OUTPUT ${before} CONTENT "#include <bits/c++config.h>\n#undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT\n")
+set(CMAKE_CXX_FLAGS_INIT "${common} ${cxx} -include ${before} -D_GLIBCXX_GTHREAD_USE_WEAK=0")
 set(libraries "-B${CURB_SYSROOT}/usr/lib/${triplet} -L${CURB_SYSROOT}/usr/lib/${triplet} -L${CURB_SYSROOT}/lib/${triplet}")
 foreach(kind EXE SHARED MODULE)
   set(CMAKE_${kind}_LINKER_FLAGS_INIT "${libraries}")

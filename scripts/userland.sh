@@ -75,7 +75,7 @@ machine() {
     } >"$folder/init"
     chmod 755 "$folder/init"
     (cd "$folder" && find . -xdev | cpio --quiet -o -H newc) >"$folder.cpio"
-    qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on -smp 2 -m 10G -nographic -nodefaults -no-reboot -serial stdio \
+    qemu-system-aarch64 -M virt -cpu max,pauth-impdef=on -smp 2 -m 14G -nographic -nodefaults -no-reboot -serial stdio \
         -kernel "$kernel" -initrd "$folder.cpio" -append "console=ttyAMA0 quiet rdinit=/init" </dev/null |
         sed --unbuffered 's/\r$//' | tee "$folder.console" | grep --line-buffered -v '^exit status '
     status=$(sed -n 's/^exit status \([0-9]*\)$/\1/p' "$folder.console" | tail -n 1)

@@ -120,7 +120,7 @@ class Examination {
                 none(facts_.glibc != 0 && one.glibc > facts_.glibc,
                      fmt::format("{}needs glibc 2.{}, and the program runs with 2.{}", named, one.glibc, facts_.glibc),
                      "run it in an image with a newer glibc (Debian 12, Ubuntu 22.04), or take the library of the "
-                     "wheel for glibc 2.31"))
+                     "wheel for glibc 2.28"))
                 return;
         }
         none(true,

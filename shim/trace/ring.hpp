@@ -57,13 +57,21 @@ class Ring {
     // Calls `use` with the oldest record. False if the ring is empty. Consumer thread only.
     template <class Use>
     bool take(Use use) {
-        Place &place = places_[taken_ % kSize];
-        if (std::atomic_ref(place.turn).load(std::memory_order_acquire) != empty_in(taken_) + 1) return false;
+        const std::uint64_t number = taken_.load(std::memory_order_relaxed);
+        Place &place = places_[number % kSize];
+        if (std::atomic_ref(place.turn).load(std::memory_order_acquire) != empty_in(number) + 1) return false;
         const Record record = place.record;
-        std::atomic_ref(place.turn).store(empty_in(taken_) + 2, std::memory_order_release);
-        ++taken_;
+        std::atomic_ref(place.turn).store(empty_in(number) + 2, std::memory_order_release);
+        taken_.store(number + 1, std::memory_order_relaxed);
         use(record);
         return true;
+    }
+
+    // Returns the number of records taken so far, and of those that wait to be taken.
+    [[nodiscard]] std::uint64_t taken() const noexcept { return taken_.load(std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t waiting() const noexcept {
+        const std::uint64_t taken_before = taken();
+        return next_.load(std::memory_order_acquire) - taken_before;
     }
 
     // Counts a record that was dropped because the ring was full.
@@ -80,7 +88,7 @@ class Ring {
     Place *places_ = nullptr;
     alignas(64) std::atomic<std::uint64_t> next_{0};
     std::atomic<std::uint64_t> dropped_{0};
-    alignas(64) std::uint64_t taken_ = 0;  // the consumer's own
+    alignas(64) std::atomic<std::uint64_t> taken_{0};  // only the consumer changes it
 };
 
 }  // namespace curb::shim::trace

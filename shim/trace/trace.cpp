@@ -269,10 +269,24 @@ void fail(std::uint64_t number, const std::string &why) {
     state().ended = state().unsaid = true;
 }
 
+void note_unwritten(std::uint64_t records) noexcept try {
+    const std::scoped_lock lock(state().mutex);
+    if (!state().error.empty()) return;  // which says why
+    state().error =
+        "trace.file \"" + state().file + "\": " + std::to_string(records) +
+        " events or more are missing at its end, because they could not be written before the program ended";
+    state().unsaid = true;
+} catch (...) {
+    // Out of host memory: the trace ends early, and nothing says so.
+}
+
 // Flushes the trace at exit. A library destructor runs after exit handlers and the program's static objects, so their
 // frees are in the file, too. _exit, quick_exit and a crash lose at most the last 20 ms.
 __attribute__((destructor)) void at_end() {
-    if (writer::flush()) log_error();
+    const std::optional<std::uint64_t> unwritten = writer::flush();
+    if (!unwritten) return;
+    if (*unwritten != 0) note_unwritten(*unwritten);
+    log_error();
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <memory>
@@ -249,13 +250,18 @@ void wake() noexcept { woken.post(); }
 
 void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
 
-bool flush() noexcept {
+std::optional<std::uint64_t> flush() noexcept {
     const pid_t runs = runs_in.load(std::memory_order_acquire);
-    if (runs == 0 || runs != getpid()) return false;
+    if (runs == 0 || runs != getpid()) return std::nullopt;
     const std::uint64_t asked = flushes_asked.fetch_add(1, std::memory_order_seq_cst) + 1;
     wake();
-    poll_until([=] { return flushes_done.load(std::memory_order_seq_cst) >= asked; }, 500, 100);
-    return true;
+    const auto done = [=] { return flushes_done.load(std::memory_order_seq_cst) >= asked; };
+    for (int half_seconds = 0; half_seconds < 10; ++half_seconds) {
+        const std::uint64_t taken = ring.taken();
+        if (poll_until(done, 500, 100)) return 0;
+        if (ring.taken() == taken) break;
+    }
+    return std::max<std::uint64_t>(ring.waiting(), 1);  // or lines that are not written yet
 }
 
 }  // namespace curb::shim::trace::writer

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "record.hpp"
@@ -34,8 +35,9 @@ namespace writer {
 bool start() noexcept;
 // Wakes the thread. Keeps errno.
 void wake() noexcept;
-// Waits until the ring's present records are in the file, at most 0.5 s. False if this process has no such thread.
-bool flush() noexcept;
+// Waits until the ring's present records are in the file: up to 5 s while records leave the ring, and 0.5 s if none
+// does. Returns how many are still in the ring, 0 if all are in the file; nullopt if this process has no such thread.
+std::optional<std::uint64_t> flush() noexcept;
 // Notes that a fork child has no such thread. Async-signal-safe.
 void in_fork_child() noexcept;
 

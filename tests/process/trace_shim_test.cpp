@@ -203,6 +203,8 @@ TEST_CASE("an event that could not be written in time is counted as missing") {
     job.policy(traced(R"("cap": "4GiB")"));
     const Outcome outcome = job.in_its_folder().run("threads_trace_as_fast_as_they_can");
     REQUIRE(outcome.status == 0);
+    if (outcome.err.find(" events or more are missing at its end") != std::string::npos)
+        return skip("this machine does not write what a full ring holds within 5 s");
     const ReadTrace read = trace_in(job.folder());
     std::uint64_t taken = read.of(What::alloc, Kind::plain).size(), given = read.of(What::free, Kind::plain).size();
     CHECK(taken + given + read.missing() == 8 * CURB_TRACED_PAIRS * 2);
@@ -210,6 +212,23 @@ TEST_CASE("an event that could not be written in time is counted as missing") {
     CHECK(books.held == said_held(outcome.err).back());
     CHECK(books.sum() == books.held);
     CHECK(read.rest.empty());
+}
+
+TEST_CASE("the end of a program waits for its trace while that is written, and says what is missing if it is not") {
+    const auto [pause, complete] = GENERATE(table<const char *, bool>({{"100", true}, {"1500", false}}));
+    CAPTURE(pause);
+    Job job;
+    job.policy(traced(R"("cap": "4GiB")"))
+        .with("LD_PRELOAD", std::string(CURB_LIBRARY) + ":" CURB_SLOW_WRITES)
+        .with("WRITES_TAKE_MS", pause);
+    const Outcome outcome = job.in_its_folder().run("threads_trace_as_fast_as_they_can");
+    REQUIRE(outcome.status == 0);
+    const ReadTrace read = trace_in(job.folder());
+    const std::uint64_t taken = read.of(What::alloc, Kind::plain).size(),
+                        given = read.of(What::free, Kind::plain).size();
+    CHECK((taken + given + read.missing() == 8 * CURB_TRACED_PAIRS * 2) == complete);
+    CHECK((said_held(outcome.err).size() == lines(outcome.err).size()) == complete);
+    if (!complete) CHECK_THAT(outcome.err, contains(" events or more are missing at its end"));
 }
 
 TEST_CASE("when two threads change a figure at once, the last line has its final value") {
