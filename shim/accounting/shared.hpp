@@ -3,12 +3,17 @@
 #pragma once
 
 #include "driver.hpp"
+#include "exports.hpp"
 
 namespace curb::shim::shared {
 
-// The program has opened another process's block, or closes it. Thread-safe.
-void opened(CUdeviceptr address, CUcontext context) noexcept;
+// The program has got the handle of a block of its own. Thread-safe, as are the others.
+void exported(CUdeviceptr address, const CUipcMemHandle &handle) noexcept;
+// The program has opened another process's block, or has closed it. The driver counts how often (cuIpcCloseMemHandle).
+void opened(CUdeviceptr address, const CUipcMemHandle &handle, CUcontext context) noexcept;
 void closed(CUdeviceptr address) noexcept;
+// Memory of other processes is no longer open here: ends its charge, if this process had one (exports.hpp).
+void end_import(job::MemoryKey key) noexcept;
 // Forgets the blocks that were opened in a destroyed context.
 void drop_context(CUcontext context) noexcept;
 

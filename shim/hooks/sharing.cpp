@@ -25,14 +25,16 @@ using namespace curb::shim;
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
     cache::share(address, true);
-    return driver().cuIpcGetMemHandle(handle, address);
+    const CUresult result = driver().cuIpcGetMemHandle(handle, address);
+    if (result == CUDA_SUCCESS && process::active()) shared::exported(address, *handle);
+    return result;
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
     const CUresult result = driver().cuIpcOpenMemHandle_v2(address, handle, flags);
     CUcontext context = nullptr;
     if (result == CUDA_SUCCESS && process::active() && driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS)
-        shared::opened(*address, context);
+        shared::opened(*address, handle, context);
     return result;
 }
 
