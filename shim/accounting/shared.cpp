@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "allocations.hpp"
 #include "devices.hpp"
@@ -20,6 +21,7 @@ struct Registry {
         unsigned opens = 0;
     };
     std::unordered_map<CUdeviceptr, Opened> opened;  // by address
+    std::unordered_set<CUexternalMemory> external;
 };
 Registry &registry() noexcept { return leaked<Registry>(); }
 
@@ -74,6 +76,23 @@ void end_import(job::MemoryKey key) noexcept {
     if (!job::closed(key)) return;
     for (Device &device : devices::all())
         if (devices::in_use(device)) devices::measure_soon(device);
+}
+
+void imported_external(CUexternalMemory memory) noexcept try {
+    const std::scoped_lock lock(registry().mutex);
+    registry().external.insert(memory);
+} catch (...) {
+    // Out of host memory: the driver's own refusal remains.
+}
+
+bool forget_external(CUexternalMemory memory) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    return registry().external.erase(memory) != 0;
+}
+
+bool any_external() noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    return !registry().external.empty();
 }
 
 bool any() noexcept { return any_opened() || allocations::any_exported() || vmm::any_shared() || pools::any_shared(); }

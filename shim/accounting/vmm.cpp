@@ -15,10 +15,10 @@ struct Memory : NoCopy {
     Memory(CUmemGenericAllocationHandle first, Bytes size) noexcept : handle(first), bytes(size) {}
     ~Memory() {
         if (!device) {
-            shared::end_import(key());
+            if (imported_on) shared::end_import(key());
             return;
         }
-        job::freed(key());
+        if (shared) job::freed(key());
         device->ledger.credit(Kind::vmm, bytes);
         trace::freed(*device, Kind::vmm, handle, bytes, bytes, trace::moment());
     }

@@ -374,7 +374,7 @@ std::string export_block() {
     return out.str();
 }
 // Reads such a handle on the next line.
-std::string open_block() {
+std::string open_block(decltype(&cuIpcOpenMemHandle_v2) open_handle_of_block) {
     CUipcMemHandle handle{};
     std::string line;
     std::getline(std::cin, line);
@@ -385,7 +385,7 @@ std::string open_block() {
         byte = static_cast<char>(value);
     }
     CUdeviceptr block = 0;
-    const CUresult result = cuIpcOpenMemHandle_v2(&block, handle, 1 /* lazily for peers */);
+    const CUresult result = open_handle_of_block(&block, handle, 1 /* lazily for peers */);
     blocks.push_back(block);
     return answer_of(result);
 }
@@ -442,6 +442,15 @@ std::string export_memory() {
     return "ok";
 }
 std::string free_memory() { return answer_of(cuMemRelease(exported_memory)); }
+CUexternalMemory external_memory = nullptr;
+std::string import_external() {
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC description{};
+    description.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    description.handle.fd = memfd_create("external", MFD_CLOEXEC);
+    description.size = 2 * MiB;
+    if (ftruncate(description.handle.fd, 2 * MiB) != 0) return "no file";
+    return answer_of(cuImportExternalMemory(&external_memory, &description));
+}
 CUmemoryPool exported_pool = nullptr;
 std::string export_pool() {
     CUmemPoolProps props{};
@@ -603,7 +612,10 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"utilise", [](const Numbers &of) { return curb_sim_set_utilization(static_cast<unsigned>(of.mib)), "ok"; }},
     {"capture", [](const auto &) { return begin_capture(); }},
     {"export block", [](const auto &) { return export_block(); }},
-    {"open block", [](const auto &) { return open_block(); }},
+    {"open block", [](const auto &) { return open_block(cuIpcOpenMemHandle_v2); }},
+    {"open block by an old call", [](const auto &) { return open_block(cuIpcOpenMemHandle); }},
+    {"import external memory", [](const auto &) { return import_external(); }},
+    {"destroy external memory", [](const auto &) { return answer_of(cuDestroyExternalMemory(external_memory)); }},
     {"close block", [](const auto &) { return close_block(); }},
     {"export handle", [](const Numbers &of) { return export_handle(of.mib * MiB); }},
     {"open handle", [](const Numbers &of) { return open_handle(of.mib * MiB); }},

@@ -83,7 +83,7 @@ class Machine {
     bool share(uint64_t id, int device, Use use, uint64_t bytes);
     // By its maker, in place of give().
     void give_shared(uint64_t id, int device, Use use, uint64_t bytes);
-    // By another process, once for as often as it likes. False: it is gone.
+    // By another process, once for as often as it likes. False: it is gone, or of another machine.
     bool open_shared(uint64_t id);
     void close_shared(uint64_t id);
     Holding own(int device) const;

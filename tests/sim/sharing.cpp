@@ -167,7 +167,7 @@ SIM_CU(11070, cuMemGetHandleForAddressRange,
     export_file(move_to_file(*allocation).file, out);
 }
 
-SIM_CU(11000, cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, unsigned flags), (out, handle, flags)) {
+static void open_ipc(CUdeviceptr *out, const CUipcMemHandle &handle) {
     const Context *context = current_context();
     const Shareable shared = read(&handle, kIpcMagic);
     if (!out) throw CUDA_ERROR_INVALID_VALUE;
@@ -185,12 +185,20 @@ SIM_CU(11000, cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, 
             *out = start;
             return;
         }
-        if (!driver().machine->open_shared(status.st_ino)) throw CUDA_ERROR_INVALID_HANDLE;
+        driver().machine->open_shared(status.st_ino);
         *out = map_foreign(shared, file, Allocation::Kind::ipc, context->device);
         find_allocation(*out)->shared_id = status.st_ino;
     });
     ::close(file);
     if (result) throw result;
+}
+
+SIM_CU(4010, cuIpcOpenMemHandle, (CUdeviceptr * out, CUipcMemHandle handle, unsigned flags), (out, handle, flags)) {
+    open_ipc(out, handle);
+}
+
+SIM_CU(11000, cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, unsigned flags), (out, handle, flags)) {
+    open_ipc(out, handle);
 }
 
 SIM_CU(4010, cuIpcCloseMemHandle, (CUdeviceptr start), (start)) {
