@@ -1,8 +1,8 @@
 #include "shared.hpp"
 
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "allocations.hpp"
 #include "devices.hpp"
@@ -21,8 +21,8 @@ struct Registry {
         unsigned opens = 0;
     };
     std::unordered_map<CUdeviceptr, Opened> opened;  // by address
-    std::unordered_set<CUexternalMemory> external;
 };
+constinit std::atomic<int> externals{0};  // imports of external memory
 Registry &registry() noexcept { return leaked<Registry>(); }
 
 std::uint64_t name_of(const CUipcMemHandle &handle) noexcept {
@@ -78,22 +78,11 @@ void end_import(job::MemoryKey key) noexcept {
         if (devices::in_use(device)) devices::measure_soon(device);
 }
 
-void imported_external(CUexternalMemory memory) noexcept try {
-    const std::scoped_lock lock(registry().mutex);
-    registry().external.insert(memory);
-} catch (...) {
-    // Out of host memory: the driver's own refusal remains.
-}
+void imported_external() noexcept { externals.fetch_add(1, std::memory_order_relaxed); }
 
-bool forget_external(CUexternalMemory memory) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    return registry().external.erase(memory) != 0;
-}
+void destroyed_external() noexcept { externals.fetch_sub(1, std::memory_order_relaxed); }
 
-bool any_external() noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    return !registry().external.empty();
-}
+bool any_external() noexcept { return externals.load(std::memory_order_relaxed) > 0; }
 
 bool any() noexcept { return any_opened() || allocations::any_exported() || vmm::any_shared() || pools::any_shared(); }
 

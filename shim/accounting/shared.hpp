@@ -17,10 +17,9 @@ void end_import(job::MemoryKey key) noexcept;
 // Forgets the blocks that were opened in a destroyed context.
 void drop_context(CUcontext context) noexcept;
 
-// The program has memory of a graphics library (cuImportExternalMemory), or is about to destroy the import; then true if
-// it was known.
-void imported_external(CUexternalMemory memory) noexcept;
-bool forget_external(CUexternalMemory memory) noexcept;
+// The program has imported memory of a graphics library (cuImportExternalMemory), or has destroyed such an import.
+void imported_external() noexcept;
+void destroyed_external() noexcept;
 bool any_external() noexcept;
 
 // True if other processes may access memory of this one (CUDA IPC, dma-buf, exported handles and pools), or it has such

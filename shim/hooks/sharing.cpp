@@ -55,14 +55,13 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
 // Memory of a graphics library. What is mapped of it must not be used once the import is destroyed (CUDA Driver API).
 CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description) {
     const CUresult result = driver().cuImportExternalMemory(memory, description);
-    if (result == CUDA_SUCCESS && process::active()) shared::imported_external(*memory);
+    if (result == CUDA_SUCCESS && process::active()) shared::imported_external();
     return result;
 }
 
 CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
-    const bool known = process::active() && shared::forget_external(memory);
     const CUresult result = driver().cuDestroyExternalMemory(memory);
-    if (result != CUDA_SUCCESS && known) shared::imported_external(memory);
+    if (result == CUDA_SUCCESS && process::active()) shared::destroyed_external();
     return result;
 }
 

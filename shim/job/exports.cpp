@@ -1,10 +1,9 @@
 #include "exports.hpp"
 
 #include <algorithm>
-#include <map>
+#include <array>
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include "lifetime.hpp"
 #include "policy/granule.hpp"
@@ -16,28 +15,31 @@ namespace {
 using exports_detail::end_of;
 using exports_detail::Read;
 
-// The places of this process's lists, by what it knows the memory by.
+// By what this process knows the memory in each place of its lists; 0: the place is free.
 struct Places {
+    using Keys = std::array<MemoryKey, kPieces>;
     std::mutex mutex;
-    std::map<MemoryKey, std::uint32_t> exported;
-    struct Import {
-        std::uint32_t place = 0;
-        unsigned opens = 1;
-    };
-    std::map<MemoryKey, Import> imported;
+    Keys exported{}, imported{};
+    std::array<unsigned, kPieces> opens{};  // of imported memory
     std::uint32_t serial = 0;
+
+    static std::optional<std::uint32_t> find(const Keys &keys, MemoryKey key) noexcept {
+        const auto found = std::find(keys.begin(), keys.end(), key);
+        if (found == keys.end()) return std::nullopt;
+        return static_cast<std::uint32_t>(found - keys.begin());
+    }
 };
 Places &places() noexcept { return leaked<Places>(); }
 
 bool has_joined() noexcept { return segment != nullptr; }
 
-// Writes to a free place of a list of this process. nullopt: there is none. The caller holds the lock.
-std::optional<std::uint32_t> write(Pieces &pieces, std::uint64_t name, const Read &what) noexcept {
-    const std::uint32_t end = end_of(pieces);
-    std::uint32_t place = 0;
-    while (place < end && pieces.piece[place].memory.load(std::memory_order_relaxed) != 0) ++place;
-    if (place == kPieces) return std::nullopt;
-    Piece &piece = pieces.piece[place];
+// Writes to a free place of a list of this process. Does nothing if there is none: then importers do not find the
+// memory, or it no longer counts once its maker has ended. The caller holds the lock.
+void write(Pieces &pieces, Places::Keys &keys, MemoryKey key, std::uint64_t name, const Read &what) noexcept {
+    const auto place = Places::find(keys, 0);
+    if (!place) return;
+    keys[*place] = key;
+    Piece &piece = pieces.piece[*place];
     piece.memory.store(0);
     piece.name.store(name);
     piece.bytes.store(what.bytes);
@@ -46,8 +48,7 @@ std::optional<std::uint32_t> write(Pieces &pieces, std::uint64_t name, const Rea
     piece.place.store(what.place);
     piece.measured.store(0);
     piece.memory.store(what.memory);
-    if (place == end) pieces.end.store(end + 1);
-    return place;
+    if (*place >= end_of(pieces)) pieces.end.store(*place + 1);
 }
 
 // True if a process other than this one has imported the memory.
@@ -77,31 +78,25 @@ void for_each_export(Visit visit) noexcept {
     }
 }
 
-void note_import(MemoryKey key, const Read &what) noexcept try {
-    segment->imports.store(1);
+void note_import(MemoryKey key, const Read &what) noexcept {
     Places &own = places();
-    const auto place = write(segment->imported[mine], 0, what);
-    if (place) own.imported[key] = {.place = *place};
-} catch (...) {
-    // Out of host memory. It stays in the list until the process ends, and counts once its maker has ended.
+    segment->imports.store(1);
+    write(segment->imported[mine], own.imported, key, 0, what);
+    if (const auto place = Places::find(own.imported, key)) own.opens[*place] = 1;
 }
 
-// The memory that this process has imported on a GPU and its maker has given up, or is about to, with the places.
-struct LeftBehind {
-    Piece *piece;
-    Bytes bytes;
-};
-std::vector<LeftBehind> own_left_behind(std::uint32_t gpu, bool measured) {
-    std::vector<LeftBehind> out;
+// Calls `visit(piece, bytes)` for memory that this process has imported on a GPU and its maker has given up, or is
+// about to.
+template <class Visit>
+void for_each_own_left_behind(std::uint32_t gpu, bool measured, Visit visit) noexcept {
     Pieces &all = segment->imported[mine];
     for (std::uint32_t i = 0, end = end_of(all); i < end; ++i) {
         const Read one = exports_detail::read(all.piece[i]);
         if (one.memory == 0 || one.gpu != gpu || one.measured != measured) continue;
         // The kernel marks a dying process before the driver frees its memory, so the figure may be first.
         const bool is_alive = one.maker < kSlots && lives(segment->owner[one.maker].load(std::memory_order_acquire));
-        if (!is_alive || !exports_detail::has_its_maker(one)) out.push_back({&all.piece[i], one.bytes});
+        if (!is_alive || !exports_detail::has_its_maker(one)) visit(all.piece[i], one.bytes);
     }
-    return out;
 }
 
 }  // namespace
@@ -130,39 +125,33 @@ bool has_its_maker(const Read &read) noexcept {
 
 }  // namespace exports_detail
 
-void exported(MemoryKey key, std::uint64_t name, const Share &share, Bytes bytes) noexcept try {
+void exported(MemoryKey key, std::uint64_t name, const Share &share, Bytes bytes) noexcept {
     const auto gpu = share.row();
     if (!gpu) return;
     Places &own = places();
     const std::scoped_lock lock(own.mutex);
-    const auto [entry, added] = own.exported.try_emplace(key, 0);
-    if (!added) return;
+    if (Places::find(own.exported, key)) return;
     const std::uint64_t number = segment->member[mine].number.load();
-    const auto place =
-        write(segment->exported[mine], name, {.memory = number << 32 | ++own.serial, .bytes = bytes, .gpu = *gpu});
-    if (place)
-        entry->second = *place;
-    else
-        own.exported.erase(entry);
-} catch (...) {
-    // Out of host memory: importers do not find it, and it no longer counts once this process has ended.
+    write(segment->exported[mine], own.exported, key, name,
+          {.memory = number << 32 | ++own.serial, .bytes = bytes, .gpu = *gpu});
 }
 
 void freed(MemoryKey key) noexcept {
     if (!has_joined()) return;
     Places &own = places();
     const std::scoped_lock lock(own.mutex);
-    const auto found = own.exported.find(key);
-    if (found == own.exported.end()) return;
-    segment->exported[mine].piece[found->second].memory.store(0);
-    own.exported.erase(found);
+    const auto place = Places::find(own.exported, key);
+    if (!place) return;
+    segment->exported[mine].piece[*place].memory.store(0);
+    own.exported[*place] = 0;
 }
 
 void imported(MemoryKey key, std::uint64_t name) noexcept {
     if (!has_joined()) return;
-    const std::scoped_lock lock(places().mutex);
-    if (const auto known = places().imported.find(key); known != places().imported.end()) {
-        ++known->second.opens;
+    Places &own = places();
+    const std::scoped_lock lock(own.mutex);
+    if (const auto known = Places::find(own.imported, key)) {
+        ++own.opens[*known];
         return;
     }
     Read best;
@@ -195,32 +184,31 @@ bool closed(MemoryKey key) noexcept {
     if (!has_joined()) return false;
     Places &own = places();
     const std::scoped_lock lock(own.mutex);
-    const auto found = own.imported.find(key);
-    if (found == own.imported.end() || --found->second.opens != 0) return false;
-    Piece &piece = segment->imported[mine].piece[found->second.place];
+    const auto place = Places::find(own.imported, key);
+    if (!place || --own.opens[*place] != 0) return false;
+    Piece &piece = segment->imported[mine].piece[*place];
     piece.memory.store(0);
-    own.imported.erase(found);
+    own.imported[*place] = 0;
     return piece.measured.load() != 0;
 }
 
-void overhead_changed(const Share &share, std::int64_t change) noexcept try {
+void overhead_changed(const Share &share, std::int64_t change) noexcept {
     const auto gpu = share.row();
     if (!gpu || segment->imports.load(std::memory_order_acquire) == 0) return;
     const bool counts = change > 0;
     const std::scoped_lock lock(places().mutex);
-    const std::vector<LeftBehind> all = own_left_behind(*gpu, !counts);
     const Bytes size = counts ? static_cast<Bytes>(change) : -static_cast<Bytes>(change);
     const auto fits = [&](Bytes bytes) { return std::max(size, bytes) - std::min(size, bytes) < policy::kGranule; };
     Bytes sum = 0;
-    for (const LeftBehind &one : all) sum = policy::added(sum, one.bytes);
-    if (fits(sum)) {
-        for (const LeftBehind &one : all) one.piece->measured.store(counts ? 1 : 0);
-        return;
-    }
-    const auto one = std::find_if(all.begin(), all.end(), [&](const LeftBehind &each) { return fits(each.bytes); });
-    if (one != all.end()) one->piece->measured.store(counts ? 1 : 0);
-} catch (...) {
-    // Out of host memory: such memory counts twice.
+    Piece *one = nullptr;
+    for_each_own_left_behind(*gpu, !counts, [&](Piece &piece, Bytes bytes) {
+        sum = policy::added(sum, bytes);
+        if (fits(bytes)) one = &piece;
+    });
+    if (fits(sum))
+        for_each_own_left_behind(*gpu, !counts, [&](Piece &piece, Bytes) { piece.measured.store(counts ? 1 : 0); });
+    else if (one)
+        one->measured.store(counts ? 1 : 0);
 }
 
 Bytes left_behind_by_any(std::uint32_t gpu) noexcept {
