@@ -178,7 +178,7 @@ class SharedMemoryTest(unittest.TestCase):
             user.asked(way.close)
             self.expect_held(other, 2 * EACH)
 
-    def test_refusals_say_which_survivor_is_charged(self) -> None:
+    def test_curb_ps_counts_it_in_the_sum_of_the_job(self) -> None:
         for way in self.cases(drivers=("uncounted",)):
             maker, name = self.made(way)
             user = self.told()
