@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "exports.hpp"
 #include "lifetime.hpp"
 #include "policy/granule.hpp"
 #include "reusing_map.hpp"
@@ -202,6 +203,7 @@ bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
 }
 
 Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returned) noexcept {
+    if (allocation.exported) job::freed(pointer);
     const Bytes freed =
         shares_granules(allocation) ? close(pointer, allocation) : policy::round_up(allocation.bytes, policy::kGranule);
     if (returned == Returned::at_sync) allocation.device->ledger.returned_at_sync.add(freed);

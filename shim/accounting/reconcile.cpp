@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "clock.hpp"
+#include "exports.hpp"
 #include "keep_errno.hpp"
 #include "pools.hpp"
 #include "trace.hpp"
@@ -30,7 +31,11 @@ void reconcile(Device &device, int attempts) noexcept {
                 device.has_nvml.load(std::memory_order_relaxed) && device.contexts.load(std::memory_order_relaxed) == 0;
             return figure || !holds_nothing ? figure : std::optional<Bytes>(0);
         },
-        [&](std::int64_t change) noexcept { trace::books(device, Kind::overhead, change); }, attempts);
+        [&](std::int64_t change) noexcept {
+            job::overhead_changed(device.ledger.share, change);
+            trace::books(device, Kind::overhead, change);
+        },
+        attempts);
     if (measured)
         device.has_nvml.store(true, std::memory_order_relaxed);
     else if (device.contexts.load(std::memory_order_relaxed) > 0)

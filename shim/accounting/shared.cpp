@@ -1,10 +1,13 @@
 #include "shared.hpp"
 
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 
 #include "allocations.hpp"
+#include "devices.hpp"
 #include "lifetime.hpp"
+#include "policy/granule.hpp"
 #include "pools.hpp"
 #include "vmm.hpp"
 
@@ -13,9 +16,18 @@ namespace {
 
 struct Registry {
     std::mutex mutex;
-    std::unordered_map<CUdeviceptr, CUcontext> opened;  // address -> the context that it ends with
+    struct Opened {
+        CUcontext context = nullptr;  // that it ends with
+        unsigned opens = 0;
+    };
+    std::unordered_map<CUdeviceptr, Opened> opened;  // by address
 };
+constinit std::atomic<int> externals{0};  // imports of external memory
 Registry &registry() noexcept { return leaked<Registry>(); }
+
+std::uint64_t name_of(const CUipcMemHandle &handle) noexcept {
+    return job::hash_of({handle.reserved, sizeof handle.reserved});
+}
 
 bool any_opened() noexcept {
     const std::scoped_lock lock(registry().mutex);
@@ -24,22 +36,53 @@ bool any_opened() noexcept {
 
 }  // namespace
 
-void opened(CUdeviceptr address, CUcontext context) noexcept try {
-    const std::scoped_lock lock(registry().mutex);
-    registry().opened[address] = context;
+void exported(CUdeviceptr address, const CUipcMemHandle &handle) noexcept {
+    const auto block = allocations::find(address);
+    if (!block) return;
+    // Small blocks share a granule; then it counts for each that is exported.
+    job::exported(address, name_of(handle), block->device->ledger.share,
+                  policy::round_up(block->bytes, policy::kGranule));
+}
+
+void opened(CUdeviceptr address, const CUipcMemHandle &handle, CUcontext context) noexcept try {
+    {
+        const std::scoped_lock lock(registry().mutex);
+        Registry::Opened &record = registry().opened[address];
+        record.context = context;
+        ++record.opens;
+    }
+    job::imported(address, name_of(handle));
 } catch (...) {
     // Out of host memory: the driver's own refusal remains.
 }
 
 void closed(CUdeviceptr address) noexcept {
+    end_import(address);
     const std::scoped_lock lock(registry().mutex);
-    registry().opened.erase(address);
+    const auto found = registry().opened.find(address);
+    if (found != registry().opened.end() && --found->second.opens == 0) registry().opened.erase(found);
 }
 
 void drop_context(CUcontext context) noexcept {
     const std::scoped_lock lock(registry().mutex);
-    std::erase_if(registry().opened, [=](const auto &one) { return one.second == context; });
+    std::erase_if(registry().opened, [=](const auto &one) {
+        if (one.second.context != context) return false;
+        for (unsigned i = 0; i < one.second.opens; ++i) end_import(one.first);
+        return true;
+    });
 }
+
+void end_import(job::MemoryKey key) noexcept {
+    if (!job::closed(key)) return;
+    for (Device &device : devices::all())
+        if (devices::in_use(device)) devices::measure_soon(device);
+}
+
+void imported_external() noexcept { externals.fetch_add(1, std::memory_order_relaxed); }
+
+void destroyed_external() noexcept { externals.fetch_sub(1, std::memory_order_relaxed); }
+
+bool any_external() noexcept { return externals.load(std::memory_order_relaxed) > 0; }
 
 bool any() noexcept { return any_opened() || allocations::any_exported() || vmm::any_shared() || pools::any_shared(); }
 

@@ -3,14 +3,24 @@
 #pragma once
 
 #include "driver.hpp"
+#include "exports.hpp"
 
 namespace curb::shim::shared {
 
-// Record that the program has opened or closed another process's block. Thread-safe.
-void opened(CUdeviceptr address, CUcontext context) noexcept;
+// Records that the program has the handle of a block of its own. Thread-safe, as are the others.
+void exported(CUdeviceptr address, const CUipcMemHandle &handle) noexcept;
+// Record that the program has opened or closed another process's block. The driver counts how often (cuIpcCloseMemHandle).
+void opened(CUdeviceptr address, const CUipcMemHandle &handle, CUcontext context) noexcept;
 void closed(CUdeviceptr address) noexcept;
+// Memory of other processes is no longer open here: ends its charge, if this process had one (exports.hpp).
+void end_import(job::MemoryKey key) noexcept;
 // Forgets the blocks that were opened in a destroyed context.
 void drop_context(CUcontext context) noexcept;
+
+// The program has imported memory of a graphics library (cuImportExternalMemory), or has destroyed such an import.
+void imported_external() noexcept;
+void destroyed_external() noexcept;
+bool any_external() noexcept;
 
 // True if other processes may access memory of this one (CUDA IPC, dma-buf, exported handles and pools), or it has such
 // memory of others. Takes locks, one after the other. Does not call the driver. Thread-safe.

@@ -4,7 +4,9 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "exports.hpp"
 #include "lifetime.hpp"
+#include "shared.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::vmm {
@@ -12,14 +14,22 @@ namespace curb::shim::vmm {
 struct Memory : NoCopy {
     Memory(CUmemGenericAllocationHandle first, Bytes size) noexcept : handle(first), bytes(size) {}
     ~Memory() {
-        if (!device) return;
+        if (!device) {
+            if (imported_on) shared::end_import(key());
+            return;
+        }
+        if (shared) job::freed(key());
         device->ledger.credit(Kind::vmm, bytes);
         trace::freed(*device, Kind::vmm, handle, bytes, bytes, trace::moment());
     }
+    // The driver may reuse the handle while a mapping keeps the memory.
+    [[nodiscard]] job::MemoryKey key() const noexcept { return reinterpret_cast<job::MemoryKey>(this); }
+
     Device *device = nullptr;
     CUmemGenericAllocationHandle handle;  // from its creation
-    Bytes bytes;
-    bool shared = false;  // with another process; under the lock
+    Bytes bytes;                          // of imported memory: 0 until it is mapped
+    Device *imported_on = nullptr;        // the device of memory of another process
+    bool shared = false;                  // with another process; under the lock
 };
 
 namespace {
@@ -49,13 +59,14 @@ bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) n
     return false;
 }
 
-void imported(CUmemGenericAllocationHandle handle) noexcept try {
+void imported(CUmemGenericAllocationHandle handle, Device *device) noexcept try {
     const std::scoped_lock lock(registry().mutex);
     Handle &record = registry().handles[handle];
     ++record.references;
     if (record.memory) return;
     record.memory = std::make_shared<Memory>(handle, 0);  // the process that made it is charged
     record.memory->shared = true;
+    record.memory->imported_on = device;
 } catch (...) {
     // Releasing a handle without a record credits nothing.
 }
@@ -63,7 +74,10 @@ void imported(CUmemGenericAllocationHandle handle) noexcept try {
 void exported(CUmemGenericAllocationHandle handle) noexcept {
     const std::scoped_lock lock(registry().mutex);
     const auto found = registry().handles.find(handle);
-    if (found != registry().handles.end() && found->second.memory) found->second.memory->shared = true;
+    if (found == registry().handles.end() || !found->second.memory) return;
+    Memory &memory = *found->second.memory;
+    memory.shared = true;
+    if (memory.device) job::exported(memory.key(), 0, memory.device->ledger.share, memory.bytes);
 }
 
 bool any_shared() noexcept {
@@ -92,7 +106,13 @@ void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept
 bool mapped(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) noexcept try {
     const std::scoped_lock lock(registry().mutex);
     const auto found = registry().handles.find(handle);
-    if (found != registry().handles.end()) registry().mappings[address] = {found->second.memory, bytes};
+    if (found == registry().handles.end()) return true;
+    registry().mappings[address] = {found->second.memory, bytes};
+    Memory *const memory = found->second.memory.get();
+    if (memory && memory->imported_on && memory->bytes == 0) {
+        memory->bytes = bytes;  // the first call that shows it; a program maps the whole
+        job::imported_of_size(memory->key(), memory->imported_on->ledger.share, bytes);
+    }
     return true;
 } catch (...) {
     return false;

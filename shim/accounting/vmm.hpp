@@ -16,8 +16,8 @@ struct Memory;  // physical memory; its last holder credits the device
 // Records a new handle of `bytes`, charged to `device`. False if host memory is exhausted.
 bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) noexcept;
 // Adds a reference if the imported handle is of this process's own memory. Other memory is charged where it was
-// created; it is recorded without a charge.
-void imported(CUmemGenericAllocationHandle handle) noexcept;
+// created; it is recorded without a charge. `device`: its device, if that is known; else null.
+void imported(CUmemGenericAllocationHandle handle, Device *device) noexcept;
 // Records that other processes may access the memory of this handle.
 void exported(CUmemGenericAllocationHandle handle) noexcept;
 // True if other processes may access memory of this one, or it has memory of others.

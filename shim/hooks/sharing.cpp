@@ -18,6 +18,14 @@ bool is_for_registration(CUpointer_attribute attribute) noexcept {
            attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
 }
 
+// Records what the driver has opened. Returns its result.
+CUresult opened(CUresult result, const CUdeviceptr *address, const CUipcMemHandle &handle) noexcept {
+    CUcontext context = nullptr;
+    if (result == CUDA_SUCCESS && process::active() && driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS)
+        shared::opened(*address, handle, context);
+    return result;
+}
+
 }  // namespace
 }  // namespace curb::shim
 
@@ -25,20 +33,35 @@ using namespace curb::shim;
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
     cache::share(address, true);
-    return driver().cuIpcGetMemHandle(handle, address);
+    const CUresult result = driver().cuIpcGetMemHandle(handle, address);
+    if (result == CUDA_SUCCESS && process::active()) shared::exported(address, *handle);
+    return result;
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
+    return opened(driver().cuIpcOpenMemHandle(address, handle, flags), address, handle);
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
-    const CUresult result = driver().cuIpcOpenMemHandle_v2(address, handle, flags);
-    CUcontext context = nullptr;
-    if (result == CUDA_SUCCESS && process::active() && driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS)
-        shared::opened(*address, context);
-    return result;
+    return opened(driver().cuIpcOpenMemHandle_v2(address, handle, flags), address, handle);
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     const CUresult result = driver().cuIpcCloseMemHandle(address);
     if (result == CUDA_SUCCESS && process::active()) shared::closed(address);
+    return result;
+}
+
+// Memory of a graphics library. What is mapped of it must not be used once the import is destroyed (CUDA Driver API).
+CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description) {
+    const CUresult result = driver().cuImportExternalMemory(memory, description);
+    if (result == CUDA_SUCCESS && process::active()) shared::imported_external();
+    return result;
+}
+
+CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
+    const CUresult result = driver().cuDestroyExternalMemory(memory);
+    if (result == CUDA_SUCCESS && process::active()) shared::destroyed_external();
     return result;
 }
 

@@ -93,7 +93,11 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
                                         CUmemAllocationHandleType type) {
     const CUresult result = driver().cuMemImportFromShareableHandle(handle, os_handle, type);
-    if (result == CUDA_SUCCESS && process::active()) vmm::imported(*handle);
+    if (result != CUDA_SUCCESS || !process::active()) return result;
+    CUmemAllocationProp properties{};
+    const bool on_device = driver().cuMemGetAllocationPropertiesFromHandle(&properties, *handle) == CUDA_SUCCESS &&
+                           properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    vmm::imported(*handle, on_device ? devices::find(properties.location.id) : nullptr);
     return result;
 }
 

@@ -17,6 +17,7 @@
 
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
+#include "exports.hpp"
 #include "keep_errno.hpp"
 #include "own_thread.hpp"
 #include "policy/growth.hpp"
@@ -24,10 +25,12 @@
 #include "waiting.hpp"
 
 namespace curb::shim::job {
-namespace {
 
 constinit Segment *segment = nullptr;
-constinit std::uint32_t mine = 0;                  // this process's slot
+constinit std::uint32_t mine = 0;
+
+namespace {
+
 constinit std::atomic<std::uint32_t> own_word{0};  // the value of its owner's word
 
 // The result of join(). Never destroyed.
@@ -62,6 +65,9 @@ void move_in(std::uint32_t slot, std::uint32_t owner) noexcept {
         for (auto *figures : {row.held, row.kept, row.asking}) figures[slot].store(0);
         row.answered[slot].store(row.wanted.load());
     }
+    segment->exported[slot].end.store(0);
+    segment->imported[slot].end.store(0);
+    member.number.store(segment->joins.fetch_add(1) + 1);
     const KeepErrno keep_errno;
     member.pid.store(static_cast<std::uint32_t>(getpid()));
     member.start.store(control::suspended::start_of(getpid()));
@@ -119,13 +125,16 @@ bool is_gone(Member &member) noexcept {
     return now - since > patience;
 }
 
-// Clears the slot of a dying process whose memory is free. False if its memory still counts.
+}  // namespace
+
 bool clear_if_gone(std::uint32_t slot, std::uint32_t owner) noexcept {
     const KeepErrno keep_errno;
     if (!is_gone(segment->member[slot])) return false;
     segment->owner[slot].compare_exchange_strong(owner, 0);
     return true;
 }
+
+namespace {
 
 // Frees the slots of processes without the thread that have ended. True if there were any.
 bool forget_ended() noexcept {
@@ -238,18 +247,7 @@ std::string take_own_slot() {
 
 // ---- sums ----
 
-std::uint32_t slots_in_use() noexcept {
-    return std::min(std::max(segment->slots.load(std::memory_order_acquire), mine + 1), std::uint32_t{kSlots});
-}
-
-// Calls `visit(slot)` for each slot whose process lives, or is dying and may still hold memory.
-template <class Visit>
-void for_each_living(Visit visit) noexcept {
-    for (std::uint32_t slot = 0, end = slots_in_use(); slot < end; ++slot) {
-        const std::uint32_t owner = segment->owner[slot].load(std::memory_order_acquire);
-        if (lives(owner) || (is_dying(owner) && !clear_if_gone(slot, owner))) visit(slot);
-    }
-}
+std::uint32_t index_of(const Row &row) noexcept { return static_cast<std::uint32_t>(&row - segment->row); }
 
 // False if another program has overwritten this process's slot: then nothing in the ledger can be trusted.
 bool is_intact() noexcept {
@@ -320,6 +318,7 @@ Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
             out.asking = policy::added(out.asking, row.asking[slot].load());
             out.all = policy::added(out.all, policy::added(row.held[slot].load(), row.kept[slot].load()));
         });
+        out.all = policy::added(out.all, left_behind(index_of(row)));  // after the sum: see exports.hpp
         return out;
     };
     auto now = sums();
@@ -403,14 +402,15 @@ Bytes Share::others() const noexcept {
     for_each_living([&](std::uint32_t slot) {
         if (slot != mine) out = policy::added(out, policy::added(row->held[slot].load(), row->kept[slot].load()));
     });
-    return out;
+    return policy::added(out, left_behind(index_of(*row)));
 }
 
 Bytes Share::held_by_all() const noexcept {
     const Row *const row = row_.load(std::memory_order_acquire);
     Bytes out = 0;
-    if (row) for_each_living([&](std::uint32_t slot) { out = policy::added(out, row->held[slot].load()); });
-    return out;
+    if (!row) return out;
+    for_each_living([&](std::uint32_t slot) { out = policy::added(out, row->held[slot].load()); });
+    return policy::added(out, left_behind(index_of(*row)));
 }
 
 Bytes Share::kept_by_all() const noexcept {
@@ -420,14 +420,24 @@ Bytes Share::kept_by_all() const noexcept {
     return out;
 }
 
+std::optional<std::uint32_t> Share::row() const noexcept {
+    const Row *const row = row_.load(std::memory_order_acquire);
+    return row ? std::optional(index_of(*row)) : std::nullopt;
+}
+
 std::vector<Share::Holder> Share::holders() const {
     const Row *const row = row_.load(std::memory_order_acquire);
     std::vector<Holder> out;
     if (!row) return out;
     out.reserve(kSlots);
+    std::array<Bytes, kSlots> imported{};
+    for_each_left_behind(index_of(*row), [&](std::uint32_t slot, Bytes bytes) {
+        imported[slot] = policy::added(imported[slot], bytes);
+    });
     for_each_living([&](std::uint32_t slot) {
         const Member &member = segment->member[slot];
-        Holder one{.pid = member.pid.load(), .held = row->held[slot].load(), .self = slot == mine};
+        const Bytes held = policy::added(row->held[slot].load(), imported[slot]);
+        Holder one{.pid = member.pid.load(), .held = held, .self = slot == mine};
         for (std::size_t i = 0; i < 2; ++i) {
             const std::uint64_t part = member.name[i].load();
             std::memcpy(one.name.data() + 8 * i, &part, sizeof part);

@@ -64,7 +64,8 @@ class Share : NoCopy {
     [[nodiscard]] Bytes held() const noexcept;
     // Returns the bytes that the other living processes hold and keep.
     [[nodiscard]] Bytes others() const noexcept;
-    // Return the bytes that all living processes hold, and those that they keep besides.
+    // Return the bytes that all living processes hold, and those that they keep besides. The first are with the memory
+    // that they have imported from processes that have ended (exports.hpp), as others() and holders() are.
     [[nodiscard]] Bytes held_by_all() const noexcept;
     [[nodiscard]] Bytes kept_by_all() const noexcept;
 
@@ -77,6 +78,9 @@ class Share : NoCopy {
     };
     // Returns the processes that hold memory of this device, the largest first. Throws std::bad_alloc.
     [[nodiscard]] std::vector<Holder> holders() const;
+
+    // Returns the row of the GPU in the ledger; nullopt: it is not open.
+    [[nodiscard]] std::optional<std::uint32_t> row() const noexcept;
 
     // Makes the share that of the GPU `uuid` in the job that the process has joined. `held`: what it holds already.
     // False if the ledger has no row left for it.

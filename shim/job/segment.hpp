@@ -7,6 +7,7 @@
 
 #include <linux/futex.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -54,6 +55,23 @@ struct Member {
     std::atomic<std::uint64_t> pid_namespace;  // of `pid`: the inode of /proc/self/ns/pid; 0: unknown
     std::atomic<std::uint64_t> dying_ms;       // when another process first saw it dying; 0: none has
     std::atomic<std::uint64_t> name[2];        // of the program, as in /proc/PID/comm
+    std::atomic<std::uint32_t> number;         // of the processes of this job, in the order in which they joined
+};
+
+// Device memory that a process has exported, or that it has imported from another one (exports.hpp).
+struct Piece {
+    std::atomic<std::uint64_t> memory;  // number of its maker << 32 | serial number; 0: the place is free
+    std::atomic<std::uint64_t> name;    // exports: a hash of its IPC handle; 0: a descriptor, which has no name
+    std::atomic<Bytes> bytes;
+    std::atomic<std::uint32_t> gpu;       // the row
+    std::atomic<std::uint32_t> maker;     // imports: the slot of the process that has exported it
+    std::atomic<std::uint32_t> place;     // imports: its place in that process's exports
+    std::atomic<std::uint32_t> measured;  // imports: NVML counts it in this process's figure, and so does `held`
+};
+inline constexpr std::size_t kPieces = 256;
+struct Pieces {
+    std::atomic<std::uint32_t> end;  // all places in use are below this
+    Piece piece[kPieces];
 };
 
 // One GPU. Each process writes its own slot alone.
@@ -72,7 +90,7 @@ struct Row {
 // A segment begins as zeroes, which is an empty ledger.
 struct Segment {
     // Changes with the layout, so that two versions of curb do not misread each other.
-    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6202;  // "curbjob", 2
+    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6203;  // "curbjob", 3
     std::atomic<std::uint64_t> layout;
     std::atomic<std::uint64_t> job;          // a hash of the job's name
     std::atomic<std::uint32_t> slots;        // all slots in use are below this
@@ -81,8 +99,29 @@ struct Segment {
     alignas(64) std::atomic<std::uint32_t> owner[kSlots];
     alignas(64) Member member[kSlots];
     alignas(64) Row row[kGpus];
+    std::atomic<std::uint32_t> joins;    // processes that have joined so far
+    std::atomic<std::uint32_t> imports;  // not 0 once a process has imported memory of another
+    Pieces exported[kSlots];
+    Pieces imported[kSlots];
 };
 static_assert(std::atomic<Bytes>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+
+// What this process has attached, and its slot there. Set by join(), before any other thread uses them.
+extern constinit Segment *segment;
+extern constinit std::uint32_t mine;
+
+// True if the driver has the memory of the dying process in this slot back; the slot is free then.
+bool clear_if_gone(std::uint32_t slot, std::uint32_t owner) noexcept;
+
+// Calls `visit(slot)` for each slot whose process lives, or is dying and may still hold memory.
+template <class Visit>
+void for_each_living(Visit visit) noexcept {
+    const std::uint32_t in_use = std::max(segment->slots.load(std::memory_order_acquire), mine + 1);
+    for (std::uint32_t slot = 0, end = std::min(in_use, std::uint32_t{kSlots}); slot < end; ++slot) {
+        const std::uint32_t owner = segment->owner[slot].load(std::memory_order_acquire);
+        if (lives(owner) || (is_dying(owner) && !clear_if_gone(slot, owner))) visit(slot);
+    }
+}
 
 // Attaches the segment of this key, for the job of this hash, and sets `attached`. Returns why it cannot be used;
 // empty: attached. `again`: it was just removed, and another try may succeed. May throw std::bad_alloc.

@@ -412,6 +412,9 @@ std::string stays() noexcept try {
         return "it shares GPU memory with other processes (CUDA IPC or exported handles), and the driver cannot move "
                "such "
                "memory";
+    if (shared::any_external())
+        return "it has imported memory of a graphics library or a device (cuImportExternalMemory), which curb does not "
+               "move";
     return {};
 } catch (...) {
     return "no host memory";

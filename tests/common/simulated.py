@@ -41,6 +41,10 @@ class Process:
         line = self.line()
         assert line == answer, f"{self.command} said {line!r}, not {answer!r}; it ended with {self.child.poll()}"
 
+    def answer(self, line: str) -> str:
+        self.tell(line)
+        return self.line()
+
     def asked(self, line: str, answer: str = "ok") -> None:
         self.tell(line)
         self.expect(answer)

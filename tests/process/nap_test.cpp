@@ -211,7 +211,8 @@ TEST_CASE("a process that cannot leave its GPUs stays, and curb ps says why") {
                  Case{"hold 64", "through MPS", {{"CURB_SIM_MPS", "1"}}},
                  Case{"hold 64", "570 or newer", {{"LD_LIBRARY_PATH", CURB_SIM "/12.2:" CURB_SIM}}},
                  Case{"capture", "a graph capture is under way", {}}, Case{"export memory", "shares GPU memory", {}},
-                 Case{"export pool", "shares GPU memory", {}});
+                 Case{"export pool", "shares GPU memory", {}},
+                 Case{"import external memory", "imported memory of a graphics library", {}});
     CAPTURE(one.what, one.why);
     const Machine machine(one.environment);
     Program program(machine, napping(machine));
@@ -223,12 +224,22 @@ TEST_CASE("a process that cannot leave its GPUs stays, and curb ps says why") {
     CHECK(machine.state(program.pid()) == "running");
 }
 
+TEST_CASE("a process whose import of external memory is destroyed naps again") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("import external memory") == "ok");
+    stays(machine, program, "imported memory of a graphics library");
+    REQUIRE(program.answers("destroy external memory") == "ok");
+    CHECK(is_out(machine, program));
+}
+
 TEST_CASE("processes that share a block stay until both are done with it") {
+    const char *open = GENERATE("open block", "open block by an old call");
     const Machine machine;
     Program owner(machine, napping(machine)), user(machine, napping(machine));
     REQUIRE(owner.answers("take 64") == "ok");
     const std::string handle = owner.answers("export block");
-    user.tell("open block");
+    user.tell(open);
     REQUIRE(user.answers(handle) == "ok");
     stays(machine, owner, "shares GPU memory");
     stays(machine, user, "shares GPU memory");

@@ -57,6 +57,18 @@ std::string drop_all() {
     blocks.clear();
     return "ok";
 }
+// The same in blocks of their own.
+std::vector<CUdeviceptr> filling;
+std::string fill_again() {
+    CUdeviceptr block = 0;
+    while (cuMemAlloc_v2(&block, kBlock) == CUDA_SUCCESS) filling.push_back(block);
+    return "filled";
+}
+std::string empty_again() {
+    for (const CUdeviceptr block : filling) MUST(cuMemFree_v2(block));
+    filling.clear();
+    return "emptied";
+}
 std::string take_and_free_much() {
     for (int i = 0; i < 2000; ++i) MUST(cuMemFree_v2(take(2 * MiB)));
     return "ok";
@@ -345,6 +357,12 @@ std::string begin_capture() {
     return answer_of(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
 }
 constexpr CUmemAllocationHandleType kFile = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+struct Mapped {
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr start;
+    std::uint64_t bytes;
+};
+std::vector<Mapped> handles;
 // Returns the handle of the block that it took last, as text.
 std::string export_block() {
     CUipcMemHandle handle{};
@@ -354,7 +372,7 @@ std::string export_block() {
     return out.str();
 }
 // Opens a block by such a handle, which is the next line of input.
-std::string open_block() {
+std::string open_block(decltype(&cuIpcOpenMemHandle_v2) open_handle_of_block) {
     CUipcMemHandle handle{};
     std::string line;
     std::getline(std::cin, line);
@@ -365,7 +383,7 @@ std::string open_block() {
         byte = static_cast<char>(value);
     }
     CUdeviceptr block = 0;
-    const CUresult result = cuIpcOpenMemHandle_v2(&block, handle, 1 /* lazily for peers */);
+    const CUresult result = open_handle_of_block(&block, handle, 1 /* lazily for peers */);
     blocks.push_back(block);
     return answer_of(result);
 }
@@ -373,6 +391,41 @@ std::string close_block() {
     const CUdeviceptr block = blocks.back();
     blocks.pop_back();
     return answer_of(cuIpcCloseMemHandle(block));
+}
+// Memory behind a descriptor that stays open, "PID/FILE"; the importer opens it there, as programs do that send it.
+std::string export_handle(std::uint64_t bytes) {
+    CUmemAllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    prop.requestedHandleTypes = kFile;
+    CUmemGenericAllocationHandle handle = 0;
+    int file = -1;
+    const CUresult result = cuMemCreate(&handle, bytes, &prop, 0);
+    if (result != CUDA_SUCCESS) return answer_of(result);
+    handles.push_back({handle, 0, bytes});
+    MUST(cuMemExportToShareableHandle(&file, handle, kFile, 0));
+    return std::to_string(getpid()) + "/" + std::to_string(file);
+}
+std::string open_handle(std::uint64_t bytes) {
+    std::string line;
+    std::getline(std::cin, line);
+    line.replace(line.find('/'), 1, "/fd/");
+    const int file = open(("/proc/" + line).c_str(), O_RDWR | O_CLOEXEC);
+    Mapped one{0, 0, bytes};
+    const CUresult result =
+        cuMemImportFromShareableHandle(&one.handle, reinterpret_cast<void *>(static_cast<intptr_t>(file)), kFile);
+    close(file);
+    if (result != CUDA_SUCCESS) return answer_of(result);
+    MUST(cuMemAddressReserve(&one.start, bytes, 0, 0, 0));
+    MUST(cuMemMap(one.start, bytes, 0, one.handle, 0));
+    handles.push_back(one);
+    return "ok";
+}
+std::string close_handle() {
+    const Mapped one = handles.back();
+    handles.pop_back();
+    if (one.start) MUST(cuMemUnmap(one.start, one.bytes));
+    return answer_of(cuMemRelease(one.handle));
 }
 CUmemGenericAllocationHandle exported_memory = 0;
 std::string export_memory() {
@@ -387,6 +440,15 @@ std::string export_memory() {
     return "ok";
 }
 std::string free_memory() { return answer_of(cuMemRelease(exported_memory)); }
+CUexternalMemory external_memory = nullptr;
+std::string import_external() {
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC description{};
+    description.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+    description.handle.fd = memfd_create("external", MFD_CLOEXEC);
+    description.size = 2 * MiB;
+    if (ftruncate(description.handle.fd, 2 * MiB) != 0) return "no file";
+    return answer_of(cuImportExternalMemory(&external_memory, &description));
+}
 CUmemoryPool exported_pool = nullptr;
 std::string export_pool() {
     CUmemPoolProps props{};
@@ -514,6 +576,8 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"take", [](const Numbers &of) { return take_one(of.mib * MiB); }},
     {"fill", [](const auto &) { return fill_up(); }},
     {"drop", [](const auto &) { return drop_all(); }},
+    {"fill again", [](const auto &) { return fill_again(); }},
+    {"empty again", [](const auto &) { return empty_again(); }},
     {"much", [](const auto &) { return take_and_free_much(); }},
     {"managed", [](const Numbers &of) { return take_managed(of.mib * MiB); }},
     {"pool", [](const auto &) { return leave_in_the_pool(); }},
@@ -546,8 +610,14 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"utilise", [](const Numbers &of) { return curb_sim_set_utilization(static_cast<unsigned>(of.mib)), "ok"; }},
     {"capture", [](const auto &) { return begin_capture(); }},
     {"export block", [](const auto &) { return export_block(); }},
-    {"open block", [](const auto &) { return open_block(); }},
+    {"open block", [](const auto &) { return open_block(cuIpcOpenMemHandle_v2); }},
+    {"open block by an old call", [](const auto &) { return open_block(cuIpcOpenMemHandle); }},
+    {"import external memory", [](const auto &) { return import_external(); }},
+    {"destroy external memory", [](const auto &) { return answer_of(cuDestroyExternalMemory(external_memory)); }},
     {"close block", [](const auto &) { return close_block(); }},
+    {"export handle", [](const Numbers &of) { return export_handle(of.mib * MiB); }},
+    {"open handle", [](const Numbers &of) { return open_handle(of.mib * MiB); }},
+    {"close handle", [](const auto &) { return close_handle(); }},
     {"export memory", [](const auto &) { return export_memory(); }},
     {"free memory", [](const auto &) { return free_memory(); }},
     {"export pool", [](const auto &) { return export_pool(); }},

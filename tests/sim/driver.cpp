@@ -148,6 +148,10 @@ void charge(int device, Use use, uint64_t bytes) {
 
 void credit(int device, Use use, uint64_t bytes) { driver().machine->give(device_at(device).gpu, use, bytes); }
 
+void credit_shared(uint64_t id, int device, Use use, uint64_t bytes) {
+    driver().machine->give_shared(id, device_at(device).gpu, use, bytes);
+}
+
 Allocation *find_allocation(CUdeviceptr start) {
     const auto found = driver().allocations.find(start);
     return found == driver().allocations.end() ? nullptr : &found->second;

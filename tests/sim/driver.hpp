@@ -36,6 +36,8 @@ struct Allocation {
     bool accessible = true;                   // mapping: after cuMemSetAccess
     CUdeviceptr range = 0;                    // ipc, pool_import, external: the range mapped for it
     uint64_t range_size = 0;
+    uint64_t shared_id = 0;  // ipc: what the machine knows it by, and how often it is open
+    int opens = 1;
     uint64_t id = next_handle();  // CU_POINTER_ATTRIBUTE_BUFFER_ID
     bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 };
@@ -102,6 +104,8 @@ DeviceMemory memory_of(int device);
 // Throws CUDA_ERROR_OUT_OF_MEMORY if the device has no room.
 void charge(int device, Use use, uint64_t bytes);
 void credit(int device, Use use, uint64_t bytes);
+// Of memory that other processes may have.
+void credit_shared(uint64_t id, int device, Use use, uint64_t bytes);
 
 Allocation *find_allocation(CUdeviceptr start);      // that begins there; null if none does
 Allocation *allocation_around(CUdeviceptr address);  // that contains it; null if none does

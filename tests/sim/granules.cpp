@@ -19,9 +19,12 @@ CUdeviceptr GranuleHeap::take_granules(uint64_t size) {
 }
 
 void GranuleHeap::give_granules(CUdeviceptr start, uint64_t size) {
-    end_sharing(start, size);
+    const uint64_t shared_id = end_sharing(start, size);
     driver().addresses.give(start, size);
-    credit(device_, use_, size);
+    if (shared_id)
+        credit_shared(shared_id, device_, use_, size);
+    else
+        credit(device_, use_, size);
 }
 
 CUdeviceptr GranuleHeap::take(uint64_t bytes) {

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -26,7 +28,7 @@ namespace curb::sim {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3530'6d69'7362'7275;  // changes with the layout of Books
+constexpr uint64_t kMagic = 0x3630'6d69'7362'7275;  // changes with the layout of Books
 constexpr const char *kNotOurs = "not the state of a simulated machine of this version; remove it";
 constexpr int kManaged = static_cast<int>(Use::managed);
 
@@ -98,6 +100,28 @@ struct Machine::Books {
         void note_high(int device) { high[device] = std::max(high[device], devices[device].all()); }
     };
 
+    // Memory that other processes than its maker may have open.
+    struct SharedMemory {
+        uint64_t id;  // 0: none
+        int32_t device;
+        int32_t maker;  // its slot; kGone
+        uint32_t use;
+        uint64_t bytes;
+        std::array<uint64_t, kMaxProcesses / 64> users;  // bits, by slot
+
+        static constexpr int32_t kGone = -1;
+        static uint64_t bit(int slot) { return uint64_t{1} << (slot % 64); }
+        uint64_t &word(int slot) { return users[static_cast<size_t>(slot) / 64]; }
+        bool is_user(int slot) { return (word(slot) & bit(slot)) != 0; }
+        int count_users() const {
+            int out = 0;
+            for (const uint64_t some : users) out += std::popcount(some);
+            return out;
+        }
+        // Its maker has ended or freed it, and others have it.
+        bool is_left() const { return id != 0 && maker == kGone; }
+    };
+
     uint64_t magic;
     pthread_mutex_t mutex;
     int32_t device_count;
@@ -108,6 +132,7 @@ struct Machine::Books {
     uint64_t looked_ms;             // when /proc was last searched for dead processes; atomic
     uint64_t managed[kMaxDevices];  // may exceed the device: the rest of it lives on the host
     Process processes[kMaxProcesses];
+    SharedMemory shared[kMaxShared];
 
     void initialise(const Wanted &wanted) {
         pthread_mutexattr_t attributes;
@@ -127,9 +152,17 @@ struct Machine::Books {
         if (firm[device] + managed[device] <= high[device]) return;
         uint64_t living = 0;
         for (const Process &process : processes)
-            if (process.pid && start_time(process.pid) == process.start) living += process.devices[device].all();
+            if (lives(process)) living += process.devices[device].all();
+        for (SharedMemory &one : shared) {
+            if (one.id == 0 || one.device != device || (one.maker >= 0 && lives(processes[one.maker]))) continue;
+            bool is_used = false;
+            for (int slot = 0; slot < kMaxProcesses; ++slot)
+                is_used = is_used || (one.is_user(slot) && lives(processes[slot]));
+            if (is_used) living += one.bytes;
+        }
         high[device] = std::max(high[device], living);
     }
+    static bool lives(const Process &process) { return process.pid && start_time(process.pid) == process.start; }
 
     // Sums up the processes again: one may have died between changing its own figure and the sum.
     void add_up() {
@@ -140,11 +173,42 @@ struct Machine::Books {
                 managed[device] += process.devices[device].bytes[kManaged];
             }
         }
+        for (const SharedMemory &one : shared)
+            if (one.is_left()) firm[one.device] += one.bytes;
     }
 
     void forget(Process &process) {
+        const int slot = static_cast<int>(&process - processes);
         process = {};
+        for (SharedMemory &one : shared) {
+            if (one.id == 0) continue;
+            one.word(slot) &= ~SharedMemory::bit(slot);
+            if (one.maker == slot) one.maker = SharedMemory::kGone;
+            end_if_unused(one);
+        }
         add_up();
+    }
+
+    SharedMemory *find_shared(uint64_t id) {
+        const auto found =
+            std::find_if(std::begin(shared), std::end(shared), [=](const SharedMemory &one) { return one.id == id; });
+        return found == std::end(shared) ? nullptr : found;
+    }
+    // True if nothing of it is left.
+    static bool end_if_unused(SharedMemory &one) {
+        if (one.maker != SharedMemory::kGone) return false;
+        if (one.count_users() != 0 && !environment_is("CURB_SIM_SHARED", "ends")) return false;
+        one = {};
+        return true;
+    }
+    // What a process holds by NVML's figure.
+    Holding holding_of(int slot, int device) {
+        Holding out = processes[slot].devices[device];
+        if (!environment_is("CURB_SIM_SHARED", "uncounted"))
+            for (SharedMemory &one : shared)
+                if (one.is_left() && one.device == device && one.count_users() == 1 && one.is_user(slot))
+                    out.bytes[one.use] += one.bytes;
+        return out;
     }
 
     Process *find(int pid) {
@@ -309,9 +373,46 @@ void Machine::give(int device, Use use, uint64_t bytes) {
     (use == Use::managed ? books_->managed : books_->firm)[device] -= bytes;
 }
 
+bool Machine::share(uint64_t id, int device, Use use, uint64_t bytes) {
+    const Lock lock(books_);
+    if (books_->find_shared(id)) return true;
+    Books::SharedMemory *free = books_->find_shared(0);
+    if (!free) return false;
+    *free = {
+        .id = id, .device = device, .maker = slot_, .use = static_cast<uint32_t>(use), .bytes = bytes, .users = {}};
+    return true;
+}
+
+bool Machine::open_shared(uint64_t id) {
+    reap(Look::closely);
+    const Lock lock(books_);
+    Books::SharedMemory *found = books_->find_shared(id);
+    if (found) found->word(slot_) |= Books::SharedMemory::bit(slot_);
+    return found != nullptr;
+}
+
+void Machine::close_shared(uint64_t id) {
+    const Lock lock(books_);
+    Books::SharedMemory *found = books_->find_shared(id);
+    if (!found) return;
+    found->word(slot_) &= ~Books::SharedMemory::bit(slot_);
+    if (Books::end_if_unused(*found)) books_->add_up();
+}
+
+void Machine::give_shared(uint64_t id, int device, Use use, uint64_t bytes) {
+    reap(Look::closely);
+    const Lock lock(books_);
+    books_->processes[slot_].devices[device].bytes[static_cast<int>(use)] -= bytes;
+    if (Books::SharedMemory *found = books_->find_shared(id)) {
+        found->maker = Books::SharedMemory::kGone;
+        Books::end_if_unused(*found);
+    }
+    books_->add_up();
+}
+
 Holding Machine::own(int device) const {
     const Lock lock(books_);
-    return slot_ < 0 ? Holding{} : books_->processes[slot_].devices[device];
+    return slot_ < 0 ? Holding{} : books_->holding_of(slot_, device);
 }
 
 uint64_t Machine::own_high(int device) const {
@@ -347,7 +448,8 @@ std::vector<ProcessHolding> Machine::processes(int device, bool forget_highs) {
     std::vector<ProcessHolding> found;
     const Lock lock(books_);
     for (Books::Process &process : books_->processes) {
-        const Holding &holding = process.devices[device];
+        const Holding holding =
+            process.pid ? books_->holding_of(static_cast<int>(&process - books_->processes), device) : Holding{};
         if (process.pid && (holding.held() || holding.bytes[kManaged]))
             found.push_back(
                 {process.pid, holding, process.high[device], static_cast<ProcessState>(process.atomic_state().load())});

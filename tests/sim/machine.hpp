@@ -19,6 +19,7 @@ inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
 inline constexpr int kMaxDevices = 16;
 inline constexpr int kMaxProcesses = 512;
+inline constexpr int kMaxShared = 1024;  // memory that is shared between processes
 
 // Uses of device memory. Managed memory is separate: it can be evicted, and NVML does not count it for the
 // process (docs/results/driver.md).
@@ -76,6 +77,15 @@ class Machine {
     // False if the device has no room. Managed memory always fits: the driver evicts it when others need the room.
     bool take(int device, Use use, uint64_t bytes);
     void give(int device, Use use, uint64_t bytes);
+    // Memory that others may open, by an id that is its own on this machine. It stays on the device until its maker and
+    // all who have opened it have ended or given it back (sim.h, CURB_SIM_SHARED).
+    // By its maker, who holds the bytes. False: the table is full.
+    bool share(uint64_t id, int device, Use use, uint64_t bytes);
+    // By its maker, in place of give().
+    void give_shared(uint64_t id, int device, Use use, uint64_t bytes);
+    // By another process, once for as often as it likes. False: it is gone, or of another machine.
+    bool open_shared(uint64_t id);
+    void close_shared(uint64_t id);
     Holding own(int device) const;
     // The most that this process has held at once, managed memory included.
     uint64_t own_high(int device) const;

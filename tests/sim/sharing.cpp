@@ -1,5 +1,6 @@
 // Memory of one process in another: IPC handles and dma-bufs of plain memory, and exported pools with their pointers.
-// Opened memory is not charged to the process that opens it: the one that made it holds it.
+// Opened memory is not charged to the process that opens it: the one that made it holds it. Plain memory and exported
+// handles stay on the device while a process has them; memory of a pool ends with the process that made it.
 //
 // Rule: plain memory is private until its first IPC handle, and is then moved to a file that the other process opens
 // through /proc/PID/fd.
@@ -10,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "driver.hpp"
@@ -32,9 +34,13 @@ constexpr uint64_t kIpcMagic = 0x6370'6962'7275'6364;
 constexpr uint64_t kPoolMagic = 0x6c6f'6f70'7275'6364;
 static_assert(sizeof(Shareable) <= sizeof(CUipcMemHandle) && sizeof(Shareable) <= sizeof(CUmemPoolPtrExportData));
 
-std::map<CUdeviceptr, int> &shared_granules() {  // start of the granules -> file
-    static auto &files = *new std::map<CUdeviceptr, int>;
-    return files;
+struct SharedGranules {
+    int file;
+    uint64_t id;
+};
+std::map<CUdeviceptr, SharedGranules> &shared_granules() {  // by their start
+    static auto &all = *new std::map<CUdeviceptr, SharedGranules>;
+    return all;
 }
 
 struct Granules {
@@ -50,7 +56,7 @@ Granules move_to_file(const Allocation &block) {
     all<Context>().find(block.context)->plain.extent(block.start, &start, &size);
     const auto known = shared_granules().find(start);
     if (known != shared_granules().end()) {
-        file = known->second;
+        file = known->second.file;
         return granules;
     }
     file = ::memfd_create("curb-sim-ipc", MFD_CLOEXEC);
@@ -62,11 +68,12 @@ Granules move_to_file(const Allocation &block) {
     }
     struct stat status {};
     const bool whole = ::fstat(file, &status) == 0 && static_cast<uint64_t>(status.st_size) == size;
-    if (!whole || !share(start, size, file, 0)) {
+    if (!whole || !driver().machine->share(status.st_ino, device_at(block.device).gpu, Use::plain, size) ||
+        !share(start, size, file, 0)) {
         ::close(file);
         throw CUDA_ERROR_OUT_OF_MEMORY;
     }
-    shared_granules()[start] = file;
+    shared_granules()[start] = {file, status.st_ino};
     return granules;
 }
 
@@ -109,6 +116,11 @@ void free_foreign(const Allocation &allocation) {
     driver().allocations.erase(gone.start);
     unshare(gone.range, gone.range_size);
     driver().addresses.give(gone.range, gone.range_size);
+    // The granules may hold another block that is open.
+    const auto &others = driver().allocations;
+    if (gone.shared_id && std::none_of(others.begin(), others.end(),
+                                       [&](const auto &one) { return one.second.shared_id == gone.shared_id; }))
+        driver().machine->close_shared(gone.shared_id);
 }
 
 CUdeviceptr map_external(int file, uint64_t offset, uint64_t bytes, int device) {
@@ -124,12 +136,14 @@ void export_file(int file, void *out) {
     *static_cast<int *>(out) = exported;
 }
 
-void end_sharing(CUdeviceptr start, uint64_t size) {
+uint64_t end_sharing(CUdeviceptr start, uint64_t size) {
     const auto shared = shared_granules().find(start);
-    if (shared == shared_granules().end()) return;
+    if (shared == shared_granules().end()) return 0;
+    const auto [file, id] = shared->second;
     unshare(start, size);
-    ::close(shared->second);
+    ::close(file);
     shared_granules().erase(shared);
+    return id;
 }
 
 // Only of cuMemAlloc memory.
@@ -153,7 +167,7 @@ SIM_CU(11070, cuMemGetHandleForAddressRange,
     export_file(move_to_file(*allocation).file, out);
 }
 
-SIM_CU(11000, cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, unsigned flags), (out, handle, flags)) {
+static void open_ipc(CUdeviceptr *out, const CUipcMemHandle &handle) {
     const Context *context = current_context();
     const Shareable shared = read(&handle, kIpcMagic);
     if (!out) throw CUDA_ERROR_INVALID_VALUE;
@@ -162,16 +176,35 @@ SIM_CU(11000, cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, 
     std::snprintf(path, sizeof path, "/proc/%d/fd/%d", shared.pid, shared.file);
     const int file = ::open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) throw CUDA_ERROR_INVALID_HANDLE;  // it or its memory is gone
-    const CUresult result =
-        result_of([&] { *out = map_foreign(shared, file, Allocation::Kind::ipc, context->device); });
+    struct stat status {};
+    const CUresult result = result_of([&] {
+        if (::fstat(file, &status) != 0) throw CUDA_ERROR_INVALID_HANDLE;
+        for (auto &[start, known] : driver().allocations) {
+            if (known.shared_id != status.st_ino || start - known.range != shared.offset) continue;
+            ++known.opens;  // the same address again (cuda.h, cuIpcCloseMemHandle)
+            *out = start;
+            return;
+        }
+        driver().machine->open_shared(status.st_ino);
+        *out = map_foreign(shared, file, Allocation::Kind::ipc, context->device);
+        find_allocation(*out)->shared_id = status.st_ino;
+    });
     ::close(file);
     if (result) throw result;
 }
 
+SIM_CU(4010, cuIpcOpenMemHandle, (CUdeviceptr * out, CUipcMemHandle handle, unsigned flags), (out, handle, flags)) {
+    open_ipc(out, handle);
+}
+
+SIM_CU(11000, cuIpcOpenMemHandle_v2, (CUdeviceptr * out, CUipcMemHandle handle, unsigned flags), (out, handle, flags)) {
+    open_ipc(out, handle);
+}
+
 SIM_CU(4010, cuIpcCloseMemHandle, (CUdeviceptr start), (start)) {
-    const Allocation *allocation = find_allocation(start);
+    Allocation *allocation = find_allocation(start);
     if (!allocation || allocation->kind != Allocation::Kind::ipc) throw CUDA_ERROR_INVALID_VALUE;
-    free_foreign(*allocation);
+    if (--allocation->opens == 0) free_foreign(*allocation);
 }
 
 SIM_CU(11020, cuMemPoolExportToShareableHandle,

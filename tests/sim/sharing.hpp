@@ -14,7 +14,7 @@ void free_foreign(const Allocation &allocation);  // entry and addresses
 CUdeviceptr map_external(int file, uint64_t offset, uint64_t bytes, int device);
 // Writes another descriptor of `file` to `out`, where a call exports one.
 void export_file(int file, void *out);
-// Granules about to be given back: takes away the file that IPC put there, if it did.
-void end_sharing(CUdeviceptr start, uint64_t size);
+// Granules about to be given back: takes away the file that IPC put there. Returns its id on the machine; 0: none.
+uint64_t end_sharing(CUdeviceptr start, uint64_t size);
 
 }  // namespace curb::sim

@@ -6,6 +6,9 @@
  *   CURB_SIM_MEMORY=SIZE       memory of each: a number and KiB, MiB or GiB; default 80GiB
  *   CURB_SIM_STATE=FILE        processes that name the same file share one machine; unset: each has its own
  *   CURB_SIM_HIGH=1            the machine records the most that all living processes have held at once
+ *   CURB_SIM_SHARED=MODE       memory that others still have when its maker ends. uncounted: NVML counts it for no
+ *                              process; without it, for the only one that has it, and for none of several (as the open
+ *                              part of the driver has it); ends: it ends with its maker
  *   CURB_SIM_LATENCY=h100      calls take as long as on the real card
  *   CURB_SIM_FAULT=name:k:code[,...]
  *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;
@@ -55,7 +58,8 @@
  *
  * Limits: kernels do nothing; work is complete as soon as it is submitted, unless its kernel's line says otherwise; array
  * contents and peer-to-peer limits are not kept; cuGetExportTable knows no tables, so real libcudart does not run on it.
- * Memory that a process exports is charged to that process alone and ends with it.
+ * Memory that a process exports is charged to that process alone. Blocks and handles stay while another process has them;
+ * memory of pools ends with the process that made it.
  *
  * build/sim/11.4, 12.2 and 12.8 are the same driver as it was in these versions of CUDA. build/bin/curb-sim-books FILE
  * prints a shared machine's books as JSON.

@@ -109,7 +109,9 @@ VmmAllocation::~VmmAllocation() {
                     static_cast<off_t>(size));
         driver().vmm_books.shared_free.emplace(size, offset);
     }
-    if (charged) credit(properties.location.id, Use::vmm, size);
+    if (opened) driver().machine->close_shared(inode);
+    if (charged && exported) credit_shared(inode, properties.location.id, Use::vmm, size);
+    if (charged && !exported) credit(properties.location.id, Use::vmm, size);
 }
 
 void add_mapping(CUmemGenericAllocationHandle handle) { ++find_handle(handle)->mappings; }
@@ -246,6 +248,11 @@ SIM_CU(10020, cuMemExportToShareableHandle,
     if (!out || flags) throw CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) throw CUDA_ERROR_NOT_SUPPORTED;
     if (!allocation->inode) throw CUDA_ERROR_INVALID_VALUE;  // not created as exportable
+    if (allocation->charged &&
+        !driver().machine->share(allocation->inode, device_at(allocation->properties.location.id).gpu, Use::vmm,
+                                 allocation->size))
+        throw CUDA_ERROR_OUT_OF_MEMORY;
+    allocation->exported = allocation->charged;
     export_file(allocation->file, out);
 }
 
@@ -272,6 +279,7 @@ SIM_CU(10020, cuMemImportFromShareableHandle,
     made->size = static_cast<uint64_t>(status.st_size);
     made->inode = status.st_ino;
     made->file = ::fcntl(file, F_DUPFD_CLOEXEC, 0);
+    made->opened = driver().machine->open_shared(status.st_ino);
     made->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     made->properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     made->properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};

@@ -18,7 +18,9 @@ struct VmmAllocation {
     uint64_t size = 0;
     int references = 1;
     int mappings = 0;
-    bool charged = false;  // to this process; not if another one has created it
+    bool charged = false;   // to this process; not if another one has created it
+    bool exported = false;  // the machine knows it by its inode
+    bool opened = false;    // another process's
     // Where its contents are: in a file of its own if it can be exported, else at an offset in the one that all share
     // (a file each would run programs that map many small pieces out of descriptors).
     int file = -1;

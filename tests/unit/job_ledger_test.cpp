@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "catch.hpp"
+#include "exports.hpp"
 #include "job_ledger.hpp"
 #include "own_thread.hpp"
 #include "policy/growth.hpp"
@@ -83,6 +84,12 @@ struct Order {
         set_live_cap,
         live_cap,
         changes,
+        export_memory,
+        free_exported,
+        import,
+        import_of_size,
+        close_imported,
+        overhead,
     } what{};
     Bytes bytes = 0, cap = 0;
 };
@@ -115,6 +122,16 @@ std::uint64_t obey(const Order &order, const std::string &name) {
             return 1;
         case Order::live_cap: return share().live_cap().value_or(kNone);
         case Order::changes: return caps_changed;
+        // `cap` is the name; 0: a descriptor.
+        case Order::export_memory: job::exported(order.bytes, order.cap, share(), order.bytes); return 1;
+        case Order::free_exported: job::freed(order.bytes); return 1;
+        case Order::import: job::imported(order.bytes, order.cap); return 1;
+        case Order::import_of_size: job::imported_of_size(order.bytes, share(), order.bytes); return 1;
+        case Order::close_imported: return job::closed(order.bytes) ? 1 : 0;
+        case Order::overhead:
+            share().add(order.bytes);
+            job::overhead_changed(share(), static_cast<std::int64_t>(order.bytes));
+            return 1;
     }
     return 0;
 }
@@ -311,6 +328,120 @@ TEST_CASE("Bytes that a process keeps for the driver's code count for the others
     CHECK(b.reserve(700, 1000));
     a.ask(Order::keep, 0);
     CHECK(b.reserve(300, 1000));
+}
+
+// Of more than a granule, so that a changed figure shows it.
+constexpr Bytes kPiece = 100'000'000, kRoom = 1'000'000'000;
+
+// What the sum is, seen by a process that holds nothing itself, once it has settled.
+bool others_are(const Process &process, Bytes bytes) {
+    const auto until = std::chrono::steady_clock::now() + 10s;
+    while (process.ask(Order::others) != bytes)
+        if (std::chrono::steady_clock::now() > until) return false;
+    return true;
+}
+
+TEST_CASE("Exported memory counts for its maker, and then for one of the survivors until the last one has closed it") {
+    const bool named = GENERATE(true, false);
+    const Job job;
+    const Process watcher = job.process();
+    Process maker = job.process(), first = job.process(), second = job.process();
+    REQUIRE(maker.reserve(kPiece, kRoom));
+    maker.ask(Order::export_memory, kPiece, named ? 7 : 0);
+    for (const Process *process : {&first, &second})
+        process->ask(named ? Order::import : Order::import_of_size, kPiece, named ? 7 : 0);
+    CHECK(watcher.ask(Order::others) == kPiece);
+    SECTION("the processes are killed one after the other") {
+        maker.kill();
+        CHECK(others_are(watcher, kPiece));
+        const Process next = job.process();  // in the slot of the maker
+        CHECK(next.ask(Order::others) == kPiece);
+        CHECK_FALSE(next.reserve(kRoom - kPiece + 1, kRoom));
+        CHECK(next.reserve(kRoom - kPiece, kRoom));
+        first.kill();
+        CHECK(others_are(watcher, kRoom));
+        second.kill();
+        CHECK(others_are(watcher, kRoom - kPiece));
+    }
+    SECTION("the survivors close it") {
+        maker.kill();
+        CHECK(others_are(watcher, kPiece));
+        first.ask(Order::close_imported, kPiece);
+        CHECK(watcher.ask(Order::others) == kPiece);
+        second.ask(Order::close_imported, kPiece);
+        CHECK(watcher.ask(Order::others) == 0);
+    }
+    SECTION("the maker frees it") {
+        maker.ask(Order::free_exported, kPiece);
+        maker.ask(Order::free, kPiece);
+        CHECK(watcher.ask(Order::others) == kPiece);
+        CHECK(watcher.ask(Order::holders) == 1);
+    }
+    SECTION("it is closed before its maker ends") {
+        for (const Process *process : {&first, &second}) process->ask(Order::close_imported, kPiece);
+        maker.kill();
+        CHECK(others_are(watcher, 0));
+    }
+    SECTION("NVML's figure of a survivor begins to count it, and no longer does") {
+        maker.kill();
+        CHECK(others_are(watcher, kPiece));
+        first.ask(Order::overhead, kPiece);
+        CHECK(watcher.ask(Order::others) == kPiece);
+        first.ask(Order::overhead, -kPiece);
+        CHECK(watcher.ask(Order::others) == kPiece);
+        first.ask(Order::overhead, 3 * kPiece);  // something else
+        CHECK(watcher.ask(Order::others) == 4 * kPiece);
+    }
+}
+
+TEST_CASE("Memory that a process has imported twice counts until it has closed it twice") {
+    const Job job;
+    const Process watcher = job.process(), user = job.process();
+    Process maker = job.process();
+    REQUIRE(maker.reserve(kPiece, kRoom));
+    maker.ask(Order::export_memory, kPiece, 7);
+    for (int i = 0; i < 2; ++i) user.ask(Order::import, kPiece, 7);
+    maker.kill();
+    for (const Bytes left : {kPiece, kPiece, Bytes{0}}) {
+        CHECK(others_are(watcher, left));
+        user.ask(Order::close_imported, kPiece);
+    }
+}
+
+TEST_CASE("Pieces of one size that descriptors do not tell apart count at least as much as is imported") {
+    const Job job;
+    const Process watcher = job.process(), user = job.process();
+    Process maker = job.process();
+    REQUIRE(maker.reserve(2 * kPiece, kRoom));
+    for (const Bytes key : {kPiece, kPiece + 1}) maker.ask(Order::export_memory, key, 0);
+    maker.ask(Order::free_exported, kPiece + 1);  // of another size
+    maker.ask(Order::export_memory, kPiece, 0);   // known already
+    user.ask(Order::import_of_size, kPiece);
+    user.ask(Order::import_of_size, kPiece + 1);  // nothing has this size
+    maker.kill();
+    CHECK(others_are(watcher, kPiece));
+}
+
+TEST_CASE("Lists of shared memory that another program overwrites cause refusals, and nothing else") {
+    const Job job;
+    const Process a = job.process(), b = job.process();
+    job::Segment &segment = job.segment();
+    std::mt19937_64 random(3);
+    for (int round = 0; round < 200; ++round) {
+        for (job::Pieces &pieces : segment.imported) {
+            pieces.end.store(static_cast<std::uint32_t>(random()));
+            for (job::Piece &piece : pieces.piece) {
+                piece.memory.store(random());
+                piece.bytes.store(random());
+                piece.gpu.store(static_cast<std::uint32_t>(random() % 2));
+                piece.maker.store(static_cast<std::uint32_t>(random()));
+                piece.place.store(static_cast<std::uint32_t>(random()));
+            }
+        }
+        segment.imports.store(1);
+        CHECK_FALSE(a.reserve(1, kRoom));
+        CHECK(b.ask(Order::others) > kRoom);
+    }
 }
 
 TEST_CASE("Two jobs do not see each other") {

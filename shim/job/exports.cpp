@@ -1,0 +1,220 @@
+#include "exports.hpp"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <optional>
+
+#include "lifetime.hpp"
+#include "policy/granule.hpp"
+#include "policy/growth.hpp"
+
+namespace curb::shim::job {
+namespace {
+
+using exports_detail::end_of;
+using exports_detail::Read;
+
+// By what this process knows the memory in each place of its lists; 0: the place is free.
+struct Places {
+    using Keys = std::array<MemoryKey, kPieces>;
+    std::mutex mutex;
+    Keys exported{}, imported{};
+    std::array<unsigned, kPieces> opens{};  // of imported memory
+    std::uint32_t serial = 0;
+
+    static std::optional<std::uint32_t> find(const Keys &keys, MemoryKey key) noexcept {
+        const auto found = std::find(keys.begin(), keys.end(), key);
+        if (found == keys.end()) return std::nullopt;
+        return static_cast<std::uint32_t>(found - keys.begin());
+    }
+};
+Places &places() noexcept { return leaked<Places>(); }
+
+bool has_joined() noexcept { return segment != nullptr; }
+
+// Writes to a free place of a list of this process. Does nothing if there is none: then importers do not find the
+// memory, or it no longer counts once its maker has ended. The caller holds the lock.
+void write(Pieces &pieces, Places::Keys &keys, MemoryKey key, std::uint64_t name, const Read &what) noexcept {
+    const auto place = Places::find(keys, 0);
+    if (!place) return;
+    keys[*place] = key;
+    Piece &piece = pieces.piece[*place];
+    piece.memory.store(0);
+    piece.name.store(name);
+    piece.bytes.store(what.bytes);
+    piece.gpu.store(what.gpu);
+    piece.maker.store(what.maker);
+    piece.place.store(what.place);
+    piece.measured.store(0);
+    piece.memory.store(what.memory);
+    if (*place >= end_of(pieces)) pieces.end.store(*place + 1);
+}
+
+// True if a process other than this one has imported the memory.
+bool is_imported(std::uint64_t memory) noexcept {
+    bool found = false;
+    for_each_living([&](std::uint32_t slot) {
+        const Pieces &all = segment->imported[slot];
+        for (std::uint32_t i = 0, end = end_of(all); i < end && !found; ++i)
+            found = all.piece[i].memory.load(std::memory_order_acquire) == memory;
+    });
+    return found;
+}
+
+// Calls `visit(piece, exported, lives)` for what processes have exported, those that have ended included: their
+// memory may be imported as long as a descriptor of it is open.
+template <class Visit>
+void for_each_export(Visit visit) noexcept {
+    for (std::uint32_t slot = 0, slots = std::min(segment->slots.load(), std::uint32_t{kSlots}); slot < slots; ++slot) {
+        const bool is_alive = lives(segment->owner[slot].load(std::memory_order_acquire));
+        const Pieces &all = segment->exported[slot];
+        for (std::uint32_t i = 0, end = end_of(all); i < end; ++i) {
+            Read one = exports_detail::read(all.piece[i]);
+            one.maker = slot;
+            one.place = i;
+            if (one.memory != 0) visit(all.piece[i], one, is_alive);
+        }
+    }
+}
+
+void note_import(MemoryKey key, const Read &what) noexcept {
+    Places &own = places();
+    segment->imports.store(1);
+    write(segment->imported[mine], own.imported, key, 0, what);
+    if (const auto place = Places::find(own.imported, key)) own.opens[*place] = 1;
+}
+
+// Calls `visit(piece, bytes)` for memory that this process has imported on a GPU and its maker has given up, or is
+// about to.
+template <class Visit>
+void for_each_own_left_behind(std::uint32_t gpu, bool measured, Visit visit) noexcept {
+    Pieces &all = segment->imported[mine];
+    for (std::uint32_t i = 0, end = end_of(all); i < end; ++i) {
+        const Read one = exports_detail::read(all.piece[i]);
+        if (one.memory == 0 || one.gpu != gpu || one.measured != measured) continue;
+        // The kernel marks a dying process before the driver frees its memory, so the figure may be first.
+        const bool is_alive = one.maker < kSlots && lives(segment->owner[one.maker].load(std::memory_order_acquire));
+        if (!is_alive || !exports_detail::has_its_maker(one)) visit(all.piece[i], one.bytes);
+    }
+}
+
+}  // namespace
+
+namespace exports_detail {
+
+Read read(const Piece &piece) noexcept {
+    Read out{.memory = piece.memory.load(std::memory_order_acquire),
+             .bytes = piece.bytes.load(std::memory_order_acquire),
+             .gpu = piece.gpu.load(std::memory_order_acquire),
+             .maker = piece.maker.load(std::memory_order_acquire),
+             .place = piece.place.load(std::memory_order_acquire),
+             .measured = piece.measured.load(std::memory_order_acquire) != 0};
+    if (piece.memory.load(std::memory_order_acquire) != out.memory) out.memory = 0;
+    return out;
+}
+
+bool has_its_maker(const Read &read) noexcept {
+    if (read.maker >= kSlots || read.place >= kPieces) return false;
+    const std::uint32_t owner = segment->owner[read.maker].load(std::memory_order_acquire);
+    if (!lives(owner) && !is_dying(owner)) return false;
+    const Pieces &exports = segment->exported[read.maker];
+    return segment->member[read.maker].number.load() == read.memory >> 32 && read.place < end_of(exports) &&
+           exports.piece[read.place].memory.load() == read.memory;
+}
+
+}  // namespace exports_detail
+
+void exported(MemoryKey key, std::uint64_t name, const Share &share, Bytes bytes) noexcept {
+    const auto gpu = share.row();
+    if (!gpu) return;
+    Places &own = places();
+    const std::scoped_lock lock(own.mutex);
+    if (Places::find(own.exported, key)) return;
+    const std::uint64_t number = segment->member[mine].number.load();
+    write(segment->exported[mine], own.exported, key, name,
+          {.memory = number << 32 | ++own.serial, .bytes = bytes, .gpu = *gpu});
+}
+
+void freed(MemoryKey key) noexcept {
+    if (!has_joined()) return;
+    Places &own = places();
+    const std::scoped_lock lock(own.mutex);
+    const auto place = Places::find(own.exported, key);
+    if (!place) return;
+    segment->exported[mine].piece[*place].memory.store(0);
+    own.exported[*place] = 0;
+}
+
+void imported(MemoryKey key, std::uint64_t name) noexcept {
+    if (!has_joined()) return;
+    Places &own = places();
+    const std::scoped_lock lock(own.mutex);
+    if (const auto known = Places::find(own.imported, key)) {
+        ++own.opens[*known];
+        return;
+    }
+    Read best;
+    bool is_alive = false;
+    for_each_export([&](const Piece &piece, const Read &one, bool alive) {
+        if (piece.name.load(std::memory_order_acquire) != name || (best.memory != 0 && !alive)) return;
+        if (best.memory == 0 || !is_alive) best = one;
+        is_alive = is_alive || alive;
+    });
+    if (best.memory != 0) note_import(key, best);
+}
+
+void imported_of_size(MemoryKey key, const Share &share, Bytes bytes) noexcept {
+    const auto gpu = share.row();
+    if (!gpu) return;
+    const std::scoped_lock lock(places().mutex);
+    Read best;
+    int best_rank = 0;
+    for_each_export([&](const Piece &piece, const Read &one, bool alive) {
+        if (piece.name.load(std::memory_order_acquire) != 0 || one.gpu != *gpu || one.bytes != bytes) return;
+        const int rank = !alive ? 1 : one.maker == mine ? 2 : is_imported(one.memory) ? 3 : 4;
+        if (rank > best_rank) best = one;
+        best_rank = std::max(best_rank, rank);
+    });
+    // If it is its own, this process is charged for it already.
+    if (best.memory != 0 && best.maker != mine) note_import(key, best);
+}
+
+bool closed(MemoryKey key) noexcept {
+    if (!has_joined()) return false;
+    Places &own = places();
+    const std::scoped_lock lock(own.mutex);
+    const auto place = Places::find(own.imported, key);
+    if (!place || --own.opens[*place] != 0) return false;
+    Piece &piece = segment->imported[mine].piece[*place];
+    piece.memory.store(0);
+    own.imported[*place] = 0;
+    return piece.measured.load() != 0;
+}
+
+void overhead_changed(const Share &share, std::int64_t change) noexcept {
+    const auto gpu = share.row();
+    if (!gpu || segment->imports.load(std::memory_order_acquire) == 0) return;
+    const bool counts = change > 0;
+    const std::scoped_lock lock(places().mutex);
+    const Bytes size = counts ? static_cast<Bytes>(change) : -static_cast<Bytes>(change);
+    const auto fits = [&](Bytes bytes) { return std::max(size, bytes) - std::min(size, bytes) < policy::kGranule; };
+    Bytes sum = 0;
+    Piece *one = nullptr;
+    for_each_own_left_behind(*gpu, !counts, [&](Piece &piece, Bytes bytes) {
+        sum = policy::added(sum, bytes);
+        if (fits(bytes)) one = &piece;
+    });
+    if (fits(sum))
+        for_each_own_left_behind(*gpu, !counts, [&](Piece &piece, Bytes) { piece.measured.store(counts ? 1 : 0); });
+    else if (one)
+        one->measured.store(counts ? 1 : 0);
+}
+
+Bytes left_behind_by_any(std::uint32_t gpu) noexcept {
+    Bytes out = 0;
+    for_each_left_behind(gpu, [&](std::uint32_t, Bytes bytes) { out = policy::added(out, bytes); });
+    return out;
+}
+
+}  // namespace curb::shim::job

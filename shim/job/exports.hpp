@@ -1,0 +1,108 @@
+// Device memory that a process of the job exports and others of it import. It is charged once: to its maker, who has it
+// in the bytes that it holds. If the maker ends or frees it first, it stays on the device as long as an importer has
+// it, and counts for one of them: the one with the lowest slot.
+//
+// Nothing is passed on. Each process writes down what it exports and what it imports, in its own slot, and each sum
+// counts the imported memory whose maker no longer has it. So the kill of a process at any instruction leaves nothing
+// to do. A sum must read the bytes that processes hold first: then memory that its maker gives up meanwhile counts
+// twice for a moment, and never not at all.
+//
+// Without a job every function does nothing. Thread-safe. Calls nothing of the driver.
+#pragma once
+
+#include <cstdint>
+
+#include "job_ledger.hpp"
+#include "segment.hpp"
+
+namespace curb::shim::job {
+
+// How this process knows the memory: an address of the device, or where its record lies.
+using MemoryKey = std::uint64_t;
+
+// This process has exported memory of `bytes` on the GPU of `share`, which it is charged for. `name`: a hash of what
+// the importers get; 0: a descriptor, which has no name. Ignores memory that it has exported before.
+void exported(MemoryKey key, std::uint64_t name, const Share &share, Bytes bytes) noexcept;
+// This process frees memory. Call it before the ledger's credit. Ignores memory that it has not exported.
+void freed(MemoryKey key) noexcept;
+
+// This process has imported the memory of that name. Ignores names that no process of the job has exported.
+void imported(MemoryKey key, std::uint64_t name) noexcept;
+// This process has imported memory by a descriptor, which does not show whose memory it is. So curb takes one of that
+// size that a process of the job has exported by a descriptor, if possible one that no process has imported yet. The
+// sum is then at least the true one.
+void imported_of_size(MemoryKey key, const Share &share, Bytes bytes) noexcept;
+// This process has closed imported memory. True if NVML's figure of this process has counted it, so that the overhead is
+// too high until the device is measured.
+bool closed(MemoryKey key) noexcept;
+
+// The overhead that NVML's figure shows has changed. If memory that this process has imported was left behind
+// meanwhile, and has just the size, the figure counts that memory now, or no longer. The sum then leaves it to the
+// figure.
+void overhead_changed(const Share &share, std::int64_t change) noexcept;
+
+// Calls `visit(slot, bytes)` for memory that its maker no longer has and NVML counts for none of the importers.
+// `slot`: of the importer that it counts for.
+template <class Visit>
+void for_each_left_behind(std::uint32_t gpu, Visit visit) noexcept;
+[[nodiscard]] Bytes left_behind_by_any(std::uint32_t gpu) noexcept;
+[[nodiscard]] inline Bytes left_behind(std::uint32_t gpu) noexcept {
+    return segment->imports.load(std::memory_order_acquire) == 0 ? 0 : left_behind_by_any(gpu);
+}
+
+// ---- implementation ----
+
+namespace exports_detail {
+
+// A set of memory. What is too much for it is new each time: then memory of several importers counts for each.
+class Seen {
+  public:
+    bool add(std::uint64_t memory) noexcept {
+        for (std::size_t i = 0; i < kProbes; ++i) {
+            std::uint64_t &there = memory_[(memory * 0x9E3779B97F4A7C15ULL + i) % memory_.size()];
+            if (there == memory) return false;
+            if (there != 0) continue;
+            there = memory;
+            return true;
+        }
+        return true;
+    }
+
+  private:
+    static constexpr std::size_t kProbes = 16;
+    std::array<std::uint64_t, 257> memory_{};
+};
+
+// What one place of a list says; `memory` is 0 if it is free or is being written.
+struct Read {
+    std::uint64_t memory = 0;
+    Bytes bytes = 0;
+    std::uint32_t gpu = 0, maker = 0, place = 0;
+    bool measured = false;
+};
+Read read(const Piece &piece) noexcept;
+// True if the process that has made this imported memory still has it.
+bool has_its_maker(const Read &read) noexcept;
+
+inline std::uint32_t end_of(const Pieces &pieces) noexcept {
+    return std::min(pieces.end.load(std::memory_order_acquire), std::uint32_t{kPieces});
+}
+
+}  // namespace exports_detail
+
+template <class Visit>
+void for_each_left_behind(std::uint32_t gpu, Visit visit) noexcept {
+    exports_detail::Seen seen;
+    for (const bool measured : {true, false})
+        for_each_living([&](std::uint32_t slot) {
+            const Pieces &all = segment->imported[slot];
+            for (std::uint32_t i = 0, end = exports_detail::end_of(all); i < end; ++i) {
+                const exports_detail::Read one = exports_detail::read(all.piece[i]);
+                if (one.memory == 0 || one.gpu != gpu || one.measured != measured) continue;
+                if (exports_detail::has_its_maker(one) || !seen.add(one.memory)) continue;
+                if (!measured) visit(slot, one.bytes);
+            }
+        });
+}
+
+}  // namespace curb::shim::job
