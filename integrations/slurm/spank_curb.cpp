@@ -100,7 +100,7 @@ std::optional<std::string> variable_of(spank_t spank, const char *name) {
     }
 }
 
-// Where Slurm hands an option of sbatch and salloc on to the job.
+// The variables in which Slurm passes options of sbatch and salloc to the job.
 constexpr const char *kJobsMemory = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_mem";
 constexpr const char *kJobsPolicy = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_policy";
 
