@@ -74,7 +74,7 @@ std::vector<std::string> unfinished_in(const Folder &folder);
 // once more first: a program that replaces itself makes a new one under the same name.
 void remove_socket(const Folder &folder, const std::string &name);
 // Deletes the sockets of processes that were killed. Tries the socket itself, because a pid may be another process's by
-// now, or live in another pid namespace. Skips processes that /proc shows: the test wakes a process. Tests
+// now, or live in another pid namespace. Skips processes that /proc shows, because the test would wake each. Tests
 // at most 32 sockets of a folder, from a random one on, so that a start costs the same with any number of them.
 void remove_stale(const Folder &folder);
 
