@@ -1,5 +1,5 @@
-# The standard library's headers, precompiled for a target of many sources: a quarter of clang's time for each. With GCC it
-# is less, and GCC 12 warns of what it inlines out of a precompiled header as if it were the source's own.
+# Precompiles the standard library's headers for a target of many sources, which saves clang a quarter of the time of
+# each. GCC saves less, and GCC 12 warns of code from a precompiled header as if it were the source's own.
 function(curb_precompile)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     return()
@@ -11,7 +11,7 @@ function(curb_precompile)
   endforeach()
 endfunction()
 
-# Takes the precompiled header of `from`, which is compiled by the same options.
+# Reuses the precompiled header of `from`, which must have the same compile options.
 function(curb_precompile_as from target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     target_precompile_headers(${target} REUSE_FROM ${from})

@@ -1,23 +1,23 @@
-# How tests are registered with ctest. A test is named after its source, its label is its folder's name.
+# Registers tests with ctest. A test has its source's name; its label is its folder's name.
 #
 #   curb_catch_test(size_test SOURCES size_test.cpp LIBS curb_policy)   a program in Catch2: build/tests/size_test
-#   curb_python_test(kill_test ARGS word…)                              kill_test.py BUILD word…, which knows what is where
+#   curb_python_test(kill_test ARGS word…)                              runs kill_test.py BUILD word…
 #   curb_test(driver_cases COMMAND driver_cases)                        any other program
 #
-# Each is ONE test, a process for each executable and not for each case. TIMEOUT is in seconds, 300 unless told. An exit
-# status of 77 says that the test could do nothing here, a line `skipped: why` that it, or a part of it, was skipped.
-# NOT_UNDER thread (or any) BECAUSE "why": not with that sanitizer. scripts/test names at its end whatever was skipped.
+# Each is one test: one process for the executable, not one for each case. TIMEOUT is in seconds (default 300). A test
+# that can run nothing here exits with 77; it prints `skipped: why` for itself or for a part.
+# NOT_UNDER thread (or any) BECAUSE "why": not with that sanitizer. scripts/test lists all skipped tests at its end.
 find_package(Catch2 REQUIRED)
 find_package(Python3 COMPONENTS Interpreter REQUIRED)
 
-# What a sanitizer's build hosts. The others judge a release, or run programs that have no sanitizer's runtime.
+# The labels that run under sanitizers. The others judge a release, or run programs without a sanitizer's runtime.
 set(CURB_SANITIZED_LABELS unit fuzz contract process fault load)
 
-# They begin first, so that none is left to run alone at the end.
+# ctest starts these first, so that no long test runs alone at the end.
 set(CURB_LONGEST allocation_faults control_test crowd_test doctor_test exit_test gate_test policy_shim_test programs_test
   reload_test shim_test soak_test suspend_test threads_test trace_shim_test)
 
-# curb_left_out("what" "why"): said at the end of scripts/test, all with one reason together.
+# curb_left_out("what" "why"): scripts/test prints these at its end, grouped by reason.
 function(curb_left_out what why)
   string(MD5 reason "${why}")
   set_property(GLOBAL APPEND PROPERTY CURB_LEFT_OUT_WHY "${why}")
@@ -38,14 +38,14 @@ function(curb_write_left_out file)
   file(WRITE ${file} "${text}")
 endfunction()
 
-# Cases in Catch2 that sanitizers' runtimes cannot host, by their tags.
+# Excludes Catch2 cases that cannot run under a sanitizer, by tag.
 set(curb_cases "")
 macro(curb_leave_cases_out tag why)
   string(APPEND curb_cases "~[${tag}]")
   curb_left_out("cases with [${tag}]" "${why}")
 endmacro()
 if(CURB_SANITIZE)
-  set(curb_cases "~[.]") # without a name to look for, an exclusion takes hidden cases in, which are other cases' children
+  set(curb_cases "~[.]") # an exclusion alone would select hidden cases too, which are children of other cases
   curb_leave_cases_out(bare "sanitizers' runtimes have threads, descriptors and handlers of their own")
   curb_leave_cases_out(own-runtime "sanitizers' runtimes have an allocator and a dlopen of their own, and must come first")
 endif()
@@ -62,7 +62,7 @@ endif()
 if(NOT TARGET curb_catch)
   set(_curb_catch_dir ${CMAKE_CURRENT_LIST_DIR}/../tests/unit)
   if(Catch2_VERSION VERSION_LESS 3)
-    add_library(curb_catch STATIC ${_curb_catch_dir}/catch_main.cpp) # v2's main is slow to compile: once
+    add_library(curb_catch STATIC ${_curb_catch_dir}/catch_main.cpp) # compiled once: v2's main is slow to compile
     set_target_properties(curb_catch PROPERTIES UNITY_BUILD OFF)
     target_link_libraries(curb_catch PUBLIC Catch2::Catch2)
     target_include_directories(curb_catch PUBLIC ${_curb_catch_dir})
@@ -81,11 +81,11 @@ function(curb_catch_test name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   list(LENGTH arg_SOURCES sources)
-  if(sources EQUAL 1) # as itself, the same to ccache in every build
+  if(sources EQUAL 1) # not as a unity file: ccache then shares it between builds
     set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   endif()
   target_link_libraries(${name} PRIVATE ${arg_LIBS} curb_catch)
-  # Catch2's header takes two seconds of each source otherwise. The first test's is everybody's.
+  # Catch2's header would cost two seconds for each source. All tests share the first test's.
   get_property(first GLOBAL PROPERTY CURB_CATCH_FIRST)
   if(first)
     target_precompile_headers(${name} REUSE_FROM ${first})
@@ -93,17 +93,16 @@ function(curb_catch_test name)
     target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/unit/catch.hpp)
     set_property(GLOBAL PROPERTY CURB_CATCH_FIRST ${name})
   endif()
-  # What is tested is optimised; the tests need not be, and compile in half the time.
+  # At -O1 tests compile in half the time. The code under test is optimised as usual.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # The first for ccache; the others because GCC 12 takes what it inlines of std::string out of a precompiled header for
-    # the test's own, and warns of it.
+    # The first is for ccache. The others: GCC 12 warns of std::string code that it inlines from a precompiled header.
     target_compile_options(${name} PRIVATE
       -fpch-preprocess -Wno-array-bounds -Wno-stringop-overflow)
   endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   curb_test(${name} COMMAND ${name} ${arg_ARGS} ${curb_cases})
-  # Those that need nothing but the pure layers, which scripts/cover builds and runs.
+  # scripts/cover builds and runs the tests that need the pure layers only.
   set(others ${arg_LIBS})
   list(FILTER others EXCLUDE REGEX "^(curb_policy|curb_config|curb_control|Threads::Threads|nlohmann_json::nlohmann_json)$")
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)

@@ -17,9 +17,9 @@ namespace {
 
 constexpr const char *kUntrusted = ", so the ceiling cannot be trusted; as root: ";
 
-// True if the owner is the machine's root. In a user namespace, as rootless containers have, root and every other owner
-// that has no number there shows as the overflow uid (user_namespaces(7)): such a file is trusted too. A user who could
-// put one in its place there can also run without curb.
+// True if the owner is the machine's root. In a user namespace (rootless containers), the machine's root and
+// all other owners without a number there show as the overflow uid (user_namespaces(7)). Their files are trusted too: a
+// user who can replace the file there can also run without curb.
 bool is_root(uid_t owner) {
     if (owner == 0) return true;
     const File map("/proc/self/uid_map"), overflow("/proc/sys/kernel/overflowuid");

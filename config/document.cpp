@@ -36,7 +36,7 @@ std::size_t first_bad_byte(std::string_view text) {
     return text.size();
 }
 
-// Reads the text. Behind its end there are NULs; the text itself has none.
+// Reads the text. Returns NULs behind its end; the text itself has none.
 class Scanner {
   public:
     explicit Scanner(std::string_view text) : text_(text) {}
@@ -254,7 +254,7 @@ class Builder {
         return out;
     }
 
-    // What is wrong after the last good token.
+    // Returns the error after the last valid token.
     Fault explain(bool overflow) {
         std::size_t at = scan_.skip_blanks(end_);
         if (scan_.opens_comment(at)) return unclosed_comment(at);
@@ -315,7 +315,7 @@ class Builder {
         return {at, {}, word + " is not a value of JSON; strings stand in double quotes"};
     }
 
-    // Returns the format that a text which is not JSON looks like. null if it looks like none.
+    // Returns the name of another format that the text looks like. null if there is none.
     [[nodiscard]] const char *other_format(std::size_t at) const {
         if (text_.substr(at).starts_with("---")) return "YAML";
         const auto is_of_word = [](char c) {

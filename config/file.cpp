@@ -13,7 +13,7 @@
 namespace curb::config {
 
 File::File(const std::string &path, int flags) : fd_(-1), error_(0) {
-    // O_NONBLOCK: the opening of a FIFO without a writer must not wait for one.
+    // O_NONBLOCK: opening a FIFO must not wait for a writer.
     do fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
     while (fd_ < 0 && errno == EINTR);
     if (fd_ < 0) error_ = errno;

@@ -45,7 +45,7 @@ std::string cgroup() {
 std::string new_tree() {
     std::uint64_t random = 0;
     if (::syscall(SYS_getrandom, &random, sizeof random, GRND_NONBLOCK) != sizeof random)
-        random = 0;  // early in the boot: the pid
+        random = 0;  // early in the boot there is no entropy: only the pid distinguishes trees
     char text[48];
     std::snprintf(text, sizeof text, "%d-%08x", ::getpid(), static_cast<unsigned>(random));
     return text;

@@ -9,7 +9,7 @@ namespace {
 
 using policy::quote;
 
-// Every field, then those that a rule may lay over.
+// All fields, then those that a rule can override.
 constexpr std::string_view kPatterns[] = {
 #define CURB_FILE_FIELD(pointer, ...) pointer,
 #define CURB_GPU_FIELD(pointer, ...) pointer,

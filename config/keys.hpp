@@ -17,8 +17,8 @@ std::vector<std::string_view> known_members(std::string_view pattern);
 
 // Returns the message for a key that the object `pattern` does not have, with the key that was probably meant.
 std::string unknown_key(std::string_view key, std::string_view pattern);
-// Returns where a key belongs that stands in the wrong object: "/gpu/*/cap" for "cap", in a rule "/rules/*/gpu/*/cap".
-// Empty if nowhere.
+// Returns the field that a misplaced key probably meant: "/gpu/*/cap" for "cap", in a rule "/rules/*/gpu/*/cap". Empty
+// if there is none.
 std::string belongs(std::string_view key, std::string_view pattern);
 
 }  // namespace curb::config

@@ -23,7 +23,7 @@ std::string absolute(std::string path) {
     return here == nullptr ? path : std::string(here.get()) + "/" + path;
 }
 
-// Finds what other systems hand in. A policy that cannot be read refuses; a variable that is none of curb's does not.
+// Finds the variables of other systems. Unlike an invalid policy, an invalid one of these does not make curb refuse.
 void find_handed_in(const Variables &environment, Source &source) {
     const auto add = [&](const std::string &name) {
         const char *value = environment(name.c_str());

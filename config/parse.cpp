@@ -50,7 +50,7 @@ class Reader {
         std::size_t at;
         std::string pointer;  // as the text spells it
     };
-    // Returns the conflicts of the file with the rule laid over it that involve the rule.
+    // Returns the conflicts of the file when the rule overrides it. May leave out those that the file has by itself.
     [[nodiscard]] std::vector<policy::Conflict> conflicts_with(const policy::Rule &rule) const;
     [[nodiscard]] const Spot *spot_of(const policy::Conflict &conflict, const policy::Rule *rule) const;
     void tell(const policy::Conflict &conflict, const policy::Rule *rule);
@@ -136,7 +136,7 @@ void Reader::read_devices(const Value &object, const std::string &pattern, const
     }
 }
 
-// Reports a growth that has both.
+// Adds a fault if a growth has both a step and a factor.
 void Reader::step_or_factor(const Value &growth) {
     const Node *first = nullptr;
     for (const Node &child : growth.node.children) {
@@ -192,7 +192,7 @@ std::vector<policy::Conflict> Reader::conflicts_with(const policy::Rule &rule) c
     if (std::any_of(over.gpu.begin(), over.gpu.end(), is_every)) {
         layer.gpu = base;
     } else {
-        // The conflicts of devices that the rule does not name are reported already. To go through them again for each
+        // The conflicts of devices that the rule does not name are reported already. Checking them again for each
         // rule would be slow with thousands of both. One device with growth.start stands for all of them.
         std::set<std::size_t> taken;
         const auto take = [&](const std::string &key) {

@@ -149,7 +149,7 @@ struct Type {
 };
 
 Type type_of(const policy::Field &field) {
-    // The only least of sizes and times in the table is the smallest value above zero. A zero has no digit from 1 to 9.
+    // A size or time with a minimum in the table must only be above zero: it has a digit from 1 to 9.
     const bool positive = !field.least.empty();
     switch (field.type) {
         case FieldType::ignored: return {"ignored", "a string", "", {{"type", "string"}}};

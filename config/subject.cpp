@@ -26,7 +26,7 @@ std::string program() {
         }
         path.resize(path.size() * 2);
     }
-    // The kernel adds this for a file that was removed, as by an update; unless the file has that name.
+    // The kernel appends this if the file was removed, by an update for example. lstat: a file may have that name.
     constexpr std::string_view kDeleted = " (deleted)";
     struct stat status {};
     if (path.ends_with(kDeleted) && ::lstat(path.c_str(), &status) != 0) path.resize(path.size() - kDeleted.size());

@@ -56,8 +56,8 @@ bool is_inotify(int fd) {
     return length > 0 && std::string_view(target.data(), static_cast<std::size_t>(length)) == kInotify;
 }
 
-// Returns -1 if there is none. Not under the numbers 0 to 2, which a program that was started without them takes for
-// its own; and not in a process that may have so few descriptors that it needs each.
+// Returns an inotify descriptor above 2: a program that was started without 0 to 2 takes these numbers for its own. -1
+// if there is none, or if the process may open so few files that it needs each descriptor.
 int new_inotify() {
     constexpr rlim_t kEnough = 64;
     rlimit limit{};

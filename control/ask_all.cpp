@@ -44,7 +44,7 @@ bool knock(Socket &socket) {
     socket.connection = connect_to(socket.folder.path + "/" + socket.name, socket.error);
     if (!socket.connection) {
         if (socket.error == ECONNREFUSED && !socket.inside) remove_socket(socket.folder, socket.name);
-        if (too_many_open(socket.error)) return true;  // nor can /proc be looked into now
+        if (too_many_open(socket.error)) return true;  // nor can we read /proc now
         return socket.error == EAGAIN && name_of(pid) == socket.process && belongs_in(socket.folder, pid);
     }
     const auto who = peer(socket.connection);
@@ -175,7 +175,7 @@ class Asked {
     Socket socket_;
     const std::string &line_;
     std::optional<Exchange> exchange_;
-    std::optional<Deadline> closed_;  // its connection closed; it may end until then
+    std::optional<Deadline> closed_;  // the connection is closed; the process has until then to end
     std::optional<Reply> reply_;
 };
 

@@ -24,7 +24,7 @@ std::optional<ucred> peer(const Descriptor &connection);
 // True if the process at the other end is of the folder's user. Others can listen if root has opened the folder to
 // them.
 inline bool speaks_for(const ucred &who, const Folder &folder) { return who.uid == folder.owner; }
-// True if the process may have its socket in this folder: that of its user; or root's, if it gave up root's rights
+// True if the process may have its socket in this folder: its user's, or root's if it has given up root's rights
 // since. Pids are used again: the folder may hold the socket of an earlier process, on which a child of that one
 // listens.
 bool belongs_in(const Folder &folder, int pid);

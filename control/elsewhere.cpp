@@ -16,7 +16,7 @@
 namespace curb::control {
 namespace {
 
-// The inode of a namespace. 0: it may not be looked at.
+// Returns the inode of a namespace. 0 if this process may not inspect it.
 ino_t namespace_of(const std::string &process, const char *kind) {
     struct stat status {};
     return ::stat(("/proc/" + process + "/ns/" + kind).c_str(), &status) == 0 ? status.st_ino : 0;
@@ -44,7 +44,7 @@ std::string runtime_directory_of(int pid) {
     return {};
 }
 
-// Opens a folder behind this root. Its links lead nowhere else. Needs Linux 5.6.
+// Opens a folder under this root. Follows no link out of it. Needs Linux 5.6.
 int open_in_root(int root, const std::string &path) {
     open_how how{};
     how.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;

@@ -14,12 +14,12 @@ namespace curb::control {
 struct InnerSocket {
     int pid = 0;       // of the process, as this one sees it
     Folder folder;     // "/proc/self/fd/7": the descriptor of the folder; and its owner as this process sees it
-    std::string name;  // of the socket: with the pid as the process sees itself
+    std::string name;  // of the socket, with the pid as the process itself sees it
     std::shared_ptr<const Descriptor> open;
 };
 
 // Returns the socket of this process, if it lives in another pid or mount namespace than this one. None if it does not,
-// has none, or may not be looked into. No link in a container leads out of it. May throw std::bad_alloc.
+// has none, or may not be inspected. Follows no link out of a container. May throw std::bad_alloc.
 std::vector<InnerSocket> sockets_inside(int pid);
 // Returns those of all processes. May throw std::bad_alloc.
 std::vector<InnerSocket> sockets_elsewhere();

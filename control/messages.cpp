@@ -1,7 +1,7 @@
 // The format, version 1. A process refuses members of a request that it does not know; a command ignores unknown
-// members of a reply. So a new member of a request needs a new version only if it must not be ignored.
+// members of a reply. So a new member needs a new version only if it is in a reply and must not be ignored.
 //
-//   {"curb":1,"ask":"status"}                 with "detail":true also what takes milliseconds to find out
+//   {"curb":1,"ask":"status"}                 with "detail":true also the parts that take milliseconds
 //   {"curb":1,"ask":"release","bytes":1073741824,"steps":["pools"]}      without bytes: all; steps: the policy's
 //   {"curb":1,"ask":"cap","cap":"8GiB","gpu":"cuda:0"}                   without cap: the policy's again
 //   {"curb":1,"ask":"gate","close_for":3000}                             without close_for: open
@@ -203,7 +203,7 @@ const char *name_of(const ReleaseReport & /*reply*/) { return "release"; }
 const char *name_of(const CapReport & /*reply*/) { return "cap"; }
 const char *name_of(const GateReport & /*reply*/) { return "gate"; }
 
-// Returns the line as an object. nullopt and a fault if it is none of our version.
+// Returns the line as an object. Sets `fault` and returns nullopt if it is not JSON of our version.
 std::optional<Json> envelope(std::string_view line, std::string &fault) {
     if (line.size() > kLongestReply) {
         fault = "it is too long";

@@ -123,7 +123,7 @@ std::uint64_t ns_of(const Json &event, const char *name) {
     if (!us || *us <= 0 || *us >= 1e15) return 0;
     const double ns = *us * 1000;
     const auto below = static_cast<std::uint64_t>(ns);
-    return below + (ns - static_cast<double>(below) >= 0.5 ? 1 : 0);  // no libm within programs
+    return below + (ns - static_cast<double>(below) >= 0.5 ? 1 : 0);  // not by libm, which libcurb.so does not load
 }
 
 }  // namespace

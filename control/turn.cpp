@@ -15,7 +15,7 @@
 namespace curb::control {
 namespace {
 
-// By number: each name of libc is looked up at the start of every process.
+// By number: each function of libc that curb names costs a look-up at the start of every process.
 int open_in(int folder, const std::string &name, int flags) noexcept {
     constexpr unsigned kOwn = 0600;
     return static_cast<int>(::syscall(SYS_openat, folder, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, kOwn));
@@ -32,14 +32,14 @@ std::uint64_t now_ns() noexcept {
     return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// "turn-GPU-8f3a…-": the names of all that wait for this GPU begin so.
+// "turn-GPU-8f3a…-": how the names of all requests for this GPU begin.
 std::string beginning(const std::string &uuid) {
     std::string out = "turn-" + uuid + "-";
     std::replace(out.begin(), out.end(), '/', '_');
     return out;
 }
 
-// "turn-GPU-…-00000000123456789012-4194304-4711-0": when it came, what it needs, and whose it is.
+// "turn-GPU-…-00000000123456789012-4194304-4711-0": time, bytes, pid, number.
 std::string name_of(const std::string &uuid, policy::Bytes bytes) {
     static std::atomic<unsigned> number{0};
     std::string stamp = std::to_string(now_ns());
@@ -65,7 +65,7 @@ struct Entry {
     policy::Bytes bytes = 0;
     int pid = 0;
 };
-// Returns those that wait for this GPU, the first first. Some may be dead.
+// Returns the requests for this GPU, the oldest first. Their processes may be dead.
 std::vector<Entry> entries(int folder, const std::string &begins) {
     std::vector<Entry> out;
     DIR *files = ::opendir(("/proc/self/fd/" + std::to_string(folder)).c_str());
@@ -99,7 +99,7 @@ Turn::Turn(const Places &places, const std::string &uuid, policy::Bytes bytes) :
     if (!folder_) return;
     begins_ = beginning(uuid);
     name_ = name_of(uuid, bytes);
-    // Locked before it has its name: others would take it for a dead one's.
+    // Locks the file before it has its name: else others would take it for a dead process's.
     const std::string aside = "." + name_;
     file_ = Descriptor(open_in(folder_.number(), aside, O_RDWR | O_CREAT | O_EXCL));
     if (!file_) return;

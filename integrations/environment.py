@@ -1,7 +1,7 @@
 """Python environments for the tests of integrations: packages of PyPI by name, and curb as its wheel installs it.
 
-enter("ray", "ray[default]") runs the calling script on in such an environment, in build/integrations/. Where the packages
-cannot be installed, the test is skipped.
+enter("ray", "ray[default]") restarts the calling script in such an environment, in build/integrations/. If the packages
+cannot be installed, it skips the test.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _run(command: list[object], why: str) -> None:
 
 
 def _install(folder: Path) -> None:
-    """As pip installs the wheel, from the build that is there: to compile a wheel takes minutes."""
+    """Installs the existing build as pip installs the wheel: compiling a wheel takes minutes."""
     for component in ([], ["--component", "jupyter"]):
         subprocess.run(["cmake", "--install", BUILD, "--prefix", folder, *component], check=True, stdout=subprocess.DEVNULL)
     version = re.search(r"^project\(curb VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the scripts beside it: the root of the tree, the compiler and the cmake to use, how to speak.
+# Sourced by the other scripts: the root of the tree, the compiler and cmake, error messages.
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 JOBS=${JOBS:-$(nproc)}
@@ -12,21 +12,21 @@ fail() {
     exit 1
 }
 
-# "12" of a compiler, "0" where there is none.
+# Prints the compiler's major version, "12"; "0" if there is no such compiler.
 gcc_major() {
     local version
     version=$("$1" -dumpversion 2>/dev/null) || version=0
     printf '%s\n' "${version%%.*}"
 }
 
-# Whether cmake is there and at least 3.25.
+# Succeeds if cmake is installed and at least 3.25.
 cmake_is_new_enough() {
     local version
     version=$(cmake --version 2>/dev/null | sed -n '1s/^cmake version \([0-9]*\.[0-9]*\).*/\1/p')
     [[ -n $version ]] && ((${version%.*} > 3 || (${version%.*} == 3 && ${version#*.} >= 25)))
 }
 
-# Where apt has this machine's own packages from, or CURB_MIRROR.
+# Prints CURB_MIRROR, or the mirror that apt uses on this machine.
 debian_mirror() {
     local mirror=${CURB_MIRROR:-}
     # shellcheck disable=SC2016 # for apt-get to fill in
@@ -36,7 +36,7 @@ debian_mirror() {
     printf '%s\n' "$mirror"
 }
 
-# What scripts/setup may have put beside an older compiler or cmake of the distribution's (Ubuntu 22.04).
+# Selects the newer compiler and cmake that scripts/setup installs beside older ones of the distribution (Ubuntu 22.04).
 use_toolchain() {
     if [[ -x $root/.venv/bin/cmake ]]; then PATH=$root/.venv/bin:$PATH; fi
     if [[ -z ${CXX:-} ]] && (($(gcc_major g++) < 12)) && command -v g++-12 >/dev/null; then

@@ -1,4 +1,4 @@
-"""What the scripts share that write documents: NAME [--check] [CURB]"""
+"""Functions of the scripts that write documents: NAME [--check] [CURB]"""
 
 import difflib
 import sys
@@ -13,7 +13,7 @@ def fail(message):
 
 
 def is_check(arguments):
-    """Of a script that asks nobody."""
+    """For a script that does not run curb."""
     if arguments not in ([], ["--check"]):
         sys.exit(f"usage: scripts/{NAME} [--check]")
     return bool(arguments)
@@ -30,7 +30,7 @@ def is_check_and_curb(arguments):
 
 
 def write(due, check):
-    """Puts each text into its file; with `check` shows what differs instead, and fails if anything does."""
+    """Writes each text to its file. With `check` prints the differences instead, and fails if there are any."""
     stale = []
     for file, text in due.items():
         there = file.read_text() if file.exists() else ""

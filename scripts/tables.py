@@ -1,10 +1,10 @@
-"""Rows of the .def tables, for what is generated from them."""
+"""Reads the rows of the .def tables, for generated documents."""
 
 import re
 
 
 def rows_of(file, macro):
-    """Cells of each row: names as they are, adjacent string literals joined. None where a row is not as expected."""
+    """The cells of each row: names unchanged, adjacent string literals joined. None if a row has another form."""
     text = re.sub(r"^\s*//.*$", "", file.read_text(), flags=re.MULTILINE)
     rows = []
     for found in re.finditer(rf'^{macro}\(((?:"(?:[^"\\]|\\.)*"|[^"()])*)\)$', text, re.MULTILINE):

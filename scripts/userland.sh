@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by scripts that try something in a userland that has nothing yet: made by debootstrap, as root.
+# Sourced by scripts that test in a new, minimal userland, which debootstrap makes as root.
 
 # userland SUITE FOLDER [ARCHITECTURE]: bookworm, trixie, noble, … as debootstrap has it, from debian_mirror, in a folder that
 # is not there. The kernel must be able to start the programs of another architecture (binfmt_misc).
@@ -10,7 +10,7 @@ userland() {
     mirror=$(debian_mirror)
     recipe=$(readlink -f "/usr/share/debootstrap/scripts/$suite")
     [[ -e $recipe ]] || fail "debootstrap has no suite '$suite'"
-    [[ $recipe != */gutsy ]] || components=main,universe # Ubuntu's all follow that one
+    [[ $recipe != */gutsy ]] || components=main,universe # the recipe of all Ubuntu suites
     mkdir -p "$folder"
     chmod 755 "$folder" # for apt's own user
     # In two stages, because debootstrap does not ask the kernel about another architecture.
@@ -22,7 +22,7 @@ userland() {
         fail "debootstrap failed; all that it said is in $folder.log"
     }
     rm -f "$folder.log"
-    echo '127.0.0.1 localhost' >"$folder/etc/hosts" # which installers write, not debootstrap
+    echo '127.0.0.1 localhost' >"$folder/etc/hosts" # debootstrap does not write it
 }
 
 # inside FOLDER [NAME=VALUE]... -- COMMAND...: runs a command there, with mounts and processes of its own, which end with it.

@@ -1,4 +1,4 @@
-// Takes as many pieces of 256 MiB of the GPU as a line of stdin says, and prints how many it was given.
+// Reads a number from each line of stdin, allocates that many pieces of 256 MiB of the GPU, and prints how many it got.
 #include <stdio.h>
 
 int cuInit(unsigned);

@@ -1,4 +1,4 @@
-# Copy these lines into your jupyterhub_config.py. curb's wheel is installed in the Hub's environment; users can read it.
+# Copy these lines into your jupyterhub_config.py. Install curb's wheel in the Hub's environment, readable for users.
 c = get_config()  # noqa: F821  pylint: disable=undefined-variable
 
 c.JupyterHub.spawner_class = "curb.jupyterhub.CurbSpawner"
@@ -7,7 +7,7 @@ c.CurbMixin.user_cap = "10GiB"   # all kernels of a user together
 c.CurbMixin.nap = "10m"
 
 # By user: c.CurbMixin.cap = lambda spawner: "20GiB" if spawner.user.name in {"alice", "bob"} else "6GiB"
-# A file for each, which may be edited while kernels run:
+# A policy file for each user, which you may edit while kernels run:
 # c.CurbMixin.policy = lambda spawner: f"/etc/curb/users/{spawner.user.name}.json"
-# TensorFlow and JAX take memory as they need it: c.CurbMixin.steer = True
+# To make TensorFlow and JAX allocate as they need it: c.CurbMixin.steer = True
 # With another spawner: from curb.jupyterhub import CurbMixin; class Spawner(CurbMixin, DockerSpawner): pass

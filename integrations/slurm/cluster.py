@@ -1,6 +1,6 @@
-"""A Slurm cluster of one controller and two nodes for tests: on loopback, without munge, systemd and accounting.
+"""A Slurm cluster for tests, with one controller and two nodes: on loopback, without munge, systemd and accounting.
 
-n1 has two GPUs of four shards, n2 one. The daemons run as the user who makes it; Slurm is that of the installed packages.
+n1 has two GPUs of four shards, n2 one. The daemons run as the calling user, from the installed packages of Slurm.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MACHINE = (
     "NodeHostname={host} NodeAddr=127.0.0.1 CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=2000"
 )
 PLAIN = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none"
-# slurmd gives a job CUDA_VISIBLE_DEVICES for character devices alone.
+# slurmd sets CUDA_VISIBLE_DEVICES for character devices only.
 GRES_CONF = """\
 AutoDetect=off
 NodeName=n1 Name=gpu Type=fake File={folder}/dev/nvidia[0-1]
@@ -66,7 +66,7 @@ NodeName=n2 Name=shard Count=4
 
 
 def free_ports() -> int:
-    """The first of three ports that nothing listens on."""
+    """The first of three free ports in a row."""
     for _ in range(100):
         first = 20000 + 3 * (int.from_bytes(os.urandom(2), "big") % 8000)
         sockets = [socket.socket() for _ in range(3)]
@@ -83,7 +83,7 @@ def free_ports() -> int:
 
 
 class Cluster:
-    """Up in a `with`. `plugstack`: its text, with {plugin}. `more`: lines of slurm.conf. `user`: who submits jobs, by uid."""
+    """Runs within a `with`. `plugstack`: its text, with {plugin}. `more`: lines of slurm.conf. `user`: uid that submits jobs."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class Cluster:
         devices: bool = False,
         inside: list[str] | None = None,
     ) -> None:
-        # job_container/tmpfs hides /tmp, and what is in it.
+        # Not in /tmp, which job_container/tmpfs hides.
         self.folder = Path(tempfile.mkdtemp(prefix="curb-slurm-", dir="/var/tmp"))
         self.folder.chmod(0o755)
         self.user = user
-        self.history: list[tuple[str, str]] = []  # what users typed, and what it printed
+        self.history: list[tuple[str, str]] = []  # commands of users, with their output
         self.daemons: list[subprocess.Popen[bytes]] = []
         self.inside = [word.format(folder=self.folder) for word in inside or []]
         for name in ("etc", "log", "state", "spool/n1", "spool/n2", "dev", "container", "jobs"):
@@ -119,7 +119,7 @@ class Cluster:
             "port": port,
             "port1": port + 1,
             "port2": port + 2,
-            # A job's number is in the name of curb's job: those of two clusters on one machine must differ.
+            # The name of curb's job has the job's number, so numbers of two clusters on one machine must differ.
             "first": 100 * port,
             "folder": self.folder,
             "user": subprocess.check_output(["id", "-un"], text=True).strip(),
@@ -169,7 +169,7 @@ class Cluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def left(self) -> list[int]:
-        """The processes of this cluster: its daemons, those that these started for jobs, and the jobs' own."""
+        """The processes of this cluster: its daemons, their helpers for jobs, and the jobs' own."""
         out = []
         for file in Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -180,7 +180,7 @@ class Cluster:
         return out
 
     def start(self, command: list[str]) -> None:
-        """They end with this process, however it ends."""
+        """Starts a daemon, which ends with this process, even after SIGKILL."""
         with (self.folder / "log/daemons").open("ab") as log:
             # pylint: disable=consider-using-with
             self.daemons.append(
@@ -208,7 +208,7 @@ class Cluster:
         return self.run("sinfo", "-h", "-N", "-o", "%T").stdout.split()
 
     def run(self, *command: object, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        """A command of the user who submits."""
+        """Runs a command as the user who submits jobs."""
         done = subprocess.run(
             [str(word) for word in command], env=self.environment | environment, input=stdin, capture_output=True, text=True,
             cwd=self.jobs, timeout=2 * PATIENCE_S, check=False, user=self.user, group=self.user,
@@ -238,7 +238,7 @@ class Cluster:
         return found.group(1) if found else ""
 
     def ended(self, job: str) -> str:
-        """Waits for the end of a job, of an array too, and returns its state."""
+        """Waits until a job or array has ended, and returns its state."""
         self.wait_for(
             lambda: not self.run("squeue", "-h", "-j", job).stdout.strip(), f"the end of job {job}: {self.output(job)}"
         )

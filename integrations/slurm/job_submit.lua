@@ -1,9 +1,9 @@
 -- Schedules `sbatch --gpu-mem=6GiB` by GPU memory: JobSubmitPlugins=lua, and this file beside slurm.conf.
 --
--- A job that asks for GPU memory and for no GPU gets the shards that hold it. Memory and shards that no GPU has are
--- refused when the job is submitted; Slurm alone would let such a job wait for ever.
+-- A job that asks for GPU memory and for no GPU gets enough shards for it. If no GPU has as much memory or as many
+-- shards, the submission fails; Slurm alone would let such a job wait for ever.
 
--- Every GPU of the cluster has as much, or this is the largest; a shard is the same part of each.
+-- The memory of each GPU of the cluster, or of the largest. A shard is the same part of each.
 local GPU_MEMORY_MIB = 16 * 1024
 local SHARDS_PER_GPU = 4
 -- Slurm 22.05 writes gres:shard:2. From 23.02 on it is gres/shard:2 by its documentation; tried with 22.05 alone.
@@ -12,7 +12,7 @@ local SHARDS = "gres:shard:%d"
 local OPTION = "_SLURM_SPANK_OPTION_curb_gpu_mem="
 local MIB = { B = 2 ^ -20, K = 2 ^ -10, M = 1, G = 2 ^ 10, T = 2 ^ 20 }
 
--- Returns the value of --gpu-mem; nil if the job does not say it.
+-- Returns the value of --gpu-mem; nil if the job does not set it.
 local function gpu_mem(job)
     for _, text in pairs(job.spank_job_env or {}) do
         if text:sub(1, #OPTION) == OPTION then
@@ -21,7 +21,7 @@ local function gpu_mem(job)
     end
 end
 
--- "6GiB", "1.5 GiB", "8G", "25%", as curb reads them; nil for another text, which the plugin refuses by itself.
+-- Returns the MiB of "6GiB", "1.5 GiB", "8G", "25%", as curb reads sizes; nil for other texts, which the plugin refuses.
 local function mib_of(size)
     local number, unit = size:match("^%s*(%d+%.?%d*)%s*(%S+)%s*$")
     if not number then
@@ -33,7 +33,7 @@ local function mib_of(size)
     return letter and tonumber(number) * MIB[letter]
 end
 
--- What the job says about GPUs, in one text.
+-- Returns all of the job's requests for GPUs in one text.
 local function asked(job)
     local fields = { job.tres_per_job, job.tres_per_node, job.tres_per_socket, job.tres_per_task }
     local out = {}

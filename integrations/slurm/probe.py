@@ -1,7 +1,7 @@
 """A CUDA program in a job: probe.py SIM fill|stay [MIB]
 
-fill: takes 256 MiB at a time until the driver refuses, and prints as JSON what it got and what curb's variables are. MIB: no
-more than that. stay: keeps a GiB as unused memory of a pool, and ends when it has been given back.
+fill: allocates 256 MiB at a time until the driver refuses, at most MIB, and prints as JSON how much it got, and curb's
+variables. stay: keeps a GiB as unused memory of a pool, and ends when a release has returned it.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import time
 
 MIB = 1 << 20
 RELEASE_THRESHOLD, RESERVED_MEM_CURRENT = 4, 5
-for setting in ("CURB_SIM_MEMORY=16GiB", "CURB_SIM_GPUS=2"):  # where Slurm hands no environment on
+for setting in ("CURB_SIM_MEMORY=16GiB", "CURB_SIM_GPUS=2"):  # for jobs that get no environment
     os.environ.setdefault(*setting.split("="))
 driver = ctypes.CDLL(sys.argv[1] + "/libcuda.so.1")
 context, block, free, total = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_size_t()

@@ -37,7 +37,7 @@ List without(List all, const List &without) {
     return all;
 }
 
-// "33.33%" for one of three; all of the GPU if there are as many as it has, or more.
+// Returns "33.33%" for one shard of three. At most 100%.
 Size part_of_a_gpu(std::uint64_t shards, std::uint64_t of) {
     constexpr std::uint64_t kWhole = 10'000;
     return {Size::Unit::basis_points, shards >= of ? kWhole : shards * kWhole / of};
@@ -127,16 +127,16 @@ Changes changes(const Config &config, const Task &task, const Variables &variabl
     const bool under_curb = !caps.empty() || task.policy;
     const auto old = [&](const char *name) { return variable(name).value_or(""); };
 
-    // What an outer step has set is inherited, and cannot be told from the user's own but by this variable.
+    // Only this variable distinguishes the caps that an outer step has set from the user's own.
     const std::string outer_caps = old("CURB_SLURM_CAP");
     List all = without(split(old("CURB_JOB_CAP"), ","), split(outer_caps, ","));
-    // Beside the user's: of a list the lowest holds, so that a user can ask for less and not for more.
+    // Appended to the user's caps: the lowest of a list holds, so a user can ask for less and not for more.
     if (!caps.empty()) all.push_back(caps);
     out["CURB_JOB_CAP"] = or_unset(list_text(all, ","));
     out["CURB_SLURM_CAP"] = or_unset(caps);
 
-    // The tasks of a step on a node are one job of curb. So are programs that the batch script starts itself, and steps
-    // with the same caps that it starts: they share the memory that Slurm has given the job.
+    // The tasks of a step on a node are one job of curb. So are the batch script's own programs together with its steps
+    // that have the same caps: they share the memory that Slurm has given the job.
     const std::string outer = old("CURB_JOB"), ours = "slurm-" + task.job + ".", here = "@" + task.node;
     if (!caps.empty()) {
         const bool shared = outer.starts_with(ours) && outer.ends_with(here) && outer_caps == caps;
@@ -150,7 +150,7 @@ Changes changes(const Config &config, const Task &task, const Variables &variabl
     out["LD_PRELOAD"] = or_unset(list_text(preloads, ":"));
 
     if (task.policy) out["CURB_POLICY"] = *task.policy;
-    // Shells, launchers and workers in a job die of SIGUSR1, which Slurm sends to all processes of a step.
+    // SIGUSR1 ends shells, launchers and workers in a job, and Slurm sends it to all processes of a step.
     constexpr const char *kSignal = "SIGURG";
     if (under_curb && !variable("CURB_SIGNAL")) out["CURB_SIGNAL"] = kSignal;
     if (!under_curb && !outer_caps.empty() && old("CURB_SIGNAL") == kSignal) out["CURB_SIGNAL"] = std::nullopt;

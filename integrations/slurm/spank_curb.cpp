@@ -1,9 +1,8 @@
 // Slurm's plugin: `srun|sbatch|salloc --gpu-mem=SIZE --gpu-policy=FILE`, and caps for the tasks of jobs with shards.
 //
-// srun, sbatch and salloc load it to check the options before there is a job. slurmstepd loads it on the node; there
-// the environment of each task is changed just before the task's exec, as the user. Rules of that side:
-// - init returns 0 whatever happens: a node whose init fails is drained. task_init returns -1: the task then fails, the
-//   node stays as it is.
+// srun, sbatch and salloc load it to check the options before a job exists. On the node slurmstepd loads it, and
+// task_init changes the environment of each task just before the task's exec, as the user. Rules on the node:
+// - init always returns 0: Slurm drains a node whose init fails. task_init may return -1: only the task then fails.
 // - No exception leaves a hook.
 #include <dlfcn.h>
 #include <unistd.h>
@@ -56,7 +55,7 @@ policy::Result<slurm::Config, std::string> config_of(int count, char *words[]) {
     return slurm::read_config({words, static_cast<std::size_t>(count)}, library + "libcurb.so");
 }
 
-// Slurm writes one line for each message.
+// Logs each line as a message of its own: Slurm writes one line for each message.
 void complain(std::string_view about, std::string_view text) {
     while (!text.empty()) {
         const std::size_t end = text.find('\n');
@@ -66,7 +65,7 @@ void complain(std::string_view about, std::string_view text) {
     }
 }
 
-// On the node the options are checked in task_init, where a failure ends the task alone.
+// On the node task_init checks the options, because there a failure ends only the task.
 int check_memory(int, const char *value, int remote) {
     if (remote != 0) return 0;
     return guarded([&] {
@@ -101,7 +100,7 @@ std::optional<std::string> variable_of(spank_t spank, const char *name) {
     }
 }
 
-// Where Slurm hands an option of sbatch and salloc on to the job.
+// The variables in which Slurm passes options of sbatch and salloc to the job.
 constexpr const char *kJobsMemory = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_mem";
 constexpr const char *kJobsPolicy = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_policy";
 
@@ -169,9 +168,9 @@ extern "C" int slurm_spank_init(spank_t spank, int count, char *words[]) {
         return config ? 0 : kFailed;
     });
     if (context == S_CTX_REMOTE) return 0;
-    // A step inherits it from a batch script with shards, and slurmd does not clear it in steps that have none.
+    // A step would inherit it from a batch script with shards: slurmd does not clear it in steps without shards.
     ::unsetenv("SLURM_SHARDS_ON_NODE");
-    // A job that a job submits has options of its own.
+    // A job that another job submits has options of its own.
     if (context == S_CTX_ALLOCATOR)
         for (const char *name : {kJobsMemory, kJobsPolicy}) ::unsetenv(name);
     return status;

@@ -32,7 +32,8 @@ struct Diagnostic {
     [[nodiscard]] std::string text() const;
 };
 using Diagnostics = std::vector<Diagnostic>;
-// True if there was too little memory to read the policy. An empty list: even for the message.
+// True if there was too little memory to read the policy. True for an empty list: there was too little even for
+// the message.
 bool is_for_want_of_memory(const Diagnostics &diagnostics) noexcept;
 
 // A place in a file.
@@ -102,7 +103,7 @@ struct Reading {
     policy::Flags flags;               // over the user's file and its rules
 };
 // Reads all sources. The ceiling and its directory must belong to root and be writable by root alone; else that is an
-// error. `text`: of the user's file, if the caller has read it already. A default file is read again, to check its
+// error. `text`: the user's file, if the caller has read it already. A default file is read again, to check its
 // owner.
 policy::Result<Reading, Diagnostics> read(const Source &source, std::optional<std::string_view> text = std::nullopt);
 
@@ -112,7 +113,8 @@ using WhoIs = std::function<policy::Subject(bool with_user)>;
 // Leaves empty what cannot be read. May throw std::bad_alloc.
 policy::Subject this_process(bool with_user);
 
-// The policy of one process: the file with the first matching rule and the flags laid over it, limited by the ceiling.
+// The policy of one process: the file, overridden by the first matching rule and then by the flags, and limited
+// by the ceiling.
 // May throw std::bad_alloc.
 struct Outcome {
     policy::Policy policy;
@@ -122,7 +124,7 @@ struct Outcome {
 Outcome outcome(const Reading &reading, const WhoIs &who);
 
 // Returns the name of this process's job: "tree 4711-123456", "slurm 42", "cgroup /user.slice/…", "user 1000". A
-// process that is in no job of that kind is one by itself, with a tree's name. Reads /proc/self. May throw
+// process outside such a job is a job of its own, with a tree's name. Reads /proc/self. May throw
 // std::bad_alloc.
 std::string job_name(policy::JobOf of, const Source &source);
 // Returns the name of a tree that this process begins, for CURB_JOB. May throw std::bad_alloc.

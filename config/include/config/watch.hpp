@@ -23,9 +23,9 @@ class Watch {
     using Texts = std::vector<std::optional<std::string>>;
 
     static constexpr std::chrono::milliseconds kPoll{400};
-    // A text counts once it has not changed for so long: a file may be half written.
+    // A text counts once it has not changed for this time: a file may be half written.
     static constexpr std::chrono::milliseconds kSettle{50};
-    // A file that keeps changing delays the others' new texts for at most so long: the machine's ceiling must not wait
+    // A file that keeps changing delays the others' new texts by at most this time: the machine's ceiling must not wait
     // for a user's file.
     static constexpr std::chrono::milliseconds kPatience{300};
 
@@ -43,8 +43,8 @@ class Watch {
     // its last text. nullopt if none differs; then it has waited for an event, kPoll at the most. Call it in a loop.
     std::optional<Texts> next();
 
-    // Takes the present texts as returned, settled or not, because the caller reads the files next. next() returns any
-    // text that is newer.
+    // Marks the present texts, settled or not, as returned, because the caller reads the files next. next() then
+    // returns newer texts only.
     void catch_up();
 
   private:

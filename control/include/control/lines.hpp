@@ -27,7 +27,7 @@ class Lines {
 
     std::size_t longest_;
     std::string bytes_;
-    std::size_t searched_ = 0;  // the first so many of them hold no newline
+    std::size_t searched_ = 0;  // bytes_ has no newline before this offset
 };
 
 }  // namespace curb::control

@@ -35,14 +35,13 @@ struct CapRequest {
 };
 // Makes the process's calls of the driver wait, or go on (shim/driver/gate.hpp).
 struct GateRequest {
-    // For so many milliseconds, or until the next request; then the process asks the driver whether it is out of its
-    // GPUs. nullopt: the calls go on.
+    // Milliseconds for which the calls wait, unless another request comes first. Then the process asks the driver if it
+    // is out of its GPUs. nullopt: the calls go on.
     std::optional<std::uint64_t> close_for;
-    bool nap = false;  // instead: the process begins a nap now; Status::nap says what becomes of it
-    // For the trace: the process is out, and so many bytes are in host memory; the calls go on because it is back,
-    // which took so many milliseconds.
-    policy::Bytes moved = 0;
-    std::uint64_t took_ms = 0;
+    bool nap = false;  // instead: the process begins a nap now; Status::nap shows the result
+    // For the trace.
+    policy::Bytes moved = 0;    // the process is out, with these bytes in host memory
+    std::uint64_t took_ms = 0;  // the process is back, and this is how long the move took
     friend bool operator==(const GateRequest &, const GateRequest &) = default;
 };
 using Request = std::variant<StatusRequest, policy::ReleaseRequest, CapRequest, GateRequest>;
@@ -68,16 +67,16 @@ struct CapReport {
 struct GateReport {
     bool closed = false;           // new calls wait
     bool napped = false;           // the process was out by a nap; now it stays out
-    std::string why;               // not closed
-    std::string stays;             // why the process cannot leave its GPUs now; it is not closed either
+    std::string why;               // why the gate is not closed
+    std::string stays;             // why the process cannot leave its GPUs now; the gate is not closed either
     std::string waits_for;         // a function that a thread is in and that must return before the process is moved
     std::vector<Bypass> bypasses;  // libraries whose calls do not wait; only when the gate was open before
     friend bool operator==(const GateReport &, const GateReport &) = default;
 };
 using Reply = std::variant<Failure, Status, ReleaseReport, CapReport, GateReport>;
 
-// Return members of the answers of `curb … --json`: every member is there, and null if it is not known. json_of(status)
-// leaves out the devices.
+// Return parts of the answers of `curb … --json`. Every member is there; an unknown one is null. json_of(status) leaves
+// out the devices.
 std::string json_of(const Status &status);
 std::string json_of(const GpuStatus &gpu);
 std::string json_of(const StepReport &step);

@@ -68,14 +68,14 @@ std::string unfinished(const std::string &socket_name);
 inline constexpr std::size_t kMostNames = 16'384;
 // Returns the names of the sockets in a folder. None if the folder is not its owner's own and closed to others.
 std::vector<std::string> sockets_in(const Folder &folder);
-// Returns those that were not renamed within a minute. A rename takes microseconds.
+// Returns the names of sockets that were not renamed within a minute. A rename takes microseconds.
 std::vector<std::string> unfinished_in(const Folder &folder);
 // Deletes a socket that has refused a connection, unless a symbolic link has taken the folder's place. Tries the socket
 // once more first: a program that replaces itself makes a new one under the same name.
 void remove_socket(const Folder &folder, const std::string &name);
 // Deletes the sockets of processes that were killed. Tries the socket itself, because a pid may be another process's by
-// now, or live in another pid namespace. Skips processes that /proc shows: else each start would wake all others. Looks
-// at 32 sockets of a folder at most, from a random one on, so that a start costs the same however many there are.
+// now, or live in another pid namespace. Skips processes that /proc shows, because the test would wake each. Tests
+// at most 32 sockets of a folder, from a random one on, so that a start costs the same with any number of them.
 void remove_stale(const Folder &folder);
 
 }  // namespace curb::control

@@ -107,7 +107,7 @@ struct PastRelease {
     friend bool operator==(const PastRelease &, const PastRelease &) = default;
 };
 
-// A library that calls the driver past curb.
+// A library whose calls of the driver bypass curb.
 struct Bypass {
     std::string library;  // path
     std::string how;      // "binds cuMemAlloc_v2 of the driver directly"

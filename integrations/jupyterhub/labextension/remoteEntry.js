@@ -1,14 +1,14 @@
-// What the kernel of the notebook in front holds of GPUs, in JupyterLab's status bar. curb/jupyter.py answers it.
+// Shows in JupyterLab's status bar how much GPU memory the current notebook's kernel holds, as curb/jupyter.py answers.
 //
 // A prebuilt extension is a container of module federation: init() gets the modules that JupyterLab shares, get() returns
-// ours. Written by hand, so that it needs no build.
+// ours. It is hand-written, so that it needs no build.
 "use strict";
 
 (() => {
   const POLL_MS = 3000;
   let shared;
 
-  // The one version of a module that JupyterLab shares.
+  // Returns a module that JupyterLab shares: it has one version of each.
   const module = async (name) => (await Object.values(shared[name])[0].get())();
 
   const size = (bytes) => {
@@ -41,7 +41,7 @@
         return response.ok ? response.json() : null;
       };
       const show = async () => {
-        const now = await answer().catch(() => null); // the server restarts, or has no such extension
+        const now = await answer().catch(() => null); // the server restarts or lacks the extension
         const used = Boolean(now && now.gpus.length);
         span.textContent = used ? text(now) : "";
         widget.node.title = used ? title(now) : "";
