@@ -1,5 +1,5 @@
-// Catch2, version 2 or 3, under the same names. `contains` is the matcher that the versions call differently; `skip`
-// stands for what version 2 has not.
+// Catch2, version 2 or 3, under the same names. `contains` is a matcher that they call differently; `skip` replaces
+// version 3's SKIP.
 #pragma once
 
 #include <iostream>
