@@ -194,8 +194,8 @@ bool plugin_allocates(int flags) {
 
 }  // namespace
 
-// A plugin that is opened with RTLD_DEEPBIND bypasses curb. NVML's figure for the process includes its memory, so the
-// books do.
+// A plugin that is opened with RTLD_DEEPBIND bypasses curb. NVML's figure for the process includes its memory, so
+// curb's books do too.
 SCENARIO_NAMED(a_plugin_binds_past_us) {
     if (!plugin_allocates(RTLD_DEEPBIND)) return;
     const CUdeviceptr block = take(100 * MiB);

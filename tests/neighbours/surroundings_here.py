@@ -171,7 +171,7 @@ def give_to_user(here: Here) -> None:
         os.chown(here.folder, here.user, here.user)
 
 
-# System calls that a filter refuses (seccomp(2)), with their numbers on x86-64. From 424 on these are the same everywhere.
+# System calls that a filter refuses (seccomp(2)), with their numbers on x86-64. From 424 on all machines have the same.
 
 NUMBERS = {
     "socket": 41, "connect": 42, "bind": 49, "listen": 50, "socketpair": 53, "getdents64": 217, "readlink": 89,

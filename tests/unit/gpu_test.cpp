@@ -39,7 +39,7 @@ std::optional<Bytes> cap(const Policy &policy, const GpuIdentity &gpu) { return 
 
 // ---- how keys are written ----
 
-TEST_CASE("Each key has one spelling, and parses back from it") {
+TEST_CASE("A key is always written in the same spelling, and parses back from it") {
     const auto [text, written] = GENERATE(table<const char *, const char *>({
         {"*", "*"},
         {"cuda:0", "cuda:0"},
@@ -247,7 +247,7 @@ TEST_CASE("All keys together make the cache, and the ceiling narrows it like a c
     CHECK(cache_of(with({cached("*", "", 5s)}), kFirst) == Cache{});
 }
 
-TEST_CASE("A cap from outside the files narrows what the policy and the ceiling leave, and never widens it") {
+TEST_CASE("A cap from outside the files narrows the cap of policy and ceiling, and never widens it") {
     const auto narrowed = [](Policy policy, std::vector<const char *> to, const GpuIdentity &gpu, Bytes total) {
         for (const char *text : to) policy.narrowed_to.push_back(size(text));
         return terms_for(policy, gpu, total).cap;

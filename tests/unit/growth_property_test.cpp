@@ -134,7 +134,7 @@ class Model {
         return most - std::min(most, held());
     }
 
-    // ---- what happens ----
+    // ---- events ----
 
     // Decides as the shim's admission does. True if granted.
     bool request(Bytes bytes) {

@@ -67,7 +67,7 @@ TEST_CASE("A step adds to the allowance, a factor multiplies it, and of both the
     }
 }
 
-TEST_CASE("After a release the allowance is what is held, rounded up to a step from the start") {
+TEST_CASE("A release sets the allowance to the held bytes, rounded up to a step from the start") {
     struct Row {
         Growth growth;
         Bytes before, held, after;
@@ -102,7 +102,7 @@ TEST_CASE("After a release the allowance is what is held, rounded up to a step f
     }
 }
 
-TEST_CASE("The allowance falls back to the fewest steps from the start that cover what is held, and each step adds") {
+TEST_CASE("The allowance falls back to the fewest steps from the start that cover the held bytes, and each step adds") {
     std::mt19937_64 random(1);
     for (int round = 0; round < 20'000; ++round) {
         Growth growth{.start = random() % 1000 * MiB};

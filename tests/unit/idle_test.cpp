@@ -18,7 +18,7 @@ TEST_CASE("A release is due once in each period without use, counted from the la
     CHECK(period.due(6000, 1s));
 }
 
-TEST_CASE("The poll interval sees the end of a period in time, and is no shorter than needed") {
+TEST_CASE("The poll interval is short enough to see a period end in time, and no shorter") {
     CHECK(IdlePeriod::poll_interval_ms(1ms) == 10);
     CHECK(IdlePeriod::poll_interval_ms(800ms) == 100);
     CHECK(IdlePeriod::poll_interval_ms(10min) == 5000);

@@ -64,7 +64,7 @@ TEST_CASE("Limits of other systems are found, and do not count as a named policy
     CHECK(locate({{"CURB_SIGNAL", "SIGURG"}}).named);
 }
 
-TEST_CASE("The policy is where the environment names it, else the user's own file if there is one") {
+TEST_CASE("The policy is the file that the environment names, otherwise the user's own file if there is one") {
     const TempDir home;
     const std::string directory = home.path().string();
     CHECK(locate({}).none());

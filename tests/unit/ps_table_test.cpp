@@ -149,7 +149,7 @@ TEST_CASE("control characters are not printed to the terminal") {
     }
 }
 
-TEST_CASE("colours mark what is over the cap, was refused, is silent, or is not under curb") {
+TEST_CASE("colours mark figures over the cap, refusals, silent processes and those that are not under curb") {
     View view = machine();
     const std::string text = table(view, std::nullopt, true);
     CHECK_THAT(text, contains("\x1b[33m12\x1b[0m"));

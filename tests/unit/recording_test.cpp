@@ -103,7 +103,7 @@ TEST_CASE("The fast reader never contradicts the parser on a line that is cut of
     }
 }
 
-TEST_CASE("A trace cut off at any byte gives every whole event, and says so") {
+TEST_CASE("A trace cut off at any byte is read up to its last whole event, and the cut is reported") {
     const Run run = short_run();
     const std::string whole = run.text();
     const std::size_t header = whole.find('\n', 2) + 1;

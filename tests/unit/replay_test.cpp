@@ -142,7 +142,7 @@ TEST_CASE("The allowance grows by the steps that are due") {
     CHECK(out.allowance == 6 * GiB);
 }
 
-TEST_CASE("After a recorded release the allowance falls back to what is held") {
+TEST_CASE("After a recorded release the allowance falls back to the held bytes") {
     const auto run =
         warm({alloc(1, 0x10, 4 * GiB), free(2, 0x10, 4 * GiB), step(3, policy::Step::frameworks, 4 * GiB, "SIGUSR1")});
     const Replayed out = replay(run, 0, growing(2 * GiB, GiB));
