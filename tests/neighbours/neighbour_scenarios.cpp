@@ -115,7 +115,7 @@ void works_and_ends_with_equal_books() {
 
 SCENARIO_NAMED(works_beside_it) { works_and_ends_with_equal_books(); }
 
-// The same without curb: the neighbour alone.
+// The same without curb, beside the neighbour alone.
 SCENARIO_NAMED(works_without_curb) {
     signal(SIGUSR1, SIG_IGN);
     works_and_ends_with_equal_books();
@@ -125,7 +125,7 @@ SCENARIO_NAMED(works_without_curb) {
 SCENARIO_NAMED(starts_and_ends) { start(); }
 
 SCENARIO_NAMED(time_is_another) {
-    EXPECT(time(nullptr) < 1'700'000'000);  // of 2023
+    EXPECT(time(nullptr) < 1'700'000'000);  // in 2023
     works_and_ends_with_equal_books();
 }
 

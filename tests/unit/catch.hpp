@@ -21,14 +21,13 @@ inline auto contains(const std::string &part) { return Catch::Matchers::Contains
 inline auto contains(const std::string &part) { return Catch::Matchers::Contains(part); }
 #endif
 
-// The error of a result; "none" if it has a value.
+// Returns the error of a result; "none" if it has a value.
 template <class Result>
 std::string error_of(const Result &result) {
     return result ? std::string("none") : result.error();
 }
 
-// Says why a case, or the rest of it, cannot be tried here: `return skip("…")`. scripts/test prints it once more at its
-// end.
+// Prints why a case, or the rest of it, cannot run here: `return skip("…")`. scripts/test repeats the line at its end.
 inline void skip(const std::string &why) {
     std::cout << "skipped: " << Catch::getResultCapture().getCurrentTestName() << ": " << why << std::endl;
 }

@@ -10,7 +10,7 @@ using namespace views;
 
 namespace {
 
-// A capped process and one that is not, on one GPU.
+// A capped and an uncapped process on one GPU.
 View two_processes() {
     View view;
     ViewGpu one = gpu(0, 10 * GiB);

@@ -157,7 +157,7 @@ TEST_CASE("each problem with the driver is reported with its remedy") {
     with(problem, "there is no CUDA driver here", "install NVIDIA's driver", [](M &m) {
         m.driver.fault = "libcuda.so.1: no such file";
         m.driver.kernel.clear();
-        m.nvml = std::string("there is no NVML either");  // is not reported as well
+        m.nvml = std::string("there is no NVML either");  // not reported in addition
     });
     with(problem, "has not answered cuInit", "dmesg", [](M &m) { m.driver.silent = true; });
     with(problem, "stub", "LD_LIBRARY_PATH", init(34));
@@ -350,7 +350,7 @@ TEST_CASE("the finding for a process without libcurb.so names the first sufficie
     });
     with(problem, "statically linked", "dynamically", [](P &p) {
         p.program->interpreter.clear();
-        p.secure = true;  // would not matter
+        p.secure = true;  // not reported: the first cause suffices
     });
     with(problem, "musl", "glibc", [](P &p) { p.program->interpreter = "/lib/ld-musl-x86_64.so.1"; });
     preloads(problem, "rights of its own", "ld.so.preload", [](P &p) { p.secure = true; });
@@ -524,7 +524,7 @@ TEST_CASE("read_elf reads the class, machine and interpreter of ELF files, and o
     CHECK_FALSE(read("#!/bin/sh\n"));
     CHECK_FALSE(read(""));
     CHECK_FALSE(read_elf("/nonexistent"));
-    std::string lies = header(64, EM_X86_64);  // headers that are not there
+    std::string lies = header(64, EM_X86_64);  // headers beyond the end of the file
     lies[offsetof(Elf64_Ehdr, e_phnum)] = 100;
     lies[offsetof(Elf64_Ehdr, e_phentsize)] = 56;
     CHECK(read(lies) == Elf{64, EM_X86_64, "", {}});

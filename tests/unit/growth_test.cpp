@@ -52,7 +52,7 @@ TEST_CASE("A step adds to the allowance, a factor multiplies it, and of both the
              Row{kNever, 2 * GiB, 2 * GiB},
              Row{{.start = 2 * GiB, .factor = 1}, 2 * GiB, 2 * GiB},
              Row{{.start = 2 * GiB, .factor = 0.5}, 2 * GiB, 2 * GiB},
-             // Beyond the largest number there is no allowance either.
+             // A result beyond the largest number means no allowance.
              Row{kByStep, kUnbounded - GiB, kUnbounded},
              Row{kByStep, kUnbounded - GiB - 1, kUnbounded - 1},
              Row{{.start = 1, .step = kUnbounded}, 1, kUnbounded},

@@ -126,7 +126,7 @@ TEST_CASE("each process is in the view once, whatever is known of it") {
         CHECK(view.processes[0].trouble == row.trouble);
         CHECK(view.processes[0].stopped == row.facts.processes[0].stopped);
         REQUIRE(view.gpus.at(0).uses.size() == row.uses);
-        if (!row.answers && row.uses != 0) {  // NVML's figure alone
+        if (!row.answers && row.uses != 0) {  // only NVML's figure
             CHECK(view.gpus[0].uses[0].books == std::nullopt);
             CHECK(view.gpus[0].uses[0].nvml == 5 * GiB);
         }

@@ -63,8 +63,8 @@ TEST_CASE("A free of a pool's block has the figures of its allocation, and chang
     Lines lines(1, 0);
     lines.add(alloc(5, Kind::pools, 0x1000, 77, 32));
     lines.add(pool_free(6, 0x1000));
-    lines.add(pool_free(7, 0x1000));  // not there any more
-    lines.add(pool_free(8, 0x2000));  // never was
+    lines.add(pool_free(7, 0x1000));  // already freed
+    lines.add(pool_free(8, 0x2000));  // never allocated
     const std::vector<Event> events = events_of(lines);
     REQUIRE(events.size() == 2);
     CHECK(events[1].what == What::free);

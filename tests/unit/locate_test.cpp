@@ -76,7 +76,7 @@ TEST_CASE("The policy is the file that the environment names, otherwise the user
     CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/empty"}}).none());
     CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", "relative"}}).file == own);
     CHECK(locate({{"HOME", directory}, {"CURB_POLICY", "/no/such.json"}}) == source("/no/such.json", "", true));
-    // CURB_CAP is laid over either.
+    // CURB_CAP applies on top of either.
     CHECK(locate({{"CURB_CAP", "8GiB"}}) == source("", "8GiB", true));
     CHECK(locate({{"CURB_CAP", "8GiB"}, {"HOME", directory}}) == source(own, "8GiB", true, true));
     CHECK(locate({{"CURB_CAP", "8GiB"}, {"CURB_POLICY", "/a.json"}}) == source("/a.json", "8GiB", true));

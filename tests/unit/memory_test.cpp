@@ -13,8 +13,8 @@ using namespace curb;
 
 namespace {
 
-long allocations_left = -1;  // before they fail; -1: they do not
-bool fail_on = false;        // all later ones too
+long allocations_left = -1;  // until one fails; -1: none fails
+bool fail_on = false;        // the later ones fail too
 
 bool fails() {
     if (allocations_left < 0) return false;

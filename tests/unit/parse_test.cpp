@@ -51,7 +51,7 @@ TEST_CASE("Each mistake is reported with its line, column, pointer and remedy") 
     matrix::report(matrix::Name::bad_policies, kBad.size());
 }
 
-// Writing is tested by fields_test.
+// fields_test tests writing.
 TEST_CASE("Every field is read") {
     CHECK(fuzz::written_back(valid(kWhole).file) ==
           R"({"version": 1, )"

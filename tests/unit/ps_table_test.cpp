@@ -231,7 +231,7 @@ TEST_CASE("each problem of a process has a note with its remedy") {
               books(view).live_cap = policy::Size{policy::Size::Unit::bytes, 10 * GiB};
           }) ==
           "7 (python3) has a cap that was set by curb cap: 10GiB; curb cap 7 --reset restores that of its policy\n");
-    CHECK(noted(over, [](View &view) { view.processes[0].suspended = true; }) ==  // and not over its cap
+    CHECK(noted(over, [](View &view) { view.processes[0].suspended = true; }) ==  // not over its cap as well
           "7 (python3) is suspended: its memory is in host memory; curb resume 7 brings it back\n");
     CHECK(noted([](View &view) { view.processes[0].stopped = true; }) ==
           "7 (python3) is stopped; kill -CONT 7 continues it\n");

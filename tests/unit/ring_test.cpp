@@ -24,7 +24,7 @@ constexpr std::size_t kPlaces = 64;
 }  // namespace
 
 TEST_CASE("A full ring takes no more records, and gives those that it has in order") {
-    static Ring<Record, kPlaces> ring;  // never given back
+    static Ring<Record, kPlaces> ring;  // never freed
     REQUIRE(ring.make());
     for (int lap = 0; lap < 3; ++lap) {
         for (std::uint64_t i = 0; i < kPlaces; ++i)
@@ -38,7 +38,7 @@ TEST_CASE("A full ring takes no more records, and gives those that it has in ord
 }
 
 TEST_CASE("An unfinished record makes later ones wait") {
-    static Ring<Record, kPlaces> ring;  // never given back
+    static Ring<Record, kPlaces> ring;  // never freed
     REQUIRE(ring.make());
     ring.put([&](Record &) {
         ring.put([](Record &record) { record.number = 2; });
@@ -50,7 +50,7 @@ TEST_CASE("An unfinished record makes later ones wait") {
 
 TEST_CASE("Records of many threads come out whole, each thread's in its order, and none is lost or counted twice") {
     constexpr std::uint64_t kProducers = 8, kEach = 20'000;
-    static Ring<Record, kPlaces> ring;  // never given back
+    static Ring<Record, kPlaces> ring;  // never freed
     REQUIRE(ring.make());
     std::atomic<std::uint64_t> books{0}, running{kProducers};
     std::vector<std::thread> producers;

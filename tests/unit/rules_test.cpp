@@ -161,7 +161,7 @@ TEST_CASE("Patterns made to be slow come to an end") {
 
 TEST_CASE("A match without conditions matches every process; otherwise each condition has to hold") {
     const Subject known = with_environment({{"JOB", "bert-large"}, {"EMPTY", ""}}, "-u train_bert.py --epochs 3");
-    const Subject unknown;  // nothing could be read of it
+    const Subject unknown;  // none of its facts could be read
     struct Row {
         Match match;
         bool known, unknown;

@@ -130,7 +130,7 @@ TEST_CASE("Without a usable folder, the error names every place that was tried")
 TEST_CASE("Folders of another user are refused") {
     if (::geteuid() != 0) return skip("only root can make another user's folder");
     Machine machine;
-    // XDG_RUNTIME_DIR as sudo leaves it: nothing of root's may be put there.
+    // XDG_RUNTIME_DIR as sudo leaves it: root must not put anything there.
     REQUIRE(::chown(machine.places.xdg.c_str(), 54'321, 54'321) == 0);
     CHECK(folder_of(machine) == machine.in_tmp());
     CHECK(fs::is_empty(machine.places.xdg));

@@ -72,7 +72,7 @@ TEST_CASE("A step replaces the job's variables of the batch script, and keeps th
                                {"CURB_JOB_CAP", "50%"},
                                {"CURB_SLURM_CAP", "50%"},
                                {"CURB_SIGNAL", "SIGURG"}});
-    CHECK(started(batch) == batch);  // with as many shards: the same job of curb
+    CHECK(started(batch) == batch);  // the same number of shards: the same job of curb
     Environment part = batch;
     part["SLURM_SHARDS_ON_NODE"] = "1";
     part = started(part);

@@ -77,7 +77,7 @@ TEST_CASE("Steering sets every preset, in the order of the table: frameworks gro
     Policy capped;
     capped.gpu = {with_cap("4GiB")};
     capped.frameworks.steer = true;
-    CHECK(beside(capped, {}).size() == presets().size());  // and what a cap sets
+    CHECK(beside(capped, {}).size() == presets().size());  // with those that a cap sets
     CHECK(sets(beside(capped, {}), kForACap[0].first));
 }
 

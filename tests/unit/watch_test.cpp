@@ -40,7 +40,7 @@ using Clock = std::chrono::steady_clock;
 static_assert(Watch::kPoll + Watch::kPatience + 3 * Watch::kSettle < 1s);
 constexpr auto kLimit = 5s;
 
-// A watch in a thread of its own, as in curb's worker.
+// A watch in a thread of its own, as in libcurb.so.
 class Watching {
   public:
     explicit Watching(std::unique_ptr<Watch> watch) : watch_(std::move(watch)) { start(); }
@@ -247,7 +247,7 @@ TEST_CASE("Each way to change a file is seen") {
          [](auto &dir, auto &, auto &after) {
              fs::rename(dir / "near", dir / "old");
              dir.write("near/p.json", "two");
-             after = [&dir] { dir.write("old/p.json", "old"); };  // no longer the file
+             after = [&dir] { dir.write("old/p.json", "old"); };  // no longer the watched file
          }},
     };
     for (const Way &way : ways) {
@@ -319,7 +319,7 @@ TEST_CASE("A link's target in another directory is watched like the file itself"
     CHECK(watching.sees("four"));
     dir.write("elsewhere/p.json", "five");
     CHECK(watching.sees("five"));
-    CHECK(directories_watched(inotify_fds().back()) == 2);  // far no longer
+    CHECK(directories_watched(inotify_fds().back()) == 2);  // far is no longer watched
 }
 
 TEST_CASE("A change of a link in the middle of the path, in an unwatched directory, is seen") {
@@ -519,7 +519,7 @@ TEST_CASE("With inotify a change is seen sooner than polling would find it") {
     Watching watching({dir.write("user/p.json", "0"), dir.write("etc/p.json", "0")}, {"0", "0"});
     for (const std::size_t file : {0U, 1U}) {
         auto soonest = Clock::duration::max();
-        for (int i = 1; i <= 5; ++i) {  // each time polling would just have begun to wait
+        for (int i = 1; i <= 5; ++i) {  // after each change a poll has just begun to wait
             const Clock::time_point begin = Clock::now();
             rename_over(dir, file == 0 ? "user/p.json" : "etc/p.json", std::to_string(i));
             REQUIRE(watching.sees_in(file, std::to_string(i)));
