@@ -1,10 +1,10 @@
-// A libcuda.so.1 that stands between programs and a driver, real or simulated: every function of cuda_functions.def is
-// counted, fails where that was planned (tests/sim/sim.h: CURB_SIM_FAULT, curb_sim_fail), without reaching the driver
-// then, and is else the driver's. What is not in that list is found in the driver itself, by whichever way of looking
-// up: it is a library that this one needs.
+// A libcuda.so.1 between programs and a driver, real or simulated. It counts the calls of each function of
+// cuda_functions.def. A call for which a fault is set (tests/sim/sim.h: CURB_SIM_FAULT, curb_sim_fail) fails without
+// reaching the driver; the others go on to the driver. Functions that are not in that list are found in the driver
+// itself, however a program looks them up, because this library needs it.
 //
-// The driver is found as libcuda-behind.so.1: a link of that name, in a folder of LD_LIBRARY_PATH after the one of this
-// library. It is another library than this for the loader, though both say that they are libcuda.so.1.
+// It finds the driver as libcuda-behind.so.1: a link of that name, in a folder of LD_LIBRARY_PATH after the one of this
+// library. The loader keeps the two apart, though both have the soname libcuda.so.1.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -35,7 +35,7 @@ namespace {
 using curb::sim::Entry;
 namespace entries = curb::sim::entries;
 
-// A null address: a function that this driver lacks.
+// Returns null if the driver lacks the function.
 void *behind(const char *name) noexcept {
     static void *const driver = dlopen("libcuda-behind.so.1", RTLD_LAZY | RTLD_NOLOAD);
     return driver ? dlsym(driver, name) : nullptr;
@@ -68,7 +68,7 @@ struct Forward<entry, CUresult(Args...)> {
 
 #define FORWARD(name) Forward<entries::name, decltype(::name)>
 
-// What the driver hands out for one of the list is answered with what stands in front of it.
+// Returns our function for the address of a driver's function in the list; any other address unchanged.
 void *between(void *address) noexcept {
     static const auto &ours = *new std::unordered_map<void *, void *>{
 #define CURB_CU(name, types) {behind(#name), reinterpret_cast<void *>(&FORWARD(name)::call)},
@@ -83,7 +83,7 @@ void *between(void *address) noexcept {
     return found == ours.end() ? address : found->second;
 }
 
-// NVML is asked, from outside of the driver: its figure for this process.
+// NVML gives the figure for this process: it is independent of the driver behind.
 struct Nvml {
     decltype(&nvmlDeviceGetHandleByPciBusId_v2) by_bus = nullptr;
     decltype(&nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;
@@ -107,7 +107,7 @@ const Nvml &nvml() {
 
 }  // namespace
 
-// The exports: each an address that is known when the library is loaded, of a function with the types of the list.
+// The exports: ifuncs, resolved when the library is loaded, with the types of the list.
 #define CURB_CU(name, types)                                                                                      \
     extern "C" __attribute__((used)) decltype(&::name) between_##name() noexcept { return &FORWARD(name)::call; } \
     extern "C" __attribute__((visibility("default"), ifunc("between_" #name))) CUresult name types;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Programs under libcurb.so, and tests of its layers, under Valgrind's memcheck: memcheck_test.py BUILD
 
-None of them may read or write what is not theirs, use what nobody has set, or pass it to the system. No suppressions but
-those that Valgrind brings for libc. The short ones: Valgrind is some twenty times slower. What the programs themselves say
-is judged elsewhere: here the simulated driver does not get all the addresses that it asks for, and refuses some memory.
+Fails if one of them reads or writes memory that is not its own, uses uninitialised memory, or passes it to the system. The
+only suppressions are Valgrind's own for libc. Only short programs run, because Valgrind is some twenty times slower. Other
+suites judge their output: here the simulated driver does not get all the addresses that it asks for, and refuses some memory.
 """
 
 import os
@@ -36,11 +36,11 @@ SCENARIOS = (
     "a_stack_is_charged_for_every_resident_thread",
 )
 REPORT = 99
-"""The exit status with which Valgrind says that it has something to report."""
+"""Valgrind's exit status if it found an error."""
 
 
 def run(command: list[str], more: dict[str, str]) -> str:
-    """What is wrong; empty: nothing."""
+    """Returns the error; empty if there is none."""
     with tempfile.TemporaryDirectory(prefix="curb-memcheck-") as folder:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("CURB_", "LD_"))}
         environment |= {"XDG_RUNTIME_DIR": folder, "HOME": folder} | more
@@ -48,7 +48,7 @@ def run(command: list[str], more: dict[str, str]) -> str:
             ["valgrind", "-q", f"--error-exitcode={REPORT}", *command],
             env=environment, cwd=folder, capture_output=True, text=True, timeout=240, check=False,
         )
-    ended = 0 <= done.returncode < REPORT  # not by a signal either
+    ended = 0 <= done.returncode < REPORT  # and no signal ended it
     if ended and not re.search(r"^==\d+==", done.stderr, re.MULTILINE):
         return ""
     return f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"

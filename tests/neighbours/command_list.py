@@ -8,17 +8,17 @@ from typing import NamedTuple
 class Command(NamedTuple):
     words: list[str]
     masked: bool = False
-    """Numbers are not compared: a pid that may have as many digits as the one before, and so on."""
+    """Numbers are not compared, even if both bare runs print the same: pids, their number of digits, and so on."""
     without: str = ""
-    """A regular expression of what any preload adds to the output; the order of its lines is not compared."""
+    """A regular expression of the lines that any preload adds. If it is set, the order of lines is not compared."""
 
 
-# Wherever they would be run: regular expressions of names, and why.
+# Programs that never run: regular expressions of their names, and why.
 STOPPED = {
     r"chromium.*|google-chrome.*|firefox.*": "start browsers",
     r"X|Xorg|Xvfb|Xwayland|xinit|startx": "start a display",
 }
-# Where there is no namespace: what changes the machine, or may when it takes its arguments for something else.
+# Programs that do not run without a namespace: they change the machine, or may if they misread their arguments.
 UNSAFE = {
     r"halt|poweroff|reboot|shutdown|init|telinit|runlevel|kexec|systemctl|systemd-.*": "end the system",
     r"kill|killall.*|pkill|skill|snice|fuser|start-stop-daemon": "end other processes",
@@ -80,7 +80,7 @@ printf 'a: b\\n\\techo making a\\nb:\\n\\t@echo b\\n' > Makefile && make -j2
 ar rc l.a a.c && ar t l.a && tar cf - a.c | tar tf - && gzip -c a.c | gunzip | cmp - a.c
 """
 
-# Lines that the loader has of any preload: its own, and those of what it needs.
+# ldd's lines for any preload and for the libraries that it needs.
 ITS_LINES = r"^.*(libcurb|libgcc_s)\.so.*\n"
 # The message of the 32-bit loader about a 64-bit preload.
 NOT_FOR_32_BITS = r"^ERROR: ld\.so: object '\S+' from LD_PRELOAD cannot be preloaded \(wrong ELF class: .*\n"
@@ -113,7 +113,7 @@ OTHERS = [
     Command(["gdb", "-nx", "-q", "-batch", "-ex", "run", "-ex", "info inferiors", "/bin/true"], masked=True),
     Command(["gdb", "-nx", "-q", "-batch", "-ex", "print 6 * 7"]),
     Command(["strace", "-o", "/dev/null", "/bin/true"]),
-    # Set-user-ID: the loader leaves paths out of LD_PRELOAD there, and says nothing.
+    # Set-user-ID programs: there the loader ignores paths in LD_PRELOAD without a message.
     Command(["passwd", "-S"]),
     Command(["su", "-c", "id", "root"]),
     Command(["mount"]),

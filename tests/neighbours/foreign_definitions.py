@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Definitions of a host's own, for every name within libcurb.so: foreign_definitions.py LIBCURB CURBS.s ALL.s
+"""Writes a host's own definitions of every C++ name within libcurb.so: foreign_definitions.py LIBCURB CURBS.s ALL.s
 
 The functions of both files end the program, and the variables are zeros, so that a use in place of libcurb.so's own shows at
-once. The first has what is of fmt, spdlog, nlohmann/json and curb, and can be in any process. The second has
-libstdc++'s names too, operator new and __cxa_throw among them, and is for programs that are not written in C++.
+once. The first file has the names of fmt, spdlog, nlohmann/json and curb, and can be in any process. The second has libstdc++'s
+names too, operator new and __cxa_throw among them, and is for programs that are not written in C++.
 """
 
 from __future__ import annotations

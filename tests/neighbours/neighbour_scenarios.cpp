@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Blocks of the host's own memory that are filled and read again.
+// Fills blocks of the host's own memory, and checks each before it frees it.
 class HostMemory {
   public:
     void take(std::size_t bytes, char pattern) {
@@ -85,7 +85,7 @@ void handle(int) {}
 void works_and_ends_with_equal_books() {
     const char *neighbour = std::getenv("NEIGHBOUR_LIBRARY");
     EXPECT(!neighbour || dlopen(neighbour, RTLD_LAZY | RTLD_NOLOAD) != nullptr);
-    // Functions that neighbours interpose, too.
+    // Neighbours interpose these functions, too.
     EXPECT(dlsym(RTLD_DEFAULT, "malloc") != nullptr);
     EXPECT(signal(SIGUSR2, handle) == SIG_DFL);
     EXPECT(signal(SIGUSR2, SIG_DFL) == handle);
@@ -106,7 +106,7 @@ void works_and_ends_with_equal_books() {
     for (std::thread &thread : threads) thread.join();
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT(within(20s, [] { return told_held() == curb_sim_held(0); }));
-    // And ends with memory that is live, while a release may be under way.
+    // It ends with live memory, while a release may be under way.
     take(20 * MiB);
     kill(getpid(), SIGUSR1);
 }
@@ -115,7 +115,7 @@ void works_and_ends_with_equal_books() {
 
 SCENARIO_NAMED(works_beside_it) { works_and_ends_with_equal_books(); }
 
-// The same without curb: the neighbour alone.
+// The same without curb, beside the neighbour alone.
 SCENARIO_NAMED(works_without_curb) {
     signal(SIGUSR1, SIG_IGN);
     works_and_ends_with_equal_books();
@@ -125,7 +125,7 @@ SCENARIO_NAMED(works_without_curb) {
 SCENARIO_NAMED(starts_and_ends) { start(); }
 
 SCENARIO_NAMED(time_is_another) {
-    EXPECT(time(nullptr) < 1'700'000'000);  // of 2023
+    EXPECT(time(nullptr) < 1'700'000'000);  // in 2023
     works_and_ends_with_equal_books();
 }
 
@@ -138,7 +138,8 @@ SCENARIO_NAMED(nothing_is_synchronised) {
 
 namespace {
 
-// By the linked symbols and by what dlsym finds, a hundred times in all. Each reaches the driver once.
+// Allocates 50 times by the linked symbol and 50 times by the function that dlsym finds. Each call reaches the driver
+// once.
 template <class Look>
 void allocate_a_hundred_times(Look look) {
     start();
@@ -169,7 +170,7 @@ SCENARIO_NAMED(allocates_past_us) {
     allocate_a_hundred_times([] {});
 }
 
-// The host's own libraries, with the names of those within libcurb.so, opened globally.
+// The host opens a library with RTLD_GLOBAL that defines the names within libcurb.so.
 SCENARIO_NAMED(other_definitions_are_everywhere) {
     const char *path = std::getenv("NEIGHBOUR_LIBRARY");
     EXPECT(dlsym(RTLD_DEFAULT, "neighbour_foreign_definitions") == nullptr);
@@ -193,8 +194,8 @@ bool plugin_allocates(int flags) {
 
 }  // namespace
 
-// A plugin that is opened with RTLD_DEEPBIND bypasses curb. What it allocates is in the device's figure for the
-// process, and so in the books.
+// A plugin that is opened with RTLD_DEEPBIND bypasses curb. NVML's figure for the process includes its memory, so
+// curb's books do too.
 SCENARIO_NAMED(a_plugin_binds_past_us) {
     if (!plugin_allocates(RTLD_DEEPBIND)) return;
     const CUdeviceptr block = take(100 * MiB);
@@ -206,7 +207,7 @@ SCENARIO_NAMED(a_plugin_binds_past_us) {
     MUST(cuMemFree_v2(block));
 }
 
-// One that is linked with -Bsymbolic and opened in the usual way does not.
+// A plugin that is linked with -Bsymbolic and opened without RTLD_DEEPBIND does not bypass curb.
 SCENARIO_NAMED(a_plugin_is_bound_to_itself) {
     plugin_allocates(0);
     EXPECT_EQ(told_held(), kContext + 64 * MiB);

@@ -1,5 +1,5 @@
-# Other preloads, allocators and libraries in one process with libcurb.so. Not under sanitizers: their runtimes have to
-# be the only neighbour, no other program has them, and they are under every other test of these builds.
+# Other preloads, allocators and libraries in one process with libcurb.so. Not under sanitizers: their runtime must be
+# the only neighbour, other programs lack it, and every other test of these builds has it beside libcurb.so.
 if(CURB_SANITIZE)
   return()
 endif()
@@ -8,12 +8,12 @@ foreach(preload counts_by_dlsym counts_by_symbol dlsym_by_next dlsym_of_libc gon
   add_library(neighbour_${preload} SHARED preloads/${preload}.cpp)
   target_include_directories(neighbour_${preload} PRIVATE ${PROJECT_SOURCE_DIR}/shim/abi)
   target_link_libraries(neighbour_${preload} PRIVATE ${CMAKE_DL_LIBS})
-  # Optimised in every build: what they forward has to be a tail call.
+  # Optimised in every build: they must forward by a tail call.
   target_compile_options(neighbour_${preload} PRIVATE -O2)
   list(APPEND preloads neighbour_${preload})
 endforeach()
 
-# Definitions of the host's own for every name within libcurb.so.
+# A host's own definitions of every name within libcurb.so.
 set(foreign ${CMAKE_CURRENT_BINARY_DIR}/foreign_curbs.s ${CMAKE_CURRENT_BINARY_DIR}/foreign_all.s)
 add_custom_command(OUTPUT ${foreign}
   COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/foreign_definitions.py $<TARGET_FILE:curb_shim> ${foreign}
@@ -24,7 +24,7 @@ foreach(which curbs all)
     COMMAND ${CMAKE_CXX_COMPILER} -c ${CMAKE_CURRENT_BINARY_DIR}/foreign_${which}.s -o ${object}
     DEPENDS ${CMAKE_CURRENT_BINARY_DIR}/foreign_${which}.s)
   add_library(neighbour_foreign_${which} SHARED ${object})
-  # Without what a C++ program begins with: the names are its own definitions.
+  # Linked as C, without libstdc++: the object itself defines those names.
   set_target_properties(neighbour_foreign_${which} PROPERTIES LINKER_LANGUAGE C)
   list(APPEND preloads neighbour_foreign_${which})
 endforeach()
@@ -36,7 +36,7 @@ foreach(program neighbour_scenarios throwing_new_scenarios)
     ${PROJECT_SOURCE_DIR}/tests/process ${PROJECT_SOURCE_DIR}/shim/abi ${PROJECT_SOURCE_DIR}/tests/sim)
   target_link_libraries(${program} PRIVATE scenario_main curb_sim_cuda curb_sim_nvml Threads::Threads ${CMAKE_DL_LIBS})
 endforeach()
-# A plugin whose references to what it has itself are bound when it is linked.
+# A plugin whose references to its own symbols are bound when it is linked.
 add_library(plugin_symbolic SHARED ${PROJECT_SOURCE_DIR}/tests/process/plugins/bound.cpp)
 target_include_directories(plugin_symbolic PRIVATE ${PROJECT_SOURCE_DIR}/shim/abi)
 target_link_libraries(plugin_symbolic PRIVATE curb_sim_cuda)
@@ -49,6 +49,6 @@ execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
 curb_python_test(neighbours_test ARGS ${asan} TIMEOUT ${CURB_MATRIX_TIMEOUT})
 # The programs of this machine, most of which never use a GPU.
 curb_python_test(programs_test TIMEOUT ${CURB_MATRIX_TIMEOUT})
-# curb itself.
+# The build of curb itself.
 curb_python_test(own_build_test TIMEOUT ${CURB_MATRIX_TIMEOUT}
   ENVIRONMENT CXX=${CMAKE_CXX_COMPILER} CC=${CMAKE_C_COMPILER})

@@ -3,8 +3,8 @@
 
 Each neighbour is in LD_PRELOAD with libcurb.so, in both orders, in programs on the simulated driver that allocate in several
 threads, release on a signal, fork, and end with live memory. Each program behaves as without the neighbour: its exit status
-is 0, its books are the driver's, it writes nothing to stdout, and leaves nothing on the device. The neighbour's own output
-proves that it was in effect. Words after LIBASAN: those neighbours alone.
+is 0, its books equal the driver's, it writes nothing to stdout, and leaves nothing on the device. The neighbour's own output
+proves that it was in effect. NEIGHBOUR: only these run.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class Neighbour(NamedTuple):
     libraries: tuple[Path | None, ...]
     """For LD_PRELOAD; None: it is not installed."""
     proof: str
-    """Found in what it says of itself, on stderr or by a mark, when the program of `works` has run."""
+    """A regular expression of its own output, on stderr or in the mark file, after the scenario `works`."""
     environment: dict[str, str] = {}
     works: str = "works_beside_it"
     proof_behind: str | None = None
-    """The same where libcurb.so stands before it, if that is different."""
+    """The same with libcurb.so before it, if that differs."""
     works_behind: str = ""
     last: tuple[str, ...] = (*SCENARIOS, LOOKUPS)
-    """Scenarios where libcurb.so stands behind it."""
+    """Scenarios with libcurb.so behind it."""
     first: tuple[str, ...] = (*SCENARIOS, LOOKUPS)
-    """And before it."""
+    """Scenarios with libcurb.so before it."""
     package: str = ""
 
 
@@ -91,7 +91,7 @@ def neighbours(folder: Path) -> list[Neighbour]:
         Neighbour("spdlog and fmt", (installed("libspdlog.so.1.10", "libspdlog.so.1.9", "libspdlog.so.1.12"),), ""),
         Neighbour("AddressSanitizer", (ASAN if ASAN.exists() else None,), "AddressSanitizer Init done",
                   {"ASAN_OPTIONS": "verify_asan_link_order=0:verbosity=1"}),
-        # Before libcurb.so these two find glibc's dlsym, past libcurb.so.
+        # Before libcurb.so these two find glibc's dlsym and bypass libcurb.so's.
         Neighbour("dlsym by RTLD_NEXT", (ours("dlsym_by_next"),), "dlsym_by_next [1-9]", last=SCENARIOS),
         Neighbour("dlsym of libc", (ours("dlsym_of_libc"),), "dlsym_of_libc [1-9]", last=SCENARIOS),
         Neighbour("handlers", (ours("sets_handlers"),), "handlers [1-9]"),
@@ -100,7 +100,7 @@ def neighbours(folder: Path) -> list[Neighbour]:
         # A program that opens libcuda bypasses it. Behind libcurb.so it is not called: curb looks symbols up in libcuda.
         Neighbour("shim by symbols", (ours("counts_by_symbol"),), "allocated 50\nfreed 50\n", works=HUNDRED,
                   proof_behind="allocated 0\nfreed 0\n", last=SCENARIOS),
-        # Before libcurb.so it calls glibc's dlsym on libcuda, past libcurb.so, which then sees no allocation to cap.
+        # Before libcurb.so it calls glibc's dlsym on libcuda and bypasses libcurb.so, which then sees no allocation to cap.
         # Behind it, it is not called for the driver's functions: libcurb.so returns its own.
         Neighbour("shim by dlsym", (ours("counts_by_dlsym"),), "allocated 100\nfreed 100\n",
                   proof_behind="allocated 0\nfreed 0\n", works="allocates_past_us",
@@ -117,7 +117,7 @@ class Test:
         self.combinations = self.runs = 0
 
     def run(self, what: str, command: list[str], environment: dict[str, str], proof: str) -> str:
-        """Runs a program on a machine of its own; what is wrong, or nothing."""
+        """Runs a program on a simulated machine of its own. Returns the error; empty if there is none."""
         with self.lock:
             folder = self.folder / str(next(self.numbers))
             self.runs += 1
@@ -149,7 +149,7 @@ class Test:
         return ""
 
     def expect(self, answer: str) -> None:
-        """Nothing is wrong."""
+        """Records and prints an error; nothing if it is empty."""
         if answer:
             self.wrong.append(answer)
             print(answer, file=sys.stderr, flush=True)
@@ -176,13 +176,13 @@ class Test:
             self.combinations += 1
 
     def host(self, what: str, program: str, scenario: str, environment: dict[str, str]) -> None:
-        """A program that is a neighbour itself, or opens one."""
+        """Runs a program that is a neighbour itself, or opens one."""
         under_curb = {"LD_PRELOAD": str(LIBRARY), "CURB_CAP": "1GiB", **environment}
         self.expect(self.run(what, [str(BUILD / "tests" / program), scenario], under_curb, ""))
         self.combinations += 1
 
     def foreign_runtime(self) -> None:
-        """A program in C where every name of libstdc++ is another's: libcurb.so steers it by a policy all the same."""
+        """Runs a C program in which another library defines every name of libstdc++: libcurb.so still steers it by a policy."""
         policy = self.folder / "steer.json"
         policy.write_text('{ "version": 1, "frameworks": { "env": { "STEERED": "by curb" } } }')
         for order in itertools.permutations((str(ours("foreign_all")), str(LIBRARY))):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""curb is built under its own preload: own_build_test.py BUILD
+"""Builds curb under its own preload: own_build_test.py BUILD
 
-The compiler and the linker run with LD_PRELOAD=libcurb.so and a cap, and without, in the same folder one after the other. What
-they make must be identical; the program runs under the preload too. Some files of policy/; with CURB_NIGHTLY=1 cmake and ninja
-make libcurb.so and curb.
+The compiler and the linker run without LD_PRELOAD=libcurb.so and a cap, then with both, in the same folder. The files that they
+make must be identical; the program runs under the preload too. They build some files of policy/; with CURB_NIGHTLY=1 cmake
+and ninja build libcurb.so and curb too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ int main() {
 
 
 def build(folder: Path, preload: dict[str, str]) -> dict[str, str]:
-    """Name and digest of everything that was made."""
+    """Returns the name and digest of each file that was made."""
     environment = {"CCACHE_DISABLE": "1"} | dict.fromkeys(("HOME", "TMPDIR", "XDG_RUNTIME_DIR"), str(folder))
     environment |= {name: os.environ[name] for name in ("PATH", "CC", "CXX") if name in os.environ} | preload
 

@@ -3,11 +3,11 @@
 
 Runs every program of /usr/bin and /usr/sbin with --version and with --help, and shells, interpreters, package tools and
 others with a little work: twice bare, once with libcurb.so preloaded and a cap. Output, errors and exit status must be the
-same. Where the two bare runs differ, numbers are masked; where they still differ, the command is left out and counted.
+same. If the two bare runs differ, numbers are masked; if they still differ, the command is left out and counted.
 
-The commands run in namespaces of their own, without a network, on read-only file systems, as nobody. Without namespaces,
-programs that change the machine are left out.
-A sample is run unless CURB_NIGHTLY=1; CURB_PROGRAMS_SEED repeats one, CURB_PROGRAMS=NAME,... runs those alone.
+The commands run in namespaces of their own, without a network, on read-only file systems, as the user nobody. Without
+namespaces, programs that change the machine are left out.
+Only a sample runs unless CURB_NIGHTLY=1; CURB_PROGRAMS_SEED repeats one, CURB_PROGRAMS=NAME,... runs only these.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from command_list import OTHERS, STOPPED, UNSAFE, Command  # noqa: E402
 
 SEED = int(os.environ.get("CURB_PROGRAMS_SEED", str(time.time_ns() % 1_000_000)))
 SAMPLE = 100
-"""Programs, of which each is run six times."""
+"""Number of programs. Each runs six times."""
 BARE_S, PRELOADED_S = 5.0, 120.0
 MORE = 6
-"""Further bare runs where only the preloaded one differs."""
+"""Further bare runs if only the preloaded run differs."""
 NOBODY = 65534
 LARGEST_OUTPUT = 4 << 20
 INSIDE = "CURB_PROGRAMS_INSIDE"
@@ -47,14 +47,14 @@ class Outcome(NamedTuple):
     err: bytes
 
     def masked(self) -> Outcome:
-        """Without numbers: pids, times, addresses, sizes."""
+        """Returns the outcome without numbers: pids, times, addresses, sizes."""
         def mask(text: bytes) -> bytes:
             return re.sub(rb"0x[0-9a-f]+|[0-9a-f]{8,}|\d+", b"N", re.sub(rb" +", b" ", text))
 
         return Outcome(self.status, mask(self.out), mask(self.err))
 
     def less(self, lines: str) -> Outcome:
-        """Without these lines, and in whatever order the others are."""
+        """Returns the outcome without these lines, the others sorted."""
         def rest(text: bytes) -> bytes:
             return b"".join(sorted(re.sub(lines.encode(), b"", text, flags=re.MULTILINE).splitlines(True)))
 
@@ -66,7 +66,7 @@ class Place:
 
     def __init__(self, folder: Path, library: Path) -> None:
         self.folder = folder
-        self.library = Path(shutil.copy(library, folder / "libcurb.so"))  # readable by nobody, wherever it was built
+        self.library = Path(shutil.copy(library, folder / "libcurb.so"))  # the user nobody can read this copy
         self.library.chmod(0o755)
 
     def run(self, command: Command, folder: Path, preload: str) -> Outcome | None:
@@ -88,7 +88,7 @@ class Place:
             except subprocess.TimeoutExpired:
                 status = None
             try:
-                os.killpg(process.pid, signal.SIGKILL)  # what it has left running
+                os.killpg(process.pid, signal.SIGKILL)  # processes that it left running
             except ProcessLookupError:
                 pass
             process.wait()
@@ -97,7 +97,7 @@ class Place:
             return None if status is None else Outcome(status, out.read(), err.read())
 
     def compare(self, number: int, command: Command) -> tuple[str, str]:
-        """("same", "masked", or why it is left out; what is wrong)."""
+        """Returns how it compares ("same", "masked", "wrong", or why it is left out) and the error."""
         folder = self.folder / str(number)
         try:
             if (first := self.run(command, folder, "")) is None or (other := self.run(command, folder, "")) is None:
@@ -111,7 +111,7 @@ class Place:
                     return kind, ""
                 if runs[2] != runs[0]:
                     continue
-                # Some choose one of a few orders, and may have chosen the same one twice.
+                # Some programs choose one of a few orders, and may have chosen the same one twice.
                 if any(self.run(command, folder, "") != first for _ in range(MORE)):
                     return "is not the same twice", ""
                 return "wrong", f"bare {runs[0]}\nunder libcurb.so {runs[1]}"
@@ -168,7 +168,7 @@ REAL_ROOT = os.environ.get("CURB_PROGRAMS_ROOT") == "1"
 
 
 def inside() -> int:
-    """In the namespaces, if there are any."""
+    """Runs the commands; in the namespaces, if there are any."""
     library, work = Path(sys.argv[1]), Path(os.environ[INSIDE])
     sandboxed = os.environ.get("CURB_PROGRAMS_SANDBOXED") == "1"
     if sandboxed:
@@ -194,7 +194,7 @@ def inside() -> int:
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{own.ru_utime + own.ru_stime:.1f} s of CPU")
     compared = len(counts.get("same", [])) + len(counts.get("masked", []))
-    print(f"compared: {compared}")  # and reported from outside: the folder for it is read-only here
+    print(f"compared: {compared}")  # main() reports it: the folder of the reports is read-only here
     return 1 if wrong else 0
 
 

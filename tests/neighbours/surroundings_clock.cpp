@@ -1,4 +1,4 @@
-// A preload whose clocks all go backwards, in the past, as a fake clock may.
+// A preload whose clocks run backwards, in the past, as a fake clock may.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,7 +9,8 @@ extern "C" __attribute__((visibility("default"))) int clock_gettime(clockid_t cl
     const long result = syscall(SYS_clock_gettime, clock, time);
     static_assert(CLOCK_REALTIME == 0 && CLOCK_MONOTONIC == 1);
     if (result == 0 && (clock == CLOCK_MONOTONIC || clock == CLOCK_REALTIME)) {
-        // Mirrored, and from half of what it really is: each reading is earlier than the one before, and past.
+        // The clock begins at half the real time and runs backwards: each reading is earlier than the one before, and
+        // in the past.
         static std::atomic<time_t> begins[2];
         std::atomic<time_t> &begin = begins[clock];
         time_t first = 0;

@@ -1,4 +1,4 @@
-"""Files, folders and mounts as the cases of surroundings_test.py find them."""
+"""Files, folders and mounts for the cases of surroundings_test.py."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def sparse_gigabytes(path: Path) -> None:
 
 
 def starts_at_once(here: Here) -> list[str]:
-    """Every program under curb looks at the policy before main; it must not read all of such a one."""
+    """Every program under curb reads the policy before main; it must not read gigabytes."""
     child = os.fork()
     if child == 0:
         os.execve("/bin/true", ["true"], here.all_under_curb())
@@ -88,7 +88,7 @@ def both_full(here: Here) -> None:
 
 
 def full_then_policy(here: Here, pid: int) -> list[str]:
-    """An edit that did not reach the disk: the last good policy stays."""
+    """Makes an edit that does not reach the disk: the last good policy stays in force."""
     subprocess.run(["sh", "-c", f"cat {here.policy} /dev/zero >/dev/full 2>/dev/null; : >{here.policy}"], check=False)
     for _ in range(2000):
         done = subprocess.run([here.curb, "ps", "--json", str(pid)], env=here.environment, capture_output=True, text=True)
@@ -103,12 +103,12 @@ READ_ONLY = """for mount in / /tmp; do
     if mountpoint -q $mount; then mount -o remount,bind,ro $mount || exit 9; fi
 done
 if touch /tmp/curb-probe 2>/dev/null; then rm /tmp/curb-probe; exit 9; fi"""
-"""9: these mounts are impossible here."""
+"""Exit status 9: these mounts are impossible here."""
 EMPTY_PROC = "mount -t tmpfs -o ro none /proc"
 
 
 def new_root(proc: bool) -> str:
-    """A root with only the program and the system's libraries: no /tmp, /etc, /dev, /sys; /proc if `proc`."""
+    """Returns the script for a root with only the program and system libraries: no /tmp, /etc, /dev, /sys; /proc if `proc`."""
     bound = "mount -t tmpfs none @/root; cd @/root; mkdir -p usr t"
     bound += "; for d in bin sbin lib lib64; do if [ -L /$d ]; then cp -P /$d ."
     bound += "; elif [ -d /$d ]; then mkdir $d; mount --rbind /$d $d; fi; done"

@@ -1,5 +1,5 @@
-// A library that ends every program in which it is, once /etc/ld.so.preload has been written by curb-preload, which
-// keeps a copy of the one before: what passes the check and does harm all the same.
+// A library that passes the check of curb-preload and still does harm: it ends every program once curb-preload has
+// written /etc/ld.so.preload. It knows by the copy of the old file that curb-preload keeps.
 #include <unistd.h>
 
 namespace {

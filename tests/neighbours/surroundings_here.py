@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 FIRST_USER = 54321
-"""Root becomes this user, or one after it, in cases about missing permissions. Each case has its own: limits count by user."""
+"""Root becomes this user or a later one in cases about missing permissions. One for each case: limits count by user."""
 CAP = "4GiB"
 LIBC = ctypes.CDLL(None, use_errno=True)
 PATIENCE_S = 90.0
@@ -40,7 +40,7 @@ class Skip(Exception):
 
 
 class Here:
-    """A folder for one case: runtime directory, policy, and copies of what runs, which any user may read."""
+    """A folder for one case: runtime directory, policy, and copies of the programs and libraries, which any user may read."""
 
     def __init__(self, root: Path, build: Path, number: int) -> None:
         self.folder = folder = root / str(number)
@@ -81,14 +81,14 @@ class Here:
         return self.environment | self.under_curb(Case(""))
 
     def run(self, under_curb: bool, **more: Any) -> subprocess.CompletedProcess[str]:
-        """The program, in this folder's environment."""
+        """Runs the program in this folder's environment."""
         environment = self.all_under_curb() if under_curb else self.environment
         usual = {"env": environment, "capture_output": True, "text": True, "timeout": 90, "stdin": subprocess.DEVNULL}
         done: subprocess.CompletedProcess[str] = subprocess.run([self.program], **(usual | more))  # type: ignore[call-overload]
         return done
 
     def wrapped(self, case: Case, beside: int | None = None) -> list[str]:
-        """The command that makes the surroundings and then becomes the program. `beside`: joins those of that process."""
+        """Returns the command that makes the surroundings, then executes the program. `beside`: joins those of that process."""
         if not case.shell:
             return []
         if beside is not None:
@@ -102,7 +102,7 @@ class Here:
         return re.sub(r"(?<!\$)@", str(self.folder), text)
 
     def started(self, case: Case, environment: dict[str, str]) -> list[str]:
-        """The command that starts the program with exactly this environment."""
+        """Returns the command that starts the program with exactly this environment."""
         variables = [f"{name}={self.text(value)}" for name, value in environment.items() if name not in case.without]
         return [*map(self.text, case.through), "env", "-i", *variables, str(self.program), *case.program_words]
 
@@ -122,9 +122,9 @@ class Here:
 class Case:
     name: str
     shell: str = ""
-    """In a mount namespace of its own, before the program becomes of it. @: the folder of the case."""
+    """A script that runs before the program, in a mount namespace of its own. @: the folder of the case."""
     prepare: Callable[[], None] | None = None
-    """In the child, before exec."""
+    """Runs in the child, before exec."""
     program_words: tuple[str, ...] = ()
     through: tuple[str, ...] = ()
     """The command that starts the program. @: the folder of the case."""
@@ -137,9 +137,9 @@ class Case:
     meanwhile: Callable[[Here, int], list[str]] | None = None
     after: Callable[[Here], list[str]] | None = None
     whole: Callable[[Here], list[str]] | None = None
-    """Replaces all the rest."""
+    """Runs the whole case, after `before`. The other members do not apply."""
     asked: bool | None = False
-    """curb release must reach it; False: may; None: no command is run for it, because its stdin is not available."""
+    """True: curb release must reach it. False: it may. None: no command runs for it, because its stdin is not available."""
     refused: bool = False
     lines: int = 1
     says: str = ""
@@ -171,7 +171,7 @@ def give_to_user(here: Here) -> None:
         os.chown(here.folder, here.user, here.user)
 
 
-# System calls that are refused (seccomp(2)). The numbers are those of x86-64; those from 424 on are everybody's.
+# System calls that a filter refuses (seccomp(2)), with their numbers on x86-64. From 424 on all machines have the same.
 
 NUMBERS = {
     "socket": 41, "connect": 42, "bind": 49, "listen": 50, "socketpair": 53, "getdents64": 217, "readlink": 89,
@@ -194,7 +194,7 @@ class Filter(ctypes.Structure):
 
 
 def without_calls(answer: int, *names: str) -> Callable[[], None]:
-    """A filter that answers these calls so, and lets all others through."""
+    """Returns a function that sets a filter: these calls get this answer, all others pass."""
 
     def prepare() -> None:
         calls = [NUMBERS[name] for name in names]

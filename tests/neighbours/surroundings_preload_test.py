@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The system-wide preload: surroundings_preload_test.py BUILD
 
-curb-preload checks, writes and removes its line of /etc/ld.so.preload, and takes it back where programs end of it. In a
-mount namespace of its own, with a copy of /etc: this machine's own file is not touched, and that is looked at too.
+curb-preload checks, writes and removes its line of /etc/ld.so.preload, and takes it back if programs fail with it. The test
+runs in a mount namespace of its own, with a copy of /etc, and checks that this machine's own file did not change.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def fill(folder: Path) -> None:
 
 
 def on_full_disks() -> None:
-    """Other libraries' lines stay where nothing can be written."""
+    """Other libraries' lines stay if the disk is full."""
     others = "/lib/x86_64-linux-gnu/libc.so.6\n"
     temporary = Path("/mnt")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", temporary], check=True)
@@ -83,7 +83,7 @@ def on_full_disks() -> None:
 
 
 def within() -> None:
-    """In the namespace."""
+    """Runs the cases, in the namespace."""
     shutil.copy(BUILD / "lib/libcurb.so", LIBRARY)
     elsewhere = LIBRARY.parent / "a b.so"
     shutil.copy(BUILD / "lib/libcurb.so", elsewhere)
@@ -110,14 +110,14 @@ def within() -> None:
     text.write_text("no library")
     refused("the loader does not load it", "check", text)
 
-    # Nothing there before: install, and remove leaves nothing.
+    # If there was no file, install makes one and remove deletes it.
     done = preload("install", LIBRARY)
     assert done.returncode == 0 and "programs of this machine run as without" in done.stdout, done
     assert FILE.read_text() == f"{LIBRARY}\n" and FILE.stat().st_mode & 0o777 == 0o644 and is_in_programs()
     assert preload("install", LIBRARY).returncode == 1
     assert preload("remove", LIBRARY).returncode == 0 and not FILE.exists() and not is_in_programs()
 
-    # Other lines stay, and what was there is kept.
+    # Other lines stay, and curb-preload keeps a copy of the old file.
     others = "# another's\n/lib/x86_64-linux-gnu/libc.so.6\n"
     FILE.write_text(others)
     assert preload("install", LIBRARY).returncode == 0 and is_in_programs()
@@ -129,7 +129,7 @@ def within() -> None:
     on_full_disks()
     FILE.write_text(others)
 
-    # It passes the check, and then no program runs any more: the shell takes its line back by itself.
+    # This library passes the check, but then no program runs: curb-preload takes its line back with the shell's builtins.
     shutil.copy(BUILD / "tests/libsurroundings_harm.so", LIBRARY)
     done = preload("install", LIBRARY)
     assert done.returncode == 1 and "do not run as before with it" in done.stderr, done
@@ -160,7 +160,7 @@ def main() -> int:
             mkdir -p /opt
             mount --bind {folder}/opt /opt
             exec "$@" """
-        # Nothing of a sanitizer's or another preload's.
+        # Without the variables of a sanitizer or another preload.
         environment = {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), "CURB_WITHIN": "1"}
         words = ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", sys.executable, *sys.argv]
         if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:

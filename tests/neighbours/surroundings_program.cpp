@@ -1,9 +1,9 @@
-// A CUDA program as surroundings_test.py puts it into hostile surroundings: it works below the cap, looks whether its
+// The CUDA program that surroundings_test.py runs in hostile surroundings. It allocates below the cap, checks that its
 // descriptors, files, children and handlers are as without curb, allocates more than the cap, and prints the results.
 // Exit status 3: another file has taken descriptor 0, 1 or 2.
 //
-// Arguments: what it does to itself before it uses CUDA (limit=NAME:NUMBER, locale), in their order;
-// daemon: closes all descriptors once it has used CUDA; stays: until its stdin ends.
+// Arguments: limit=NAME:NUMBER and locale, which it sets before it uses CUDA, in their order; daemon: it closes all
+// descriptors once it has used CUDA; stays: it runs until its stdin ends.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -48,7 +48,7 @@ void say(const char *what, long number) {
     std::fflush(stdout);
 }
 
-// How much address space is in use.
+// Returns the bytes of address space in use.
 rlim_t mapped() {
     unsigned long pages = 0;
     std::FILE *file = std::fopen("/proc/self/statm", "r");
@@ -57,7 +57,7 @@ rlim_t mapped() {
     return pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
 }
 
-// NAME:NUMBER; of address space also +MiB, beyond what is in use.
+// Sets a limit from NAME:NUMBER. +NUMBER: so many MiB beyond the address space in use.
 void limit(const std::string &text) {
     const std::string name = text.substr(0, text.find(':'));
     const std::map<std::string, __rlimit_resource> limits{
@@ -78,7 +78,7 @@ void use_files() {
     say("files", opened);
 }
 
-// As daemons do: closes what it has not opened, and opens its own. Nobody else may write there.
+// Closes descriptors that it has not opened, as daemons do, and opens files. Only the program itself may write to them.
 std::array<int, 12> own_files{};
 void become_daemon() {
     for (int fd = 3; fd < 64; ++fd) close(fd);
@@ -112,7 +112,7 @@ void use_children() {
     say("child", child > 0 ? WEXITSTATUS(status) : -errno);
 }
 
-// Blocks of 32 MiB, as many as there are to be, and their frees.
+// Allocates so many blocks of 32 MiB, then frees them. Returns how many it got.
 long serves(int blocks) {
     std::array<CUdeviceptr, 256> memory{};
     long served = 0;
@@ -145,7 +145,7 @@ int main(int argc, char **argv) {
         use_signals();
         say("served beside a release", serves(16));
     }
-    // While curb's threads begin: a chance for them to be in the way, not a time that must suffice.
+    // Gives curb's threads time to start and to get in the way. No result depends on it.
     usleep(50'000);
     use_files();
     use_children();

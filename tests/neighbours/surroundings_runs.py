@@ -1,4 +1,4 @@
-"""Cases of surroundings_test.py that are more than a program in surroundings. Each returns what is wrong."""
+"""Cases of surroundings_test.py that need more than a program in surroundings. Each returns its errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kept_to_its_cap(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def same_with_stderr(stderr: Callable[[], int], also: Callable[[], None] | None = None) -> Whole:
-    """Nobody reads the program's stderr, on which curb reports a refusal."""
+    """Returns a case in which no one can read the program's stderr, where curb reports a refusal."""
 
     def whole(here: Here) -> list[str]:
         came = []
@@ -103,13 +103,13 @@ def blocked_pipe_signal() -> None:
 
 
 def files_may_not_grow() -> None:
-    """SIGXFSZ would end the program."""
+    """A write to a file ends the program by SIGXFSZ, which Python ignores for itself."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     limit(resource.RLIMIT_FSIZE, 0)()
 
 
 def closed(*numbers: int) -> Whole:
-    """Started without these descriptors, with a log of curb's: what curb opens must not take their numbers."""
+    """Returns a case that starts without these descriptors, with a log: no file that curb opens may take their numbers."""
 
     def close_them() -> None:
         for number in numbers:
@@ -138,7 +138,7 @@ def log_goes_on(here: Here) -> list[str]:
 
 
 def full_stdout(here: Here) -> list[str]:
-    """The program blocks in its own write, and goes on when the pipe is read: curb's threads take nothing from it."""
+    """The program blocks in its own write and goes on when the pipe is read: curb's threads do not interfere."""
     read, write = os.pipe()
     filled = fill(write)
     process = subprocess.Popen(
@@ -169,7 +169,7 @@ def under_tracer(*words: str) -> Whole:
 
 
 def empty_argv0(here: Here) -> list[str]:
-    """The kernel gives a program without arguments an empty one. Python's own execve accepts neither."""
+    """The kernel gives a program without arguments an empty argv[0]. Python's execve accepts neither, so this calls libc's."""
     here.set_policy(rules=[{"match": {"exe": "program*", "args": "*"}, "gpu": {"*": {"cap": CAP}}}])
     variables = [f"{name}={value}".encode() for name, value in here.all_under_curb().items()]
     read, write = os.pipe()
@@ -188,7 +188,7 @@ def empty_argv0(here: Here) -> list[str]:
 
 
 def deleted_folder(here: Here) -> list[str]:
-    """The working folder does not exist any more. A policy relative to it cannot be read, and refuses."""
+    """The working folder has been deleted. A policy path relative to it cannot be read, so curb refuses everything."""
     gone = here.folder / "gone"
     wrong = []
     for policy, refused in ((str(here.policy), False), ("job.json", True)):
@@ -223,7 +223,7 @@ def cpu_s(pid: int) -> float:
 
 
 def clock_backwards(here: Here) -> list[str]:
-    """A thread that waits by such a clock must not spin, and requests are served."""
+    """A thread that waits by such a clock must not spin, and curb must answer requests."""
     here.set_policy(trace={"file": f"{here.folder}/trace"}, release={"idle": "1s"})
     environment = here.all_under_curb() | {"LD_PRELOAD": f"{here.library}:{here.clock}"}
     with subprocess.Popen(

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Hostile surroundings: surroundings_test.py BUILD [NAME...]
 
-In each of them a program runs without libcurb.so and under it. It must print the same, end the same, and stay within its cap or
+In each case a program runs without libcurb.so and under it. It must print the same, end the same, and stay within its cap or
 get a clear reason why it cannot, with at most one line of curb's beside the refusal's; it must neither crash nor hang.
-curb ps and curb release run for it in the same surroundings. Surroundings that this machine cannot make are reported as skipped.
-NAME: only the cases whose names contain one of these. CURB_VERBOSE=1 shows what the programs said.
+curb ps and curb release run for it in the same surroundings. Cases that this machine cannot make are reported as skipped.
+NAME: only the cases whose names contain one of these. CURB_VERBOSE=1 shows the programs' output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Came:
     """The outcome of one run."""
 
     status: int | None
-    """As Popen has it; None: it hung."""
+    """Popen's returncode; None: it hung."""
     out: str = ""
     err: str = ""
     asked: list[str] = field(default_factory=list)
@@ -179,7 +179,7 @@ def main() -> int:
     build, names = Path(sys.argv[1]).resolve(), sys.argv[2:]
     numbers = [number for number, case in enumerate(CASES) if not names or any(name in case.name for name in names)]
     failed, lived, skipped = [], 0, 0
-    # In processes, which may fork where threads may not. A case mostly waits.
+    # In processes: a fork beside other threads is unsafe. Four, as a case mostly waits.
     with tempfile.TemporaryDirectory(prefix="curb-surroundings-") as folder, ProcessPoolExecutor(4) as pool:
         root = Path(folder)
         root.chmod(0o755)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """An upgrade under running programs: surroundings_upgrade_test.py BUILD CMAKE
 
-cmake --install replaces libcurb.so while a program has it mapped: the program goes on with the old one, a rename alone puts
-the new one in place, and programs that start later have the new one.
+cmake --install replaces libcurb.so while a program has it mapped. The program goes on with the old one, a single rename puts
+the new one in place, and programs that start later use the new one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> int:
             inotify = LIBC.inotify_init1(os.O_NONBLOCK)
             wanted = IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_TO
             assert LIBC.inotify_add_watch(inotify, str(library.parent).encode(), wanted) > 0
-            os.utime(library, (1, 1))  # CMake does not install a file that is as new
+            os.utime(library, (1, 1))  # CMake skips a file whose time has not changed
             install(prefix)
             seen = events(inotify, "libcurb.so")
             os.close(inotify)

@@ -1,6 +1,6 @@
-# TensorFlow's wheel on the simulated driver, in nightly runs: it is 600 MB. It asks for libraries of CUDA 12, of which it gets
-# one that succeeds in everything and six that have nothing in them: it opens them when it makes its device, and needs their
-# functions only for products and convolutions.
+# TensorFlow's wheel (600 MB) on the simulated driver, in nightly runs. It opens libraries of CUDA 12 when it makes its
+# device: here a runtime whose functions all succeed, and six empty libraries, whose functions it needs only for
+# products and convolutions.
 if(CURB_SANITIZE)
   return()
 elseif(NOT CURB_NIGHTLY)

@@ -1,4 +1,4 @@
-"""TensorFlow as a notebook uses it, told what to do line by line."""
+"""Uses TensorFlow as a notebook does. Reads commands from stdin, one a line."""
 
 import gc
 import sys

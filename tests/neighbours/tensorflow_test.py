@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """TensorFlow's wheel on the simulated driver: tensorflow_test.py BUILD CUDA12
 
-It brings stubs of the driver, sizes itself by the free memory, and has an allocator that keeps all and one that gives back.
-CUDA12 has the libraries that it needs (tensorflow.cmake). The wheel is in CURB_TENSORFLOW, or is fetched into BUILD.
+TensorFlow brings stubs of the driver, sizes itself by the free memory, and has two allocators: one keeps all memory, one frees
+it. CUDA12 has the libraries that it needs (tensorflow.cmake). The wheel is in CURB_TENSORFLOW, or is fetched into BUILD.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROGRAM = Path(__file__).with_name("tensorflow_program.py")
 CAP_MIB, GPU_MIB = 8192, 80 * 1024
 PIECE_MIB = 256
 CACHE_LEFT_MIB = 64
-"""What may stay of a pool: less than its smallest part."""
+"""A pool may keep this much: less than its smallest part."""
 
 try:
     PACKAGES = tensorflow_site.environment(BUILD)
@@ -41,7 +41,7 @@ class TensorFlowTest(unittest.TestCase):
         self.machine.bare |= PACKAGES | {"LD_LIBRARY_PATH": f"{CUDA12}:{BUILD}/sim", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
     def start(self, environment: dict[str, str]) -> Process:
-        with open(self.machine.folder / "stderr", "wb") as stderr:  # TensorFlow says much there
+        with open(self.machine.folder / "stderr", "wb") as stderr:  # TensorFlow prints much
             return self.machine.start([sys.executable, PROGRAM], environment, stderr=stderr)
 
     def capped(self, **frameworks: Any) -> Process:
@@ -49,12 +49,12 @@ class TensorFlowTest(unittest.TestCase):
         return self.start(self.machine.under_curb(policy | ({"frameworks": frameworks} if frameworks else {})))
 
     def limits_mib(self, process: Process) -> list[int]:
-        """For each GPU that TensorFlow sees, the memory that it takes for itself."""
+        """Returns the memory that TensorFlow takes for itself of each GPU that it sees."""
         process.tell("gpus")
         return [int(limit) // MIB for limit in process.line().split()]
 
     def filled(self, process: Process) -> tuple[str, int]:
-        """The kind of the error at which it was full, and the MiB of tensors until then."""
+        """Fills the GPU. Returns the type of the error, and the MiB of tensors until then."""
         process.tell("fill")
         error, pieces = process.line().split()
         return error, int(pieces) * PIECE_MIB

@@ -1,5 +1,5 @@
-// A host whose operator new is its own: it counts, and throws when libcurb.so calls it. What libcurb.so has of
-// libstdc++ is within it, so it never may.
+// A host with an operator new of its own, which counts its calls and throws if libcurb.so calls it. libcurb.so contains
+// its own libstdc++, so it must never call the host's.
 #include <atomic>
 #include <csignal>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What `curb policy check` warns of in policies that are valid.
+// The warnings of `curb policy check` about valid policies.
 #include "policy_advice.hpp"
 
 #include <filesystem>
@@ -9,7 +9,7 @@ using namespace curb;
 
 namespace {
 
-// Each warning: "line:column pointer message".
+// Returns each warning as "line:column pointer message".
 std::vector<std::string> warnings(const std::string &members) {
     const auto document = config::parse("{ \"version\": 1,\n" + members + " }", "job.json");
     INFO(members);

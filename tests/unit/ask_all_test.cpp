@@ -1,5 +1,5 @@
-// All capped processes are asked at once. Here they are stand-ins that behave as badly as processes can, each at its
-// own control socket.
+// control::ask_all asks all capped processes at once. Here they are stand-ins, each at its own control socket; some
+// behave as badly as processes can.
 #include <linux/sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -47,13 +47,13 @@ Told ask_all(std::chrono::milliseconds patience) {
     return out;
 }
 
-// Processes of other tests may run beside this one, and root asks them too: what is told of ours counts.
-constexpr auto kEnough = 2s;  // in which those that answer have answered
-constexpr auto kSlack = 20s;  // of a machine with other things to do
+// Processes of other tests may run beside this one, and root asks them too: the cases judge only their own.
+constexpr auto kEnough = 2s;  // enough for processes that answer
+constexpr auto kSlack = 20s;  // for a busy machine
 
 }  // namespace
 
-TEST_CASE("all are asked at the same time, and the answers come in the order of their pids") {
+TEST_CASE("all processes are asked at the same time, and the answers come in the order of their pids") {
     const Runtime runtime;
     std::deque<StandIn> processes;
     for (int i = 0; i < 20; ++i)
@@ -95,7 +95,7 @@ TEST_CASE("a process that accepts no connection at first is asked as soon as it 
     const Runtime runtime;
     const StandIn busy(runtime, [](int listening) {
         ::usleep(300'000);
-        for (;;) {  // those before us, who say nothing, and then ourselves
+        for (;;) {  // the callers before us, which send nothing, and then us
             const int client = client_of(listening);
             char byte = 0;
             if (::recv(client, &byte, 1, 0) == 1) say(client, status_line());
@@ -139,7 +139,7 @@ TEST_CASE("a process of another user in the user's folder is not believed") {
     if (::geteuid() != 0) return skip("only root can give another user's process a socket here");
     const Runtime runtime;
     constexpr uid_t kOwner = 54'331, kOther = 54'332;
-    // The folder is kOwner's, in which kOther's process listens: root has opened the way for it.
+    // kOther's process listens in kOwner's folder: root has let it in.
     REQUIRE(::chown(runtime.folder().c_str(), kOwner, kOwner) == 0);
     fs::permissions(runtime.folder(), fs::perms::all);
     REQUIRE(::chown(runtime.path().c_str(), kOwner, kOwner) == 0);
@@ -160,7 +160,7 @@ TEST_CASE("a process of another user in the user's folder is not believed") {
 
 namespace {
 
-// A child with a pid of our choice, which does `then` and waits to be ended. -1: no pid can be chosen here.
+// Starts a child with this pid, which calls `then` and waits to be killed. Returns -1 if no pid can be chosen here.
 pid_t child_under(pid_t pid, const std::function<void()> &then) {
     clone_args how{};
     how.exit_signal = SIGCHLD;
@@ -175,7 +175,7 @@ pid_t child_under(pid_t pid, const std::function<void()> &then) {
     return child;
 }
 
-// /tmp/curb-UID of a user, for as long as it lives.
+// Makes a user's /tmp/curb-UID, and deletes it at its end.
 class FolderOf {
   public:
     explicit FolderOf(uid_t user) : path_("/tmp/curb-" + std::to_string(user)) {
@@ -206,7 +206,7 @@ std::string version_in(const control::Reply &reply) {
 
 }  // namespace
 
-TEST_CASE("who keeps the socket of a dead process does not speak for another user's process that has its pid now") {
+TEST_CASE("a process that keeps a dead process's socket cannot answer for another user's process with the same pid") {
     if (::geteuid() != 0) return skip("only root can be another user");
     constexpr uid_t kForger = 54'371, kVictim = 54'372;
     const bool victim_listens = GENERATE(true, false);
@@ -267,7 +267,7 @@ TEST_CASE("who keeps the socket of a dead process does not speak for another use
     for (const int fd : {kept[0], kept[1], up[0], up[1]}) ::close(fd);
 }
 
-TEST_CASE("more processes than files may be open are asked all the same") {
+TEST_CASE("all processes are asked, even if there are more of them than files may be open") {
     const Runtime runtime;
     std::deque<StandIn> processes;
     for (int i = 0; i < 40; ++i) processes.emplace_back(runtime, answers);

@@ -1,5 +1,5 @@
-// One process is asked, and why there is no answer where there is none. The processes are stand-ins, each at its own
-// control socket.
+// control::ask asks one process, or says why there is no answer. The processes are stand-ins, each at its own control
+// socket.
 #include <fcntl.h>
 
 #include <chrono>
@@ -23,7 +23,7 @@ using control::StatusRequest;
 namespace {
 
 constexpr auto kPatience = 300ms;
-constexpr auto kLong = 60s;  // of a machine with other things to do
+constexpr auto kLong = 60s;  // for a busy machine
 
 std::string failure(int pid, std::chrono::milliseconds patience = kLong) {
     const Reply reply = ask(pid, StatusRequest(), patience);
@@ -33,7 +33,7 @@ std::string failure(int pid, std::chrono::milliseconds patience = kLong) {
 
 }  // namespace
 
-TEST_CASE("a process that answers is heard, however its answer is cut, and however long it is") {
+TEST_CASE("an answer is read whole, in one piece or byte by byte, up to the longest") {
     const Runtime runtime;
     const StandIn whole(runtime, answers);
     const StandIn slow(runtime, [](int listening) {
@@ -66,7 +66,7 @@ TEST_CASE("the error says why a process cannot be asked at all") {
     const Child deaf;
     ::close(listening(socket_of(runtime, deaf.pid())));
     CHECK_THAT(failure(deaf.pid()), contains(deaf.text() + " no longer listens on its control socket"));
-    // One that has ended, also before it has been waited for and with a socket left behind.
+    // A process that has ended and left its socket behind: before and after its parent has waited for it.
     const pid_t ended = ::fork();
     if (ended == 0) ::_exit(0);
     siginfo_t info{};
@@ -86,7 +86,7 @@ TEST_CASE("the error names the owner of another user's process, and says if a pr
     const Child closed([] {
         if (::setuid(kUser) != 0 || ::prctl(PR_SET_DUMPABLE, 0) != 0) ::_exit(97);
     });
-    // Forked, since a thread that has been root does not become it again.
+    // In a child, because a thread that gives up root cannot become root again.
     const auto says = [](int pid, const std::string &part) {
         return in_child([&] {
                    ::unsetenv("XDG_RUNTIME_DIR");
@@ -99,7 +99,7 @@ TEST_CASE("the error names the owner of another user's process, and says if a pr
     CHECK(says(closed.pid(), "does not run under curb, or does not let others look whether it does"));
 }
 
-TEST_CASE("a path that no socket can have leads nowhere") {
+TEST_CASE("connect_to() fails for a path that is too long or does not exist") {
     int error = 0;
     CHECK_FALSE(control::connect_to("/tmp/" + std::string(control::kLongestPath, 'x'), error));
     CHECK(error == ENAMETOOLONG);
@@ -107,11 +107,11 @@ TEST_CASE("a path that no socket can have leads nowhere") {
     CHECK(error == ENOENT);
 }
 
-TEST_CASE("no patience ends at once, and endless patience never") {
+TEST_CASE("a deadline of 0 ms has passed at once, and an endless one never passes") {
     CHECK(control::Deadline(0ms).passed());
     CHECK(control::Deadline(0ms).left() == 0);
     CHECK_FALSE(control::Deadline(1h).passed());
-    CHECK(control::Deadline(1h).left() == 1'000'000);  // poll is asked again after that
+    CHECK(control::Deadline(1h).left() == 1'000'000);  // then poll is called again
     CHECK_FALSE(control::Deadline(control::kForEver).passed());
     CHECK(control::Deadline(control::kForEver).left() == -1);
 }

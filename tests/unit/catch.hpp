@@ -1,5 +1,5 @@
-// Catch2, version 2 or 3, under the same names. `contains` is the matcher that the versions call differently; `skip`
-// stands for what version 2 has not.
+// Catch2, version 2 or 3, under the same names. `contains` is a matcher that they call differently; `skip` replaces
+// version 3's SKIP.
 #pragma once
 
 #include <iostream>
@@ -21,14 +21,13 @@ inline auto contains(const std::string &part) { return Catch::Matchers::Contains
 inline auto contains(const std::string &part) { return Catch::Matchers::Contains(part); }
 #endif
 
-// The error of a result; "none" if it has a value.
+// Returns the error of a result; "none" if it has a value.
 template <class Result>
 std::string error_of(const Result &result) {
     return result ? std::string("none") : result.error();
 }
 
-// Says why a case, or the rest of it, cannot be tried here: `return skip("…")`. scripts/test prints it once more at its
-// end.
+// Prints why a case, or the rest of it, cannot run here: `return skip("…")`. scripts/test repeats the line at its end.
 inline void skip(const std::string &why) {
     std::cout << "skipped: " << Catch::getResultCapture().getCurrentTestName() << ": " << why << std::endl;
 }

@@ -1,4 +1,4 @@
-// Which processes work together, seen in /proc: pairs of child processes that share something, or nothing.
+// in_touch() finds in /proc whether two processes work together: pairs of children that share something, or nothing.
 #include "companion.hpp"
 
 #include <arpa/inet.h>
@@ -85,7 +85,7 @@ TEST_CASE("Processes with a TCP connection to each other are in touch, and those
     ::close(server);
 }
 
-TEST_CASE("Processes of which /proc shows nothing may be in touch") {
+TEST_CASE("A process that /proc does not show counts as in touch") {
     const Child child(nothing);
     constexpr int kNone = 1 << 30;
     CHECK(in_touch(child.pid(), kNone));

@@ -1,4 +1,4 @@
-// Whether a request is granted, as a pure function of the terms, what is held and what is asked.
+// decide() says whether a request is granted: a pure function of the terms, the held bytes and the wanted bytes.
 
 #include "policy/decide.hpp"
 #include "policy/limit.hpp"
@@ -11,15 +11,15 @@ namespace {
 
 constexpr Bytes kKept = 32 * MiB;
 
-// Under a cap and an allowance of which a step is due.
+// A cap, and an allowance whose next step is due.
 Terms growing(std::optional<Bytes> cap, Bytes allowance) {
     return {.cap = cap, .allowance = allowance, .kept_for_driver = kKept, .step_due = true};
 }
 
 }  // namespace
 
-// Which verdict follows from which terms, to the byte: growth_property_test, which has its own words for the rules.
-// Here: what its model leaves out, and one way through all verdicts as an example.
+// growth_property_test checks every verdict, to the byte, against a model of its own. Here are the cases that its model
+// leaves out, and one example of all verdicts.
 
 TEST_CASE("beyond the allowance curb releases, then takes the step that is due, then waits, then refuses") {
     Terms terms = growing(8 * GiB, 2 * GiB);
@@ -34,7 +34,7 @@ TEST_CASE("beyond the allowance curb releases, then takes the step that is due, 
     CHECK(decide(terms, GiB, 2 * GiB) == Verdict::refuse);
 }
 
-TEST_CASE("figures near the largest number do not wrap round") {
+TEST_CASE("figures near the largest number do not overflow") {
     CHECK(decide({}, ~Bytes{0}, ~Bytes{0}) == Verdict::grant);
     CHECK(decide({.limit_beside_others = 3 * GiB, .may_wait = true, .released = true}, GiB, ~Bytes{0}) ==
           Verdict::wait);
@@ -47,15 +47,15 @@ TEST_CASE("an invalid policy refuses every request, also one of no bytes") {
         for (const Bytes bytes : {Bytes{0}, Bytes{1}, GiB}) CHECK(decide(terms, held, bytes) == Verdict::refuse);
 }
 
-TEST_CASE("a request for more than the device could ever leave is refused at once, however long it might wait") {
+TEST_CASE("a request for more than the device could ever leave is refused at once, even if it may wait") {
     const Terms waiting{.limit_beside_others = 10 * GiB, .ever = 76 * GiB, .may_wait = true, .released = true};
     CHECK(decide(waiting, 8 * GiB, 76 * GiB) == Verdict::wait);
     CHECK(decide(waiting, 8 * GiB, 76 * GiB + 1) == Verdict::refuse);
-    // If it fits it is granted: the driver answers for more than it has.
+    // If it fits the limits it is granted: the driver itself refuses more than the device has.
     CHECK(decide({.ever = 76 * GiB}, 0, 80 * GiB) == Verdict::grant);
 }
 
-TEST_CASE("the limit is the lower of cap and allowance, and the room is what it leaves beside held and kept") {
+TEST_CASE("the limit is the lower of cap and allowance; the room is the limit less the held and the kept bytes") {
     CHECK(limit({}) == kUnbounded);
     CHECK(limit({.cap = GiB}) == GiB);
     CHECK(limit({.cap = 2 * GiB, .allowance = GiB}) == GiB);
@@ -92,7 +92,8 @@ TEST_CASE("a reserve is kept for the driver: for its first kernels, then for lat
     }
 }
 
-TEST_CASE("the device is measured the more often the nearer the cap is, at once if the driver may have taken some") {
+TEST_CASE(
+    "the nearer the cap, the more often the device is measured; at once if the driver may have taken memory there") {
     CHECK(measure_again(10 * GiB, 50, false) == Measure::not_yet);
     CHECK(measure_again(10 * GiB, 100, false) == Measure::soon);
     CHECK(measure_again(10 * GiB, 1000, false) == Measure::now);
@@ -113,7 +114,7 @@ TEST_CASE("the free memory is measured again for large requests, if little is le
     CHECK(measure_reach_again(64 * MiB - 1, 1, 0));
 }
 
-TEST_CASE("Under a job's cap a request has what the other processes leave, and waits where these could give way") {
+TEST_CASE("Under a job's cap a request gets what the other processes leave, and waits if they could free enough") {
     Terms terms{.may_wait = true, .released = true};
     lay_job_over(terms, 10 * GiB, 4 * GiB);
     CHECK(decide(terms, 2 * GiB, 4 * GiB) == Verdict::grant);

@@ -45,7 +45,7 @@ TEST_CASE("A duration is a year at most, in every unit") {
     CHECK(error_of_time(longer) == "'" + std::string(longer) + "' is longer than a year");
 }
 
-TEST_CASE("A duration's slip is answered with the one that was meant") {
+TEST_CASE("The error for a misspelt duration suggests the right one") {
     const auto [text, meant] = GENERATE(table<const char *, const char *>({{"30 s", "30s"},
                                                                            {"30S", "30s"},
                                                                            {"30sec", "30s"},
@@ -60,7 +60,8 @@ TEST_CASE("A duration's slip is answered with the one that was meant") {
     CHECK(parse_duration(meant));
 }
 
-TEST_CASE("A number without a unit is answered with seconds, if that is a valid time; a negative time is called that") {
+TEST_CASE(
+    "The error for a number without a unit suggests seconds, if that is valid; a negative time has its own error") {
     CHECK(error_of_time("30") == "'30' has no unit; did you mean \"30s\"?");
     CHECK(error_of_time("0") == "'0' has no unit; did you mean \"0s\"?");
     for (const char *text : {"99999999999", "99999999999 sec", "366 days", "99999999999999999999999999S"}) {
@@ -70,14 +71,14 @@ TEST_CASE("A number without a unit is answered with seconds, if that is a valid 
     for (const std::string text : {"-1s", "-30"}) CHECK(error_of_time(text) == text + ": times are not negative");
 }
 
-TEST_CASE("Whatever else is no duration is refused with an example of one") {
+TEST_CASE("The error for any other text has examples of durations") {
     const auto text = GENERATE(as<std::string>{}, "", " ", "s", "ms", "-", "-s", "+30s", "1.5h", ".5s", "1h30m", " 30s",
                                "30s ", "30 ", "1e3s", "0x10s", "30w", "30us", "never", "none", "inf", "30\xC2\xB5s",
                                "30s 30s", "1,5s", "30 s s");
     CHECK_THAT(error_of_time(text), contains("is not a time; write") && contains("\"30s\", \"10m\""));
 }
 
-TEST_CASE("Messages about durations stay on one line and short, whatever was written") {
+TEST_CASE("Errors about durations are short and on one line, whatever the text is") {
     for (const std::string beginning : {"", "-", "30", "-30"}) {
         const std::string error = error_of_time(beginning + "\n\t" + std::string(1, '\0') + std::string(10'000, 'x'));
         INFO(error);
@@ -98,7 +99,7 @@ TEST_CASE("Time left is rounded up to what a reader needs") {
     CHECK(format_time_left(121min) == "3h");
 }
 
-TEST_CASE("A duration that is written is read back as the same") {
+TEST_CASE("A duration that is formatted parses back as the same") {
     std::uint64_t n = 1;
     for (int i = 0; i < 5'000; ++i) {
         n = n * 6'364'136'223'846'793'005ULL + 1'442'695'040'888'963'407ULL;

@@ -1,4 +1,4 @@
-// What holds of every field of the table, in files and in the schema; and of files with a great many of them.
+// Checks of every field in the table, in files and in the schema, and of files with very many fields.
 #include <algorithm>
 #include <cctype>
 #include <ctime>
@@ -34,8 +34,7 @@ Diagnostics errors(const std::string &text) {
     return policy.error();
 }
 
-// Every field of a file, and again as rules lay it over: its pointer, with "*" for every key and item, its type, and
-// the least value.
+// A field of a file or of a rule: its pointer, with "*" for every key and item, its type, and its least value.
 struct FieldOfFile {
     std::string pattern, type, least;
 };
@@ -49,7 +48,7 @@ std::vector<FieldOfFile> every_field() {
     };
 }
 
-// A file in which the field has this value, on a line of its own; and the pointer as the file spells it.
+// Returns a file in which the field has this value, on a line of its own, and the pointer as the file spells it.
 std::pair<std::string, std::string> file_with(std::string pattern, const std::string &value) {
     std::string before = pattern == "/version" ? "{" : "{\"version\": 1, ", after = "}", pointer;
     while (!pattern.empty()) {
@@ -68,13 +67,14 @@ std::pair<std::string, std::string> file_with(std::string pattern, const std::st
     return {before + value + after, pointer};
 }
 
-// What the schema says of a value, wherever that stands.
+// Returns the schema of a value. Follows "$ref".
 const Json &resolved(const Json &all, const Json &one) {
     if (!one.contains("$ref")) return one;
     return resolved(all, all.at(Json::json_pointer(one.at("$ref").get<std::string>().substr(1))));
 }
 
-// What it says of the member of that name; of "*", of all that are not named, and of the items of an array.
+// Returns the schema of the member of that name; of "*": of an array's items or of all other members. Null if there is
+// none.
 const Json *within(const Json &object, const std::string &name) {
     if (name != "*")
         return object.contains("properties") && object["properties"].contains(name) ? &object["properties"][name]
@@ -87,7 +87,7 @@ const Json *within(const Json &object, const std::string &name) {
 
 }  // namespace
 
-TEST_CASE("Every field refuses values of other types, with their place and an example") {
+TEST_CASE("Every field refuses values of other types; the error has their place and an example") {
     const std::map<std::string, std::string> right = {
         {"ignored", R"("x")"},   {"version", "1"},       {"size", R"("8GiB")"},      {"factor", "1.5"},
         {"duration", R"("1s")"}, {"report", R"("cap")"}, {"signal", R"("SIGUSR1")"}, {"steps", "[]"},
@@ -114,7 +114,7 @@ TEST_CASE("Every field refuses values of other types, with their place and an ex
                 CHECK_THAT(found[0].message, contains(", not "));
             }
         }
-        // What is right is read there, unless growth lacks what belongs to it.
+        // A right value is read there, unless growth lacks the fields that it needs.
         const auto [text, pointer] = file_with(pattern, good);
         const auto fine = parse(text, "job.json");
         INFO(text);
@@ -160,7 +160,7 @@ TEST_CASE("Every field of the table is in the schema, with its documentation") {
 }
 
 TEST_CASE("A rule conflicts only through the devices that it names") {
-    // "every" of "*" is for cuda:1, which says where to start; a rule for cuda:0 changes nothing of that.
+    // "every" of "*" applies to cuda:1, which has a start. A rule for cuda:0 does not change that.
     const std::string base = R"({"version": 1, "gpu": {"*": {"growth": {"every": "1s"}}, "cuda:0": {},
         "cuda:1": {"growth": {"start": "2GiB", "step": "1GiB"}}, "cuda:2": {"cap": "8GiB"}}, "rules": [{"match": {}, )";
     CHECK(parse(base + R"("gpu": {"cuda:0": {"report": "cap"}}}]})", "job.json"));
@@ -180,7 +180,7 @@ TEST_CASE("The longest file is read in seconds, though it names thousands of dev
     for (unsigned i = 0; text.size() < kHalf; ++i) text += ",\"cuda:" + std::to_string(i) + R"(":{"cap":"1GiB"})";
     text += R"(}, "rules": [{"match": {}})";
     while (text.size() < 2 * kHalf - 64) text += R"(,{"match":{},"gpu":{"cuda:1":{"cap":"1GiB"}}})";
-    const std::clock_t begin = std::clock();  // of this process, whatever else the machine does
+    const std::clock_t begin = std::clock();  // CPU time of this process: the machine may be busy
     CHECK(parse(text + "]}", "job.json"));
     CHECK((std::clock() - begin) / CLOCKS_PER_SEC < kSeconds);
 }

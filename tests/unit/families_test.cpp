@@ -1,4 +1,4 @@
-// What curb metrics makes of a view of the machine, and the texts of it.
+// The metrics of a view of the machine, and their text.
 #include <algorithm>
 
 #include "catch.hpp"
@@ -10,7 +10,7 @@ using namespace views;
 
 namespace {
 
-// A capped process and one that is not, on one GPU.
+// A capped and an uncapped process on one GPU.
 View two_processes() {
     View view;
     ViewGpu one = gpu(0, 10 * GiB);
@@ -50,7 +50,7 @@ const std::string kProcess = R"({gpu="0",uuid=")" + kUuid + R"(",pid="4711",user
 
 }  // namespace
 
-TEST_CASE("a capped process has its books and NVML's figure, another NVML's alone") {
+TEST_CASE("a capped process has the figures of its books and of NVML, another process only those of NVML") {
     const View view = two_processes();
     CHECK(samples(view, "curb_held_bytes").size() == 1);
     CHECK(samples(view, "curb_held_bytes").at(0).value == 3 * GiB);
@@ -59,7 +59,7 @@ TEST_CASE("a capped process has its books and NVML's figure, another NVML's alon
     CHECK(samples_with(view, "curb_nvml_used_bytes", "pid", "4712").at(0).value == 7 * GiB);
 }
 
-TEST_CASE("a figure that is not known is absent") {
+TEST_CASE("an unknown figure has no series") {
     View view = two_processes();
     CHECK(samples(view, "curb_allowance_bytes").empty());
     CHECK(samples(view, "curb_trace_events_total").empty());
@@ -73,7 +73,7 @@ TEST_CASE("a figure that is not known is absent") {
     CHECK(samples(view, "curb_nvml_up").at(0).value == 0);
     CHECK(samples_with(view, "curb_processes", "state", "uncapped").empty());
     CHECK(samples(view, "curb_held_bytes").at(0).labels.front().first == "uuid");  // and no index
-    // One that does not answer is counted.
+    // A process that does not answer is counted.
     view = two_processes();
     view.processes[0].status.reset();
     view.processes[0].trouble = "stopped";
@@ -166,7 +166,7 @@ TEST_CASE("the text declares each series by the name of its samples") {
     CHECK(has_line(text, "curb_nvml_up 1"));
 }
 
-TEST_CASE("whatever a process is called stays within its label, and its command line is in none") {
+TEST_CASE("a process's name is escaped in its label, and its command line is in no label") {
     View view = two_processes();
     CHECK_THAT(text_of(families_of(view, "1.2.3")), !contains("train.py"));
     view.processes[0].name = "a\"b\\c\nd\xFF";
@@ -175,7 +175,7 @@ TEST_CASE("whatever a process is called stays within its label, and its command 
     CHECK(has_line(text_of(families), R"(a{l="1\n2\"\\"} 1)"));
 }
 
-TEST_CASE("the table names series as Prometheus wants them") {
+TEST_CASE("the names in the table follow Prometheus's conventions") {
     for (const Family &one : families_of({}, "1.2.3")) {
         const std::string name = one.metric.name;
         INFO(name);

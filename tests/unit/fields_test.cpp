@@ -1,4 +1,4 @@
-// The table of fields, what a layer says by it, and how it says it.
+// The table of fields, the settings of a layer, and their JSON.
 #include "policy/fields.hpp"
 
 #include <cstdlib>
@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// One device and all else that a layer can say.
+// A layer with one device and every field.
 Layer whole() {
     Layer layer;
     GpuRule rule = grown(
@@ -31,7 +31,7 @@ Layer whole() {
     layer.frameworks = {.steer = true, .env = Environment{{"NAME", "value"}}};
     layer.log = {.level = LogLevel::debug, .file = "curb-%p.log"};
     layer.trace = {.file = "curb-%p.json"};
-    // Fields that are not named here say something too.
+    // Set the fields that are not named above, too.
 #define CURB_GPU_FIELD(pointer, type, member, ...) \
     if (!layer.gpu[0].policy.member) layer.gpu[0].policy.member.emplace();
 #define CURB_JOB_FIELD(pointer, type, member, ...) \
@@ -45,7 +45,7 @@ std::string with_key(std::string pointer, const std::string &key) {
     return star == std::string::npos ? pointer : pointer.replace(star, 1, key);
 }
 
-// What a JSON string says, for the escapes that are written.
+// Reads a JSON string with the escapes that json_text writes.
 std::string read_string(std::string_view json) {
     REQUIRE(json.size() >= 2);
     REQUIRE(json.front() == '"');
@@ -89,9 +89,9 @@ TEST_CASE("Each field of the table has a pointer of its own, a line of documenta
     }
 }
 
-// ---- what a layer says ----
+// ---- settings ----
 
-TEST_CASE("A layer has a setting for each field that it says, in the order of the table, written as in a file") {
+TEST_CASE("settings() has each field of a layer, in the order of the table, written as in a file") {
     std::vector<std::string> written, expected;
     for (const Setting &setting : settings(whole())) {
         written.push_back(setting.pointer + ": " + setting.value);
@@ -137,7 +137,7 @@ TEST_CASE("A layer has a setting for each field that it says, in the order of th
     CHECK(pointers == std::vector<std::string>{"/gpu/GPU-8f3a/cap", "/gpu/*/cap", "/gpu/0000:3b:00.0/cap"});
 }
 
-// ---- what differs ----
+// ---- differences ----
 
 TEST_CASE("Each field that is set or taken away is a difference of one line") {
     const std::vector<Setting> all = settings(whole());
@@ -183,7 +183,7 @@ TEST_CASE("Differences list changed, removed, then added fields; devices are com
 
 // ---- values ----
 
-TEST_CASE("A text is read back as it was, whatever is in it") {
+TEST_CASE("A text reads back from JSON as it was, whatever bytes are in it") {
     std::string every;
     for (int c = 0; c < 256; ++c) every += static_cast<char>(c);
     for (const std::string &text : {std::string(), std::string("a\"b\\c"), std::string("\\u0041"), every})
@@ -191,7 +191,7 @@ TEST_CASE("A text is read back as it was, whatever is in it") {
     CHECK(json_text(std::string("a\nb\"")) == R"("a\u000ab\"")");
 }
 
-TEST_CASE("Other values are read back as they were") {
+TEST_CASE("Other values read back from JSON as they were") {
     for (const char *text : {"0B", "1B", "8GiB", "12345B", "75%", "0.01%", "18446744073709551615B"})
         CHECK(*parse_size(read_string(json_text(*parse_size(text)))) == *parse_size(text));
     for (const Duration duration : {Duration(0), Duration(1), Duration(90'000), kLongest})

@@ -1,4 +1,4 @@
-// What curb doctor makes of facts: one row a finding, each against a machine or a process with which nothing is wrong.
+// The findings of curb doctor. Each row changes one fact of a healthy machine or process.
 #include <elf.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -99,8 +99,8 @@ std::ptrdiff_t count_of_worse(const Findings &findings) {
                          [](const Finding &one) { return one.verdict != Verdict::ok; });
 }
 
-// Facts that are in order. Called with one change to them, it expects the one finding that follows. An empty remedy:
-// the finding has none.
+// Healthy facts. A call changes them and expects one finding, with this verdict, text and remedy. An empty remedy: the
+// finding has none.
 template <class Facts>
 class Examined {
   public:
@@ -119,7 +119,7 @@ class Examined {
         CHECK(finding->remedy.find(remedy) != std::string::npos);
     }
 
-    // The same after this change, which the calls then all begin with.
+    // Returns the same with this change made before every call.
     [[nodiscard]] Examined after(const std::function<void(Facts &)> &change) const {
         Examined out = *this;
         change(out.in_order_);
@@ -157,7 +157,7 @@ TEST_CASE("each problem with the driver is reported with its remedy") {
     with(problem, "there is no CUDA driver here", "install NVIDIA's driver", [](M &m) {
         m.driver.fault = "libcuda.so.1: no such file";
         m.driver.kernel.clear();
-        m.nvml = std::string("there is no NVML either");  // is not reported as well
+        m.nvml = std::string("there is no NVML either");  // not reported in addition
     });
     with(problem, "has not answered cuInit", "dmesg", [](M &m) { m.driver.silent = true; });
     with(problem, "stub", "LD_LIBRARY_PATH", init(34));
@@ -183,13 +183,13 @@ TEST_CASE("each problem with the driver is reported with its remedy") {
     CHECK(found(examine(old), note, "CUDA 11.2 is older than 11.4") != nullptr);
 }
 
-TEST_CASE("missing figures of NVML, and the settings of GPUs") {
+TEST_CASE("findings about missing figures of NVML and the settings of GPUs") {
     const Examined<M> with(machine());
     with(problem, "there is no NVML (libnvidia-ml.so.1: no such file), so curb foresees", "utility",
          [](M &m) { m.nvml = std::string("there is no NVML (libnvidia-ml.so.1: no such file); run curb elsewhere"); });
     const auto unlisted = with.after([](M &m) { m.view->gpus[0].uses[0].nvml.reset(); });
     unlisted(note, "NVML does not list process 4711", "--pid=host");
-    // Nor need it: such a process holds nothing.
+    // A process that holds nothing need not be listed.
     unlisted(ok, "reports what processes hold", "", [](M &m) { m.view->processes[0].suspended = true; });
     unlisted(ok, "reports what processes hold", "", [](M &m) { m.view->processes[0].status->gpus[0].contexts = 0; });
     with(ok, "0 running; 1 waiting: 4711 (python3)", "",
@@ -244,7 +244,7 @@ TEST_CASE("libcurb.so must exist, fit this machine, and be writable by its owner
     });
 }
 
-TEST_CASE("the folder for sockets, the policy of this environment and the ceiling") {
+TEST_CASE("findings about the folder for sockets, the policy of this environment and the ceiling") {
     const auto fault = [](const char *file) {
         return [=](M &m) {
             m.policy.source.file = "job.json";
@@ -279,7 +279,7 @@ TEST_CASE("the folder for sockets, the policy of this environment and the ceilin
     }));
 }
 
-TEST_CASE("the users of a GPU: not under curb, silent, or with a wrong policy") {
+TEST_CASE("findings about users of a GPU: not under curb, silent, or with a wrong policy") {
     const Examined<M> with(machine());
     const auto mute = with.after([](M &m) {
         m.view->processes[0].status.reset();
@@ -298,7 +298,7 @@ TEST_CASE("the users of a GPU: not under curb, silent, or with a wrong policy") 
     });
     bare(ok, "none is under curb", "", [](M &m) { m.view->gpus[0].uses[0].nvml = 0; });
     bare(note, "holds 2 GiB of GPU-8f3a1b2c-0000-4000-8000-000000000000", "curb doctor 4711", [](M &m) {
-        m.view->gpus[0].parent = "GPU-0";  // an instance, whose index is another's
+        m.view->gpus[0].parent = "GPU-0";  // a MIG instance: its index is not a GPU's
     });
     mute(problem, "does not say what it holds: it has not answered for 2 s", "curb doctor 4711");
     mute(note, "does not say what it holds", "", [](M &m) { m.view->processes[0].stopped = true; });
@@ -335,7 +335,7 @@ TEST_CASE("a process that cannot be inspected is not reported as missing") {
     closed(problem, "does not let its own user look into it", "as root");
 }
 
-TEST_CASE("why libcurb.so is not in a process, the first cause that is enough") {
+TEST_CASE("the finding for a process without libcurb.so names the first sufficient cause") {
     const Examined<P> with(process());
     const auto preloads = with.after([](P &p) {
         p.preload = "/opt/curb/libcurb.so";
@@ -350,7 +350,7 @@ TEST_CASE("why libcurb.so is not in a process, the first cause that is enough") 
     });
     with(problem, "statically linked", "dynamically", [](P &p) {
         p.program->interpreter.clear();
-        p.secure = true;  // would not matter
+        p.secure = true;  // not reported: the first cause suffices
     });
     with(problem, "musl", "glibc", [](P &p) { p.program->interpreter = "/lib/ld-musl-x86_64.so.1"; });
     preloads(problem, "rights of its own", "ld.so.preload", [](P &p) { p.secure = true; });
@@ -377,7 +377,7 @@ TEST_CASE("why libcurb.so is not in a process, the first cause that is enough") 
              [](P &p) { p.preloaded[0].by = "/etc/ld.so.preload"; });
 }
 
-TEST_CASE("why a process that has libcurb.so does not answer") {
+TEST_CASE("findings about a process that has libcurb.so and does not answer") {
     const Examined<P> with(silent());
     const auto unlisted = with.after([](P &p) { p.listed->clear(); });
     with(problem, "has not answered for 5 s", "restart", [](P &p) { p.has_socket = true; });
@@ -390,7 +390,7 @@ TEST_CASE("why a process that has libcurb.so does not answer") {
     unlisted(note, "in a container of its own", "process 17", [](P &p) { p.inner_pid = 17; });
 }
 
-TEST_CASE("the problems of a process under curb") {
+TEST_CASE("findings about a process under curb") {
     const Examined<P> with(capped());
     with(note, "was replaced since", "restart", [](P &p) { p.curb[0].deleted = true; });
     with(problem, "two libraries of curb", "one of them", [](P &p) {
@@ -443,7 +443,7 @@ TEST_CASE("the problems of a process under curb") {
     unlisted(ok, "answers", "", [](P &p) { p.status->gpus[0].contexts = 0; });
 }
 
-TEST_CASE("TensorFlow without a GPU: the finding says how far it has come") {
+TEST_CASE("if TensorFlow has no GPU, the finding says how far it has come") {
     const auto loads_it = [](ProcessCondition p) {
         p.tensorflow = {{"/usr/lib/libtensorflow_framework.so.2", 1, false}};
         return p;
@@ -490,7 +490,7 @@ TEST_CASE("if curb has refused nothing and memory is left, doctor names TensorFl
     CHECK(found(examine(p), ok, what) == nullptr);
 }
 
-TEST_CASE("a call that does not return is given up, and doctor reports no processes without a view") {
+TEST_CASE("within() gives up a call that hangs, and doctor reports no processes without a view") {
     using namespace std::chrono_literals;
     CHECK(within(10s, [] { return 7; }) == 7);
     CHECK_FALSE(a_call_hangs());
@@ -524,7 +524,7 @@ TEST_CASE("read_elf reads the class, machine and interpreter of ELF files, and o
     CHECK_FALSE(read("#!/bin/sh\n"));
     CHECK_FALSE(read(""));
     CHECK_FALSE(read_elf("/nonexistent"));
-    std::string lies = header(64, EM_X86_64);  // headers that are not there
+    std::string lies = header(64, EM_X86_64);  // headers beyond the end of the file
     lies[offsetof(Elf64_Ehdr, e_phnum)] = 100;
     lies[offsetof(Elf64_Ehdr, e_phentsize)] = 56;
     CHECK(read(lies) == Elf{64, EM_X86_64, "", {}});
@@ -545,6 +545,6 @@ TEST_CASE("read_elf opens regular files only") {
     CHECK_FALSE(read_elf(fifo));
     CHECK_FALSE(read_elf(link));
     char event[512];
-    CHECK(::read(watch, event, sizeof event) < 0);  // nobody opened it
+    CHECK(::read(watch, event, sizeof event) < 0);  // it was not opened
     ::close(watch);
 }

@@ -16,7 +16,7 @@ std::optional<Bytes> lowest(const char *list, int ordinal, Bytes total) {
     return lowest_on(parse_caps(list).value(), gpu(ordinal), total);
 }
 
-// Returns what the flags leave of a layer.
+// Returns the layer with the flags laid over it.
 Layer laid(Layer under, std::initializer_list<std::pair<Flag, const char *>> flags) {
     Flags over;
     for (const auto &[flag, text] : flags) {
@@ -27,7 +27,7 @@ Layer laid(Layer under, std::initializer_list<std::pair<Flag, const char *>> fla
     return under;
 }
 
-TEST_CASE("Of a list of caps the lowest of each key and unit stays, and which of them holds depends on the device") {
+TEST_CASE("A list of caps keeps the lowest of each key and unit; the lowest of these applies to a device") {
     const auto text_of = [](const char *list) { return format(parse_caps(list).value()); };
     CHECK(text_of("8GiB") == "8GiB");
     CHECK(text_of("25%,6GiB") == "25%,6GiB");
@@ -61,7 +61,7 @@ TEST_CASE("A flag overrides every key of the policy file, and leaves the other f
         CHECK(rule.policy.growth.wait == std::chrono::seconds(30));
     }
     CHECK(out.gpu.front().policy.cap == size("8GiB"));
-    // Without a file, and without a word of devices.
+    // Without a file; flags that do not concern devices add none.
     CHECK(laid({}, {{Flag::keep_free, "10%"}}).gpu.front().policy.growth.keep_free == size("10%"));
     const Layer job = laid({}, {{Flag::steer, "1"}, {Flag::trace, "/t/%p"}, {Flag::log, "info:/l/a:b"}});
     CHECK(job.gpu.empty());
@@ -77,7 +77,7 @@ TEST_CASE("A flag overrides every key of the policy file, and leaves the other f
     CHECK(laid({}, {{Flag::steer, "0"}}).frameworks.steer == false);
 }
 
-TEST_CASE("A wrong flag is refused with a correct value, and sets nothing") {
+TEST_CASE("The error for a wrong flag shows a correct value, and nothing is set") {
     const std::pair<Flag, const char *> wrong[] = {{Flag::growth, "2GiB"},
                                                    {Flag::growth, "2GiB:1GiB"},
                                                    {Flag::growth, "2GiB:1GiB:10s:1"},

@@ -1,4 +1,4 @@
-// Which GPUs the keys of a policy name, and what then holds for each.
+// Which GPUs the keys of a policy name, and the terms of each.
 #include <array>
 #include <random>
 #include <utility>
@@ -19,7 +19,7 @@ Policy with(std::vector<GpuRule> rules) {
     return policy;
 }
 
-// A machine of which this process sees two GPUs, in the other order, as CUDA and NVML spell their names.
+// The process sees two GPUs, which CUDA numbers in the reverse order of NVML. The names are spelt as by CUDA and NVML.
 const GpuIdentity kFirst{0, 3, "0000:3B:00.0", "GPU-8f3a1b2c-0d4e-5f60-7182-93a4b5c6d7e8", ""};
 const GpuIdentity kSecond{1, 2, "00000000:AF:00.0", "GPU-8f3a77aa-0d4e-5f60-7182-93a4b5c6d7e8", ""};
 const std::vector<GpuIdentity> kBoth{kFirst, kSecond};
@@ -39,7 +39,7 @@ std::optional<Bytes> cap(const Policy &policy, const GpuIdentity &gpu) { return 
 
 // ---- how keys are written ----
 
-TEST_CASE("A key is written in one spelling, and read back from it") {
+TEST_CASE("A key is always written in the same spelling, and parses back from it") {
     const auto [text, written] = GENERATE(table<const char *, const char *>({
         {"*", "*"},
         {"cuda:0", "cuda:0"},
@@ -64,7 +64,7 @@ TEST_CASE("A key is written in one spelling, and read back from it") {
         CHECK_FALSE(key(other) == key(text));
 }
 
-TEST_CASE("A key with a slip is answered with the key that was meant") {
+TEST_CASE("The error for a misspelt key suggests the right one") {
     const std::vector<std::pair<const char *, const char *>> rows = {
         {"cuda:00", "cuda:0"},
         {"CUDA:1", "cuda:1"},
@@ -100,7 +100,7 @@ TEST_CASE("A key with a slip is answered with the key that was meant") {
     }
 }
 
-TEST_CASE("A text near no key is answered with the forms that there are") {
+TEST_CASE("The error for a text near no key lists the forms of a key") {
     const auto text =
         GENERATE(as<std::string>{}, "", "**", "cuda:", "cuda:-1", "cuda:x", "cuda:99999999999", "cuda:0,1", "nvml:-1",
                  "nvml:GPU-8f", "GPU", "mig:", "8f3a", "0000:3b:20.0", "0000:3b:00.8", "0000:100:00.0",
@@ -123,7 +123,7 @@ TEST_CASE("The error for a wrong UUID says what is wrong with it") {
     for (const auto &[text, wrong] : rows) CHECK_THAT(error_of(parse_gpu_key(text)), contains(wrong));
 }
 
-TEST_CASE("Whatever is written, a key that is taken or suggested is one in the one spelling") {
+TEST_CASE("Every key that is accepted or suggested parses back from its one spelling") {
     const std::vector<std::string> parts{"*", "cuda", "nvml", "GPU", "MIG",      "pci",  ":", "-", ".",
                                          " ", "0",    "00",   "3B",  "8f3a1b2c", "0d4e", "1", "g", "\xC3"};
     const std::string asks = "did you mean \"";
@@ -152,7 +152,7 @@ TEST_CASE("Whatever is written, a key that is taken or suggested is one in the o
 
 // ---- which GPUs they name ----
 
-TEST_CASE("A key names the GPU, and all of its instances, that has this name; one of an instance that instance alone") {
+TEST_CASE("A GPU's key names it and all its instances; an instance's key names that instance alone") {
     const GpuIdentity unknown{0, {}, "", "", ""};
     struct Row {
         const char *key;
@@ -185,14 +185,14 @@ TEST_CASE("A key names the GPU, and all of its instances, that has this name; on
     }
 }
 
-// ---- what holds for a GPU ----
+// ---- the terms of a GPU ----
 
-TEST_CASE("Without a policy there is no cap and no growth, and the cap is what is reported") {
+TEST_CASE("Without a policy there is no cap and no growth, and programs see the cap as the total") {
     CHECK(terms_for(Policy{}, kFirst, 80 * GiB) == GpuTerms{.cap = {}, .growth = Growth{}, .report = Report::cap});
     CHECK(gpu_policy_for({}, kFirst) == GpuPolicy{});
 }
 
-TEST_CASE("Of the keys that name a GPU the most specific wins, in whichever order they stand") {
+TEST_CASE("The most specific key that names a GPU wins, in any order") {
     const std::vector<GpuRule> from_least{
         capped("*", "1GiB"),     capped("cuda:0", "2GiB"),  capped("nvml:1", "3GiB"), capped("3b:00.0", "4GiB"),
         capped("GPU-8", "5GiB"), capped("GPU-8f3", "6GiB"), capped("MIG-c", "7GiB"),  capped("MIG-c1", "8GiB")};
@@ -205,12 +205,12 @@ TEST_CASE("Of the keys that name a GPU the most specific wins, in whichever orde
     }
     CHECK(cap(with(from_least), kInstance) == 8 * GiB);
     CHECK(cap(with({from_least.rbegin(), from_least.rend()}), kInstance) == 8 * GiB);
-    // Of equal ones the later.
+    // Of equal keys the later wins.
     CHECK(cap(with({capped("cuda:0", "2GiB"), capped("cuda:0", "1GiB")}), kFirst) == 1 * GiB);
     CHECK(cap(with({capped("cuda:0", "1GiB"), capped("cuda:0", "2GiB")}), kFirst) == 2 * GiB);
 }
 
-TEST_CASE("Rules are laid over each other field by field, percentages in bytes of the device") {
+TEST_CASE("Keys of a device are laid over each other field by field, and percentages become bytes of the device") {
     const Policy policy = with({reported("GPU-8f3a1", Report::device), capped("cuda:0", "60GiB"), capped("*", "8GiB")});
     const GpuTerms first = terms_for(policy, kFirst, 80 * GiB), second = terms_for(policy, kSecond, 80 * GiB);
     CHECK(first == GpuTerms{.cap = 60 * GiB, .growth = Growth{}, .report = Report::device});
@@ -220,7 +220,7 @@ TEST_CASE("Rules are laid over each other field by field, percentages in bytes o
     CHECK(terms_for(back, kSecond, 80 * GiB).report == Report::device);
 }
 
-TEST_CASE("Growth is laid together from all keys of a device, in its bytes") {
+TEST_CASE("All keys of a device together make its growth, in its bytes") {
     const Policy policy =
         with({grown("*", {.step = "1GiB", .every = 10s}), grown("cuda:0", {.start = "25%", .wait = 5s}),
               grown("GPU-8f3a1", {.factor = 1.5, .keep_free = "10%"})});
@@ -229,7 +229,7 @@ TEST_CASE("Growth is laid together from all keys of a device, in its bytes") {
     CHECK(terms_for(policy, kSecond, 80 * GiB).growth == Growth{.step = 1 * GiB, .every = 10s});
 }
 
-TEST_CASE("A cache is laid together and narrowed like a cap; without a size there is none") {
+TEST_CASE("All keys together make the cache, and the ceiling narrows it like a cap; without a size there is none") {
     const auto cached = [](const char *of, const char *max, std::optional<Duration> idle) {
         GpuRule rule{key(of), {}};
         rule.policy.cache = {.max = *max ? std::optional(size(max)) : std::nullopt, .idle = idle};
@@ -247,7 +247,7 @@ TEST_CASE("A cache is laid together and narrowed like a cap; without a size ther
     CHECK(cache_of(with({cached("*", "", 5s)}), kFirst) == Cache{});
 }
 
-TEST_CASE("A cap from outside the files narrows what the policy and the ceiling leave, and never widens it") {
+TEST_CASE("A cap from outside the files narrows the cap of policy and ceiling, and never widens it") {
     const auto narrowed = [](Policy policy, std::vector<const char *> to, const GpuIdentity &gpu, Bytes total) {
         for (const char *text : to) policy.narrowed_to.push_back(size(text));
         return terms_for(policy, gpu, total).cap;
@@ -274,7 +274,7 @@ TEST_CASE("A cap from outside the files narrows what the policy and the ceiling 
           GpuTerms{.cap = 1 * GiB, .growth = before.growth, .report = Report::device});
 }
 
-TEST_CASE("NVML's index is needed only where a key asks for it") {
+TEST_CASE("NVML's index is needed only if a key uses it") {
     CHECK_FALSE(needs_nvml_index(with({capped("*", "8GiB"), capped("cuda:0", "8GiB"), capped("GPU-8f", "8GiB")})));
     CHECK(needs_nvml_index(with({capped("*", "8GiB"), capped("nvml:0", "8GiB")})));
     Policy policy;
@@ -284,7 +284,7 @@ TEST_CASE("NVML's index is needed only where a key asks for it") {
 
 // ---- within the machine's ceiling ----
 
-TEST_CASE("Of the user's policy and the ceiling the narrower value holds, field by field") {
+TEST_CASE("The narrower value of the user's policy and the ceiling applies, field by field") {
     struct Row {
         const char *what;
         GpuPolicy low;
@@ -306,7 +306,7 @@ TEST_CASE("Of the user's policy and the ceiling the narrower value holds, field 
         if (own) policy.gpu = {{key("*"), *own}};
         if (ceiling) policy.ceiling = {{key("cuda:0"), *ceiling}};
         GpuTerms out = terms_for(policy, kFirst, 80 * GiB);
-        out.ceiling = false;  // what holds is compared, not who said it
+        out.ceiling = false;  // compare the values, not where they come from
         return out;
     };
     for (const Row &row : rows) {
@@ -316,7 +316,7 @@ TEST_CASE("Of the user's policy and the ceiling the narrower value holds, field 
         CHECK(terms(row.low, row.low) == low);
         CHECK(terms(row.low, row.high) == (row.holds == Row::higher ? high : low));
         CHECK(terms(row.high, row.low) == (row.holds == Row::lower ? low : high));
-        CHECK(terms({}, row.low) == low);  // what is left out is as the ceiling has it
+        CHECK(terms({}, row.low) == low);  // the ceiling fills in what is left out
         CHECK(terms({}, row.high) == high);
     }
 }
@@ -335,7 +335,7 @@ TEST_CASE("A percentage and an amount are compared in the bytes of the device") 
     }
 }
 
-TEST_CASE("A step in one and a factor in the other both hold: whichever grows less") {
+TEST_CASE("A step in one and a factor in the other: the one that grows less applies") {
     Policy policy;
     policy.gpu = {grown("*", {.start = "1GiB", .step = "1GiB"})};
     policy.ceiling = {grown("*", {.start = "1GiB", .factor = 1.5})};
@@ -348,14 +348,14 @@ TEST_CASE("A step in one and a factor in the other both hold: whichever grows le
     }
 }
 
-TEST_CASE("The ceiling of a device is that of all its keys there, whatever keys the user wrote") {
+TEST_CASE("The ceiling of a device comes from the ceiling's keys, whatever keys the user wrote") {
     Policy policy = with({capped("GPU-8f3a1", "60GiB"), capped("*", "1GiB")});
     policy.ceiling = {capped("cuda:0", "30GiB"), capped("*", "10GiB")};
     CHECK(cap(policy, kFirst) == 30 * GiB);
     CHECK(cap(policy, kSecond) == 1 * GiB);
 }
 
-// ---- keys held against all devices ----
+// ---- keys matched with all devices ----
 
 TEST_CASE("A key that names no GPU is reported with the GPUs that there are") {
     for (const std::string text : {"cuda:2", "nvml:0", "0000:01:00.0", "GPU-9", "MIG-8f3a"}) {
@@ -385,7 +385,7 @@ TEST_CASE("A prefix of several UUIDs is reported with them, and its rule is not 
     CHECK(cap(with(matched.rules), kSecond) == 2 * GiB);
 }
 
-TEST_CASE("A GPU's UUID is not ambiguous for being that of several instances, the beginning of theirs is") {
+TEST_CASE("A GPU's UUID is not ambiguous if it has several instances; a prefix of the instances' UUIDs is") {
     const Matched matched =
         match(std::vector{capped("GPU-8f", "4GiB"), capped("MIG-c1d2", "2GiB")}, std::vector{kInstance, kSibling});
     REQUIRE(matched.ambiguous.size() == 1);

@@ -1,5 +1,5 @@
-// A process on a device that it shares, as a model, under random histories. What it does about its memory is decided by
-// policy:: alone; what must hold then is said here in other words, over plain sums.
+// A model of a process on a shared device, under random histories. policy:: makes all its decisions; the model checks
+// them by rules of its own, over plain sums.
 #include <array>
 #include <random>
 #include <string>
@@ -50,7 +50,7 @@ class Model {
           others_(up_to(random_, total_ / 2)),
           allowance_(first_allowance(rules_.growth)) {}
 
-    // The first rule that did not hold; empty: all did.
+    // The first broken rule; empty if there is none.
     [[nodiscard]] const std::string &broken() const { return broken_; }
     [[nodiscard]] const std::array<int, 5> &verdicts() const { return verdicts_; }
 
@@ -71,7 +71,7 @@ class Model {
         }
     }
 
-    // Everybody else leaves, nobody edits, and the program asks as often as it takes, or is held as long.
+    // The other processes leave, the policy stays, and the program asks until it is served, or waits without a limit.
     void everything_that_fits_is_granted() {
         quiet_ = true;
         others_ = 0;
@@ -91,7 +91,7 @@ class Model {
     }
 
   private:
-    // ---- the books: what requests use, what of it lies idle, what the driver took of its own accord ----
+    // ---- the books: bytes that requests use, idle ones, and those that the driver took by itself ----
     [[nodiscard]] Bytes held() const { return used_ + idle_ + driver_; }
     [[nodiscard]] Bytes device_free() const { return total_ - others_ - held(); }
     [[nodiscard]] Bytes ceiling() const { return std::min(allowance_, rules_.cap.value_or(kUnbounded)); }
@@ -102,7 +102,7 @@ class Model {
         return limit == kUnbounded ? 0 : driver_reserve(limit, driver_, 0);
     }
     [[nodiscard]] Bytes kept() const { return kept_under(ceiling()); }
-    // All sums stay far below 2^64, but for an allowance that is none.
+    // All sums stay far below 2^64, except with kUnbounded.
     [[nodiscard]] bool under(Bytes limit, Bytes bytes) const {
         return limit == kUnbounded || held() + bytes + kept() <= limit;
     }
@@ -113,7 +113,7 @@ class Model {
         return can_grow() && now_ - stepped_ >= static_cast<std::uint64_t>(rules_.growth.every.count());
     }
 
-    // Often exactly at one of the limits, or a byte beyond.
+    // Often exactly at a limit, or one byte beyond.
     Bytes random_amount() {
         const Bytes cap = rules_.cap.value_or(total_), allowance = std::min(allowance_, total_);
         const auto room_under = [&](Bytes limit) { return limit - std::min(limit, held() + kept()); };
@@ -126,7 +126,7 @@ class Model {
         }
     }
 
-    // What could be granted to this process alone on the device, were the allowance large enough.
+    // The most that this process could get alone on the device, with an allowance that is large enough.
     [[nodiscard]] Bytes most_that_fits() const {
         Bytes most = total_ - std::min(total_, rules_.growth.keep_free);
         if (rules_.cap) most = std::min(most, *rules_.cap - std::min(*rules_.cap, kept_under(*rules_.cap)));
@@ -134,9 +134,9 @@ class Model {
         return most - std::min(most, held());
     }
 
-    // ---- what happens ----
+    // ---- events ----
 
-    // As the gate of the shim does it.
+    // Decides as the shim's admission does. True if granted.
     bool request(Bytes bytes) {
         const std::uint64_t began = now_;
         bool released = false;
@@ -223,7 +223,7 @@ class Model {
             others_ += up_to(random_, device_free());
     }
 
-    // How far the allowance falls or rises: growth_test.
+    // growth_test checks how far the allowance falls or rises.
     void release() {
         idle_ = 0;
         allowance_ = fallen_back(rules_.growth, allowance_, held());

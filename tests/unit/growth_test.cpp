@@ -1,4 +1,4 @@
-// How the allowance grows and falls back, case by case. growth_property_test.cpp holds it against a whole model.
+// How the allowance grows and falls back, case by case. growth_property_test.cpp checks it against a model.
 #include "policy/growth.hpp"
 
 #include <random>
@@ -18,7 +18,7 @@ constexpr Growth kNever{.start = 2 * GiB};
 
 }  // namespace
 
-TEST_CASE("The allowance begins at the start; without one there is none below the cap") {
+TEST_CASE("The allowance begins at the start; without a start there is no allowance below the cap") {
     CHECK(first_allowance(kByStep) == 2 * GiB);
     CHECK(first_allowance({.start = 0, .step = 1}) == 0);
     CHECK(first_allowance(kNone) == kUnbounded);
@@ -52,7 +52,7 @@ TEST_CASE("A step adds to the allowance, a factor multiplies it, and of both the
              Row{kNever, 2 * GiB, 2 * GiB},
              Row{{.start = 2 * GiB, .factor = 1}, 2 * GiB, 2 * GiB},
              Row{{.start = 2 * GiB, .factor = 0.5}, 2 * GiB, 2 * GiB},
-             // Beyond the largest number there is no allowance either.
+             // A result beyond the largest number means no allowance.
              Row{kByStep, kUnbounded - GiB, kUnbounded},
              Row{kByStep, kUnbounded - GiB - 1, kUnbounded - 1},
              Row{{.start = 1, .step = kUnbounded}, 1, kUnbounded},
@@ -67,7 +67,7 @@ TEST_CASE("A step adds to the allowance, a factor multiplies it, and of both the
     }
 }
 
-TEST_CASE("After a release the allowance is what is held, rounded up to a step from the start") {
+TEST_CASE("A release sets the allowance to the held bytes, rounded up to a step from the start") {
     struct Row {
         Growth growth;
         Bytes before, held, after;
@@ -88,7 +88,7 @@ TEST_CASE("After a release the allowance is what is held, rounded up to a step f
              // Without a start there is none.
              Row{kNone, kUnbounded, 3 * GiB, kUnbounded},
              Row{kNone, 5 * GiB, 3 * GiB, kUnbounded},
-             // Nothing wraps round.
+             // Nothing overflows.
              Row{kByStep, kUnbounded, kUnbounded, kUnbounded},
              Row{kByStep, kUnbounded, kUnbounded - 1, kUnbounded},
              Row{{.start = 0, .step = 1}, kUnbounded, kUnbounded - 1, kUnbounded - 1},
@@ -102,7 +102,7 @@ TEST_CASE("After a release the allowance is what is held, rounded up to a step f
     }
 }
 
-TEST_CASE("The allowance falls back to the fewest steps from the start that cover what is held, and each step adds") {
+TEST_CASE("The allowance falls back to the fewest steps from the start that cover the held bytes, and each step adds") {
     std::mt19937_64 random(1);
     for (int round = 0; round < 20'000; ++round) {
         Growth growth{.start = random() % 1000 * MiB};
@@ -124,7 +124,7 @@ TEST_CASE("The allowance falls back to the fewest steps from the start that cove
     }
 }
 
-TEST_CASE("An edit leaves the allowance, raises it to a higher start, and lifts it where growth is taken away") {
+TEST_CASE("An edit keeps the allowance, raises it to a higher start, and removes it together with growth") {
     struct Row {
         Growth growth;
         Bytes before, held, after;
@@ -133,8 +133,8 @@ TEST_CASE("An edit leaves the allowance, raises it to a higher start, and lifts 
              Row{kByStep, 5 * GiB, 4 * GiB, 5 * GiB},
              Row{kByStep, GiB, 0, 2 * GiB},
              Row{kByFactor, 2 * GiB, 0, 2 * GiB},
-             Row{kByStep, 3 * GiB, 4 * GiB, 3 * GiB},  // the driver's overhead opens no more
-             // An edit that brings growth allows what is held, as after a release.
+             Row{kByStep, 3 * GiB, 4 * GiB, 3 * GiB},  // overhead beyond it does not raise it
+             // An edit that adds growth sets the allowance by what is held, as a release does.
              Row{kByStep, kUnbounded, 0, 2 * GiB},
              Row{kByStep, kUnbounded, 5 * GiB - 1, 5 * GiB},
              Row{kByFactor, kUnbounded, 3 * GiB + 1, 4608 * MiB},
@@ -153,12 +153,12 @@ TEST_CASE("A step is due when `every` has passed since the last, to the millisec
     CHECK(until_step(growth, 15'000, 5'000) == 0);
     CHECK(until_step(growth, ~std::uint64_t{0}, 0) == 0);
     CHECK(until_step(kByStep, 5'000, 5'000) == 0);
-    // A last step that another thread took a moment later counts as just taken.
+    // Another thread may have taken the last step a moment later: it counts as just taken.
     CHECK(until_step(growth, 5'000, 5'001) == 10'000);
     CHECK(until_step(growth, 0, ~std::uint64_t{0}) == 10'000);
 }
 
-TEST_CASE("Beside others may be held what is held and what is free beyond that to be kept") {
+TEST_CASE("The limit beside others is held plus free bytes, less the bytes to keep free") {
     CHECK(held_beside(4 * GiB, added(10 * GiB, 20 * GiB)) == 26 * GiB);
     CHECK(held_beside(4 * GiB, added(10 * GiB, 3 * GiB)) == 9 * GiB);  // less than is held
     CHECK(held_beside(20 * GiB, added(10 * GiB, 0)) == 0);

@@ -1,5 +1,4 @@
-// What is refused before a process is suspended or resumed: one row a reason, each against facts that are otherwise in
-// order.
+// The refusals of suspend and resume. Each row changes one fact of a process that could be suspended.
 #include "guards.hpp"
 
 #include <functional>
@@ -69,7 +68,7 @@ GpuState &first(SuspendFacts &facts) { return facts.gpus->value().front(); }
 struct Row {
     std::function<void(SuspendFacts &)> change;
     const char *said;
-    bool forced = false;  // --force goes on
+    bool forced = false;  // --force overrides it
 };
 
 const std::map<std::string, std::string> kRank{{"WORLD_SIZE", "8"}, {"RANK", "3"}};
@@ -121,7 +120,7 @@ const std::vector<Row> kRows{
 
 }  // namespace
 
-TEST_CASE("A process that can be suspended is, whatever is not known yet or does not concern it") {
+TEST_CASE("A process that can be suspended is not refused for unknown facts or for those of other processes") {
     CHECK_FALSE(why_not_suspend(suspendable()));
     SuspendFacts facts = suspendable();
     facts.user = 0;
@@ -153,7 +152,7 @@ TEST_CASE("A process that cannot be suspended is refused; --force overrides gues
     }
 }
 
-TEST_CASE("Host memory must be left over, a sixteenth of what is moved and at least 256 MiB") {
+TEST_CASE("A suspend leaves host memory free: a sixteenth of the moved bytes, at least 256 MiB") {
     SuspendFacts facts = suspendable();
     facts.host->available = 8 * GiB + 512 * MiB;
     CHECK_FALSE(why_not_suspend(facts));
@@ -166,7 +165,7 @@ TEST_CASE("Host memory must be left over, a sixteenth of what is moved and at le
     CHECK(why_not_suspend(facts));
 }
 
-TEST_CASE("A process is resumed only to enough room on each GPU") {
+TEST_CASE("A process is resumed only if each GPU has room for it") {
     ResumeFacts facts = resumable();
     CHECK_FALSE(why_not_resume(facts));
     facts.gpus->value().front().free = 8 * GiB;
@@ -209,7 +208,7 @@ TEST_CASE("A process needs the memory that it held, and a margin of at most the 
     CHECK(room_for(~Bytes{0}, ~Bytes{0}, 0) == ~Bytes{0});  // as typed: --bytes 18446744073709551615B
 }
 
-TEST_CASE("A rank of several is known by its launcher's variables") {
+TEST_CASE("A launcher's variables show that a process is one rank of several") {
     struct Case {
         std::map<std::string, std::string> environment;
         const char *variable;  // "": it is alone
@@ -241,7 +240,7 @@ TEST_CASE("The free host memory is the least of the machine's and its cgroups'")
     dir.write("cgroup/job/7/memory.max", "max\n");
     dir.write("cgroup/job/7/memory.current", "1048576\n");
     CHECK(host_room(7, proc, groups) == HostRoom{GiB, "this machine", 2 * GiB});
-    // A limit of the group above, less what is used and would not give way.
+    // A limit of the parent group, less the used memory that the kernel cannot reclaim.
     dir.write("cgroup/job/memory.max", std::to_string(512 * MiB) + "\n");
     dir.write("cgroup/job/memory.current", std::to_string(256 * MiB) + "\n");
     dir.write("cgroup/job/memory.stat",

@@ -47,7 +47,7 @@ TEST_CASE("The limits of other systems are read as those systems mean them") {
     CHECK(terms(read({{"CUDA_DEVICE_MEMORY_LIMIT", "8g"}})).handed_in == "CUDA_DEVICE_MEMORY_LIMIT");
 }
 
-TEST_CASE("Of the limits that name a device the lowest holds") {
+TEST_CASE("The lowest of the limits that name a device applies") {
     const HandedIn all = read({{"CUDA_DEVICE_MEMORY_LIMIT", "8g"},
                                {"CUDA_DEVICE_MEMORY_LIMIT_0", "4g"},
                                {"CUDA_DEVICE_MEMORY_LIMIT_1", "16g"}});
@@ -57,7 +57,7 @@ TEST_CASE("Of the limits that name a device the lowest holds") {
     CHECK(terms(all, {}, 2).cap == 8 * GiB);
 }
 
-TEST_CASE("They hold only where nothing of curb's caps the device") {
+TEST_CASE("Limits of other systems apply only if curb's own policy does not cap the device") {
     const HandedIn all = read({{"GPU_MEMORY_LIMIT", "4294967296"}});
     CHECK(terms(all, with_cap("20GiB")).cap == 20 * GiB);
     CHECK(terms(all, with_cap("20GiB")).handed_in.empty());
@@ -75,7 +75,7 @@ TEST_CASE("They hold only where nothing of curb's caps the device") {
     CHECK_FALSE(terms(all, takes, 0, ignores).cap);
 }
 
-TEST_CASE("The machine's ceiling holds beside them") {
+TEST_CASE("The machine's ceiling applies beside limits of other systems") {
     const HandedIn all = read({{"GPU_MEMORY_LIMIT", "4294967296"}});
     CHECK(terms(all, {}, 0, with_cap("2GiB")).cap == 2 * GiB);
     CHECK(terms(all, {}, 0, with_cap("2GiB")).handed_in.empty());
@@ -83,7 +83,7 @@ TEST_CASE("The machine's ceiling holds beside them") {
     CHECK(terms(all, {}, 0, with_cap("6GiB")).handed_in == "GPU_MEMORY_LIMIT");
 }
 
-TEST_CASE("What is requested is the allowance to begin with") {
+TEST_CASE("A request of another system is the start of the allowance") {
     const GpuTerms both = terms(read({{"NVIDIA_GPU_MEMORY_LIMIT", "8192"}, {"NVIDIA_GPU_MEMORY_REQUEST", "2048"}}));
     CHECK(both.cap == 8 * GiB);
     CHECK(both.growth.start == 2 * GiB);
@@ -100,7 +100,7 @@ TEST_CASE("What is requested is the allowance to begin with") {
     CHECK(of_policy.growth.step == 0);
 }
 
-TEST_CASE("A text that is no limit is named and changes nothing") {
+TEST_CASE("A text that is no limit is reported and ignored") {
     for (const auto &[name, text] : {std::pair("NVIDIA_GPU_MEMORY_LIMIT", "lots"),
                                      {"NVIDIA_GPU_MEMORY_LIMIT", "-1"},
                                      {"NVIDIA_GPU_MEMORY_LIMIT", "0"},

@@ -1,4 +1,4 @@
-// What would change this process for good, done in a child of it.
+// Child processes, for work that would change the test's own process for good.
 #pragma once
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #include "catch.hpp"
 
-// The wait status of the child, which ends with what `work` returns: 0, if all is well.
+// Runs `work` in a child, which exits with its result. Returns the wait status: 0 if `work` returned 0.
 inline int in_child(const std::function<int()> &work) {
     const pid_t child = ::fork();
     if (child == 0) ::_exit(work());
@@ -21,7 +21,8 @@ inline int in_child(const std::function<int()> &work) {
     return status;
 }
 
-// A process that does `first` before it is waited for, `then` afterwards, and nothing more until it is ended.
+// A child process. The constructor waits until it has called `first`. Then it calls `then`, and pauses until it is
+// killed.
 class Child {
   public:
     explicit Child(const std::function<void()> &first = {}, const std::function<void()> &then = {}) {

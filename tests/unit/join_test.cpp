@@ -1,4 +1,4 @@
-// Who holds what, laid side by side from made-up facts.
+// join() makes the view of a machine from facts, here made-up ones.
 #include "view.hpp"
 
 #include "catch.hpp"
@@ -83,7 +83,7 @@ TEST_CASE("devices are joined by UUID, whatever the process's own order of them 
     CHECK(view.gpus[0].uses[0].nvml == std::nullopt);
 }
 
-TEST_CASE("of the devices that a process sees it uses those on which it holds or was refused something") {
+TEST_CASE("a process uses the devices on which it holds memory or was refused a request") {
     auto refused = books("GPU-2", 0);
     refused.refused[0] = 1;
     const View view = join(facts({gpu(0, {}), gpu(1, {}), gpu(2, {})},
@@ -93,7 +93,7 @@ TEST_CASE("of the devices that a process sees it uses those on which it holds or
     CHECK(view.gpus[2].uses.size() == 1);
 }
 
-TEST_CASE("a process is there once, whatever is known of it") {
+TEST_CASE("each process is in the view once, whatever is known of it") {
     struct Row {
         const char *what;
         ViewFacts facts;
@@ -126,7 +126,7 @@ TEST_CASE("a process is there once, whatever is known of it") {
         CHECK(view.processes[0].trouble == row.trouble);
         CHECK(view.processes[0].stopped == row.facts.processes[0].stopped);
         REQUIRE(view.gpus.at(0).uses.size() == row.uses);
-        if (!row.answers && row.uses != 0) {  // NVML's figure alone
+        if (!row.answers && row.uses != 0) {  // only NVML's figure
             CHECK(view.gpus[0].uses[0].books == std::nullopt);
             CHECK(view.gpus[0].uses[0].nvml == 5 * GiB);
         }
@@ -144,7 +144,7 @@ TEST_CASE("a process that has ended meanwhile is left out") {
     CHECK(view.gpus[0].uses[0].process == 0);
 }
 
-TEST_CASE("one of another pid namespace is there, and nothing is known of it but NVML's figure") {
+TEST_CASE("a process of another pid namespace is in the view with NVML's figure only") {
     const View view = join(facts({gpu(0, {user(12'345, 5 * GiB)})}, {}, {}));
     REQUIRE(view.processes.size() == 1);
     CHECK(view.processes[0].pid == 12'345);
@@ -194,11 +194,11 @@ TEST_CASE("an instance of a divided GPU stands under it, by its own UUID, with t
     CHECK(view.gpus[1].parent == "GPU-0");
     REQUIRE(view.gpus[1].uses.size() == 2);
     CHECK(held(view, view.gpus[1].uses[0]) == 2 * GiB);
-    REQUIRE(view.gpus[0].uses.size() == 1);  // whose instance nobody knows
+    REQUIRE(view.gpus[0].uses.size() == 1);  // its instance is unknown
     CHECK(process_of(view, view.gpus[0].uses[0]).pid == 5);
 }
 
-TEST_CASE("an instance that NVML does not list stands under its GPU all the same") {
+TEST_CASE("an instance that NVML does not list stands under its GPU, too") {
     GpuState divided = gpu(0, {user(7, std::nullopt)});
     divided.mig = true;
     auto first = books("MIG-a", 2 * GiB), second = books("MIG-b", 0);

@@ -1,4 +1,4 @@
-// What the lines of a trace say beyond their own records, and the file that they are written to.
+// The lines of a trace: what they add to their records, and the file that takes them.
 
 #include "lines.hpp"
 
@@ -59,12 +59,12 @@ std::vector<std::string> counters_of(const Lines &lines) {
 
 }  // namespace
 
-TEST_CASE("A free of a pool's block has the figures of its allocation, and changes none held") {
+TEST_CASE("A free of a pool's block has the figures of its allocation, and changes no held bytes") {
     Lines lines(1, 0);
     lines.add(alloc(5, Kind::pools, 0x1000, 77, 32));
     lines.add(pool_free(6, 0x1000));
-    lines.add(pool_free(7, 0x1000));  // not there any more
-    lines.add(pool_free(8, 0x2000));  // never was
+    lines.add(pool_free(7, 0x1000));  // already freed
+    lines.add(pool_free(8, 0x2000));  // never allocated
     const std::vector<Event> events = events_of(lines);
     REQUIRE(events.size() == 2);
     CHECK(events[1].what == What::free);
@@ -75,7 +75,7 @@ TEST_CASE("A free of a pool's block has the figures of its allocation, and chang
     CHECK(events[1].held == 32);
 }
 
-TEST_CASE("A free that comes behind the next allocation of its address is still the older one's") {
+TEST_CASE("A free that arrives after the next allocation of its address belongs to the older allocation") {
     Lines lines(1, 0);
     lines.add(alloc(5, Kind::pools, 0x1000, 1));
     lines.add(alloc(9, Kind::pools, 0x1000, 2));
@@ -87,7 +87,7 @@ TEST_CASE("A free that comes behind the next allocation of its address is still 
     CHECK(events[3].bytes == 2);
 }
 
-TEST_CASE("Counters show what is held by kind, once a millisecond at the most, and the last figures too") {
+TEST_CASE("Counters show the held bytes by kind, at most once a millisecond, and the last figures too") {
     Lines lines(1, 0);
     for (std::uint64_t i = 0; i < 5000; ++i) lines.add(alloc(kMs + i * 1000, Kind::plain, i, 1, i + 1));
     lines.add_counters();
@@ -98,7 +98,7 @@ TEST_CASE("Counters show what is held by kind, once a millisecond at the most, a
     CHECK(lines.said(0)[static_cast<std::size_t>(Kind::plain)] == 5000);
     CHECK(events_of(lines).size() == 5000);
     CHECK(shim::trace::events_in(lines.text()) == 5000);
-    Lines dropped(1, 10);  // that lines are missing is no event of the program's
+    Lines dropped(1, 10);  // dropped lines are not an event of the program
     dropped.add_dropped(25, 3);
     REQUIRE(events_of(dropped).size() == 1);
     CHECK(events_of(dropped)[0].bytes == 3);
@@ -122,7 +122,7 @@ TEST_CASE("Events before the trace began get its first timestamp") {
     CHECK_THAT(lines.text(), contains("\"ts\":0.000,\"dur\":0.030,"));
 }
 
-TEST_CASE("A file takes lines until others have changed it") {
+TEST_CASE("A file takes no more lines once another process has changed it") {
     const TempDir dir;
     auto file = File::make(dir / "trace");
     REQUIRE(file);
@@ -136,7 +136,7 @@ TEST_CASE("A file takes lines until others have changed it") {
     CHECK(dir.read("trace") == "one\ntwo\ntheirs");
 }
 
-TEST_CASE("Of lines for which there is no room the whole ones stay") {
+TEST_CASE("If there is no room for all lines, the file keeps the whole ones") {
     const TempDir dir;
     rlimit before{};
     REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);

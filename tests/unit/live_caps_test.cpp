@@ -10,7 +10,7 @@ namespace {
 const std::vector<GpuIdentity> kGpus = {{0, 1, "0000:11:00.0", "GPU-c07b513d-0000-4000-8000-000000000001", ""},
                                         {1, 0, "0000:10:00.0", "GPU-c07b513d-0000-4000-8000-000000000000", ""}};
 
-// Two devices and what was set for them.
+// A process with two devices, and their live caps.
 struct Process {
     LiveCaps caps;
     std::vector<std::size_t> set(const char *gpu, std::optional<Size> cap) {
@@ -42,14 +42,14 @@ TEST_CASE("A live cap is set and replaced by its key; the most specific key wins
     CHECK(process.of(1) == size("2GiB"));
     process.set("nvml:0", size("3GiB"));
     CHECK(process.of(1) == size("3GiB"));
-    process.set("cuda:0", std::nullopt);  // of every key that names it
+    process.set("cuda:0", std::nullopt);  // removes the caps of every key that names it
     CHECK(!process.of(0));
     CHECK(process.of(1) == size("3GiB"));
     process.set("*", std::nullopt);
     CHECK(!process.of(1));
 }
 
-TEST_CASE("A key that names no device, or it is not clear which, is refused with the devices that there are") {
+TEST_CASE("A key that names no device, or an ambiguous one, is refused; the error lists the devices") {
     Process process;
     process.set("*", size("8GiB"));
     CHECK_THAT(process.refusal("cuda:2"),
@@ -61,13 +61,13 @@ TEST_CASE("A key that names no device, or it is not clear which, is refused with
     CHECK(none.set(key("*"), size("1GiB"), {}).error() == "this process sees no GPU");
 }
 
-TEST_CASE("A live cap stands in the place of the policy's and of CURB_CAP, higher or lower, within the ceiling") {
+TEST_CASE("A live cap replaces the policy's cap and CURB_CAP, higher or lower, within the ceiling") {
     Policy policy;
     policy.gpu = {capped("*", "8GiB")};
     policy.narrowed_to = {size("6GiB")};
     struct Row {
         const char *live;
-        Bytes cap, below;  // what holds, and under a ceiling of 10 GiB
+        Bytes cap, below;  // in force, and under a ceiling of 10 GiB
         bool is_ceiling;
     };
     for (const auto &[live, cap, below, is_ceiling] :

@@ -1,4 +1,4 @@
-// What all the places of a policy come to for one process: its file, its rules, CURB_CAP, the machine's ceiling.
+// load() merges all sources of a policy for one process: its file, its rules, CURB_CAP, the machine's ceiling.
 #include <pwd.h>
 #include <sched.h>
 #include <sys/stat.h>
@@ -68,7 +68,7 @@ Diagnostics refused(const Source &from) {
 
 }  // namespace
 
-TEST_CASE("CURB_CAP narrows what the file says; without either, and a ceiling, there are no caps") {
+TEST_CASE("CURB_CAP narrows the file's cap; without file, CURB_CAP and ceiling there are no caps") {
     const TempDir dir;
     const std::string file = dir.write("job.json", kCapOf20);
     CHECK(cap(loaded(source(file)).policy) == 20 * GiB);
@@ -81,7 +81,7 @@ TEST_CASE("CURB_CAP narrows what the file says; without either, and a ceiling, t
     CHECK(loaded(source("", "", (dir / "no/such/directory/policy.json").string())).policy == policy::Policy{});
 }
 
-TEST_CASE("CURB_SIGNAL names the release signal where no file does") {
+TEST_CASE("CURB_SIGNAL names the release signal if no file does") {
     const TempDir dir;
     Source from = source("");
     from.signal = "SIGURG";
@@ -102,7 +102,7 @@ TEST_CASE("CURB_SIGNAL names the release signal where no file does") {
     CHECK_THAT(found[0].text(), contains("CURB_SIGNAL: ") && contains("SIGNONSENSE"));
 }
 
-TEST_CASE("What other systems hand in caps a device, and is ignored where it cannot be read") {
+TEST_CASE("A limit of another system caps a device; one that cannot be parsed is ignored") {
     const TempDir dir;
     Source from = source("");
     from.handed_in = {{"CUDA_DEVICE_MEMORY_LIMIT", "4g"}, {"NVIDIA_GPU_MEMORY_LIMIT", "much"}};
@@ -116,7 +116,7 @@ TEST_CASE("What other systems hand in caps a device, and is ignored where it can
     CHECK(cap(loaded(from).policy) == 20 * GiB);
 }
 
-TEST_CASE("In a user namespace in which root has no number, its ceiling is trusted if no other may write it") {
+TEST_CASE("In a user namespace that does not map root, a ceiling is trusted if only its owner may write it") {
     const TempDir dir;
     const std::string ceiling = dir.write("ceiling.json", R"({"version": 1, "gpu": {"*": {"cap": "1GiB"}}})");
     fs::permissions(dir.path(), fs::perms(0755));
@@ -179,7 +179,7 @@ TEST_CASE("The first rule that matches is laid over the file") {
     CHECK(cap(loaded(source(file), alice).policy) == 20 * GiB);
 }
 
-TEST_CASE("The user's name is looked up only where a rule asks for it") {
+TEST_CASE("The user's name is looked up only if a rule asks for it") {
     const TempDir dir;
     const auto asked = [&](const char *match) {
         bool with_user = false;
@@ -229,7 +229,7 @@ TEST_CASE("A ceiling of another user is not trusted; a file of root's in a direc
 
 namespace {
 
-// A ceiling of root's, as it should be. Needs root.
+// A correct ceiling that belongs to root. Needs root.
 class Ceiling {
   public:
     explicit Ceiling(const char *text = kCapOf20) : path_(dir_.write("curb/policy.json", text)) {
@@ -280,7 +280,7 @@ TEST_CASE("The ceiling has rules of its own") {
     CHECK(config::outcome(*reading, alice).ceiling_rule == &reading->ceiling->file.rules[0]);
 }
 
-TEST_CASE("A ceiling that others than root can write, itself or its directory, is not trusted") {
+TEST_CASE("A ceiling is not trusted if others than root can write it or its directory") {
     if (!is_root()) return;
     const Ceiling ceiling;
     const auto why = [&] {
@@ -303,7 +303,7 @@ TEST_CASE("A ceiling that others than root can write, itself or its directory, i
         CHECK_THAT(why(), contains("the directory of the machine's ceiling is writable by others than root") &&
                               contains("as root: chmod go-w " + ceiling.directory()));
     }
-    Ceiling::mode(ceiling.directory(), 01777);  // there nobody can replace a file of root's
+    Ceiling::mode(ceiling.directory(), 01777);  // sticky: other users cannot replace root's file
     CHECK(cap(loaded(ceiling.over("")).policy) == 20 * GiB);
     Ceiling::mode(ceiling.directory(), 0755);
     REQUIRE(::chown(ceiling.directory().c_str(), kNobody, kNobody) == 0);
@@ -311,7 +311,7 @@ TEST_CASE("A ceiling that others than root can write, itself or its directory, i
                           contains("as root: chown root " + ceiling.directory()));
 }
 
-TEST_CASE("Of a ceiling that is a symbolic link both directories count") {
+TEST_CASE("If the ceiling is a symbolic link, both directories are checked") {
     if (!is_root()) return;
     const Ceiling ceiling;
     const std::string linked = (ceiling.around() / "linked").string(), link = linked + "/policy.json";
@@ -326,7 +326,7 @@ TEST_CASE("Of a ceiling that is a symbolic link both directories count") {
     }
 }
 
-TEST_CASE("A ceiling that the user may not read holds all the same") {
+TEST_CASE("A ceiling that the user may not read is an error, not ignored") {
     if (!is_root()) return;
     const Ceiling ceiling;
     const auto as_nobody = [&] {
@@ -358,7 +358,7 @@ TEST_CASE("A ceiling that is no policy, a directory or a FIFO is refused at once
     CHECK_THAT(refused(source("", "", fifo))[0].message, contains("not a regular file"));
 }
 
-// Run by the next test in a copy of this program, which takes its own file away.
+// The next test runs this in a copy of this program, which deletes its own file.
 TEST_CASE("a subject", "[.subject]") {
     const policy::Subject before = config::this_process(false);
     const std::string expected = std::getenv("EXPECTED_EXE");
@@ -370,7 +370,7 @@ TEST_CASE("a subject", "[.subject]") {
     ::_exit(right ? 0 : 1);
 }
 
-TEST_CASE("A process knows its program, even one that was removed meanwhile, and its arguments without it") {
+TEST_CASE("A process knows its program, even if the file was deleted, and its arguments without the program") {
     const TempDir dir;
     const std::string copy = (dir / "a program").string();
     fs::copy_file("/proc/self/exe", copy);
@@ -380,11 +380,11 @@ TEST_CASE("A process knows its program, even one that was removed meanwhile, and
           }) == 0);
 }
 
-TEST_CASE("A process is seen with the environment of its start, its user by number and, if asked for, by name") {
+TEST_CASE("this_process() has the environment of the start, and the user by number and, if asked for, by name") {
     ::setenv("SET_LATER", "1", 1);
     const policy::Subject subject = config::this_process(false);
     CHECK(subject.environment("SET_LATER") == nullptr);
-    CHECK(subject.environment("PAT") == nullptr);  // not the beginning of a name either
+    CHECK(subject.environment("PAT") == nullptr);  // a prefix of a name does not match
     REQUIRE(subject.environment("PATH") != nullptr);
     CHECK(std::string(subject.environment("PATH")) == std::getenv("PATH"));
     ::unsetenv("SET_LATER");

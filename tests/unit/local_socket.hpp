@@ -1,4 +1,4 @@
-// A socket of the file system that is bound there, and nothing more.
+// A socket that is bound in the file system, and does not listen.
 #pragma once
 
 #include <sys/socket.h>
@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-// Its descriptor; -1: it could not be had.
+// Returns its descriptor; -1 if it cannot be bound.
 inline int bound_socket(const std::filesystem::path &path) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;

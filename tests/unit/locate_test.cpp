@@ -49,7 +49,7 @@ constexpr uid_t kNobody = 65534;
 
 }  // namespace
 
-TEST_CASE("What other systems hand in is found, and names no policy") {
+TEST_CASE("Limits of other systems are found, and do not count as a named policy") {
     const Source found = locate({{"CUDA_DEVICE_MEMORY_LIMIT_0", "4g"},
                                  {"CUDA_DEVICE_MEMORY_LIMIT_1", "2g"},
                                  {"CUDA_DEVICE_MEMORY_LIMIT_3", "1g"},
@@ -64,7 +64,7 @@ TEST_CASE("What other systems hand in is found, and names no policy") {
     CHECK(locate({{"CURB_SIGNAL", "SIGURG"}}).named);
 }
 
-TEST_CASE("The policy is where the environment names it, else the user's own file if there is one") {
+TEST_CASE("The policy is the file that the environment names, otherwise the user's own file if there is one") {
     const TempDir home;
     const std::string directory = home.path().string();
     CHECK(locate({}).none());
@@ -76,15 +76,15 @@ TEST_CASE("The policy is where the environment names it, else the user's own fil
     CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", directory + "/empty"}}).none());
     CHECK(locate({{"HOME", directory}, {"XDG_CONFIG_HOME", "relative"}}).file == own);
     CHECK(locate({{"HOME", directory}, {"CURB_POLICY", "/no/such.json"}}) == source("/no/such.json", "", true));
-    // CURB_CAP is laid over either.
+    // CURB_CAP applies on top of either.
     CHECK(locate({{"CURB_CAP", "8GiB"}}) == source("", "8GiB", true));
     CHECK(locate({{"CURB_CAP", "8GiB"}, {"HOME", directory}}) == source(own, "8GiB", true, true));
     CHECK(locate({{"CURB_CAP", "8GiB"}, {"CURB_POLICY", "/a.json"}}) == source("/a.json", "8GiB", true));
-    // The ceiling is where it is.
+    // The environment cannot move the ceiling.
     CHECK(locate({{"CURB_CEILING", "/b.json"}, {"XDG_CONFIG_HOME", "/c"}}).ceiling == "/etc/curb/policy.json");
 }
 
-TEST_CASE("A relative path means the directory of the start, wherever the program goes later") {
+TEST_CASE("A relative path is relative to the directory of the start, wherever the program goes later") {
     const TempDir dir;
     const fs::path before = fs::current_path();
     fs::current_path(dir.path());
@@ -93,7 +93,7 @@ TEST_CASE("A relative path means the directory of the start, wherever the progra
     CHECK(source.file == (dir / "job.json").string());
 }
 
-TEST_CASE("A file in the user's place that is another user's is not used, at the start or later") {
+TEST_CASE("A file in the user's own place that belongs to another user is not used, at the start or later") {
     if (::geteuid() != 0) return skip("only root can give files away");
     const TempDir home;
     const std::string file = home.write(".config/curb/policy.json", R"({ "version": 1, "log": { "level": "info" } })");
@@ -103,12 +103,12 @@ TEST_CASE("A file in the user's place that is another user's is not used, at the
     Source anothers = locate(environment);
     CHECK(anothers.none());
     CHECK(anothers.foreign == file);
-    // Whoever may put files there can do so while a process follows it.
+    // Another user who may write there may do so while a process watches the file.
     const auto read = config::read(roots);
     REQUIRE_FALSE(read);
     CHECK_THAT(read.error().at(0).message, contains("it belongs to user 65534") && contains("CURB_POLICY"));
     CHECK_FALSE(config::read(roots, "{}"));
-    // Its owner uses it, and everybody that of root.
+    // Its owner uses it, and any user uses root's.
     for (const uid_t owner : {kNobody, uid_t{0}}) {
         REQUIRE(::chown(file.c_str(), owner, owner) == 0);
         REQUIRE(::chmod(home.path().c_str(), 0755) == 0);
@@ -117,16 +117,16 @@ TEST_CASE("A file in the user's place that is another user's is not used, at the
         REQUIRE(::seteuid(0) == 0);
         CHECK(found == file);
     }
-    // One that is named is whoever's it is.
+    // A file that CURB_POLICY names may belong to any user.
     REQUIRE(::chown(file.c_str(), kNobody, kNobody) == 0);
     CHECK(config::read(locate({{"CURB_POLICY", file}})));
 }
 
-// Run by the next test in a copy of this program that belongs to somebody else and is set-uid.
+// The next test runs this in a copy of this program that belongs to another user and is set-uid.
 TEST_CASE("secure execution", "[.secure]") {
     const bool secure = ::getauxval(AT_SECURE) != 0;
     const bool ignored = locate({{"CURB_POLICY", "/a.json"}, {"CURB_CAP", "8GiB"}}) == Source{};
-    ::_exit(secure && ignored ? 0 : 1);  // at once: a leak checker may not look into a set-uid process
+    ::_exit(secure && ignored ? 0 : 1);  // at once: a leak checker may not inspect a set-uid process
 }
 
 TEST_CASE("Under AT_SECURE the environment is ignored, but not the ceiling") {
@@ -143,7 +143,7 @@ TEST_CASE("Under AT_SECURE the environment is ignored, but not the ceiling") {
           0);
 }
 
-TEST_CASE("A file is read whole, up to 1 MiB; of a longer one only what it takes to refuse it") {
+TEST_CASE("A file is read whole, up to 1 MiB; of a longer one only as much as shows its length") {
     const TempDir dir;
     const std::string text = "{}\n" + std::string(100'000, ' ') + std::string(1, '\0') + "end";
     const auto read = config::read_file(dir.write("a", text));
@@ -151,7 +151,7 @@ TEST_CASE("A file is read whole, up to 1 MiB; of a longer one only what it takes
     CHECK(*read == text);
     CHECK(config::read_file(dir.write("a", std::string(1 << 20, ' '))));
     CHECK_THAT(why_unreadable(dir.write("b", std::string((1 << 20) + 1, ' '))), contains("larger than 1 MiB"));
-    CHECK_THAT(why_unreadable("/proc/self/pagemap"), contains("larger than 1 MiB"));  // says that it is empty
+    CHECK_THAT(why_unreadable("/proc/self/pagemap"), contains("larger than 1 MiB"));  // stat reports 0 bytes
     fs::resize_file(dir / "a", 100 << 20);
     rusage before{}, after{};
     REQUIRE(::getrusage(RUSAGE_SELF, &before) == 0);

@@ -1,5 +1,5 @@
-// Nothing of config/ or policy/ throws, but std::bad_alloc where its declaration says so, nor do the lines of a trace:
-// the 1st, 2nd, 3rd … allocation fails until all of the work can be done.
+// config/, policy/ and the lines of a trace throw nothing, except std::bad_alloc where a declaration says so. The 1st,
+// 2nd, 3rd … allocation fails, until the work ends without a failure.
 #include <cstdlib>
 #include <new>
 
@@ -13,8 +13,8 @@ using namespace curb;
 
 namespace {
 
-long allocations_left = -1;  // before they fail; -1: they do not
-bool fail_on = false;        // all later ones too
+long allocations_left = -1;  // until one fails; -1: none fails
+bool fail_on = false;        // the later ones fail too
 
 bool fails() {
     if (allocations_left < 0) return false;
@@ -30,7 +30,8 @@ void *allocate(std::size_t size) {
     throw std::bad_alloc();
 }
 
-// Runs the work with each of its allocations failing, the later ones too or not. Gives how many there were.
+// Runs the work once for each of its allocations, which fails alone; then again, with all later ones failing too.
+// Returns the number of allocations.
 template <class Work>
 long with_each_allocation_failing(Work work) {
     for (const bool on : {false, true}) {
@@ -49,7 +50,7 @@ long with_each_allocation_failing(Work work) {
 
 }  // namespace
 
-// For libstdc++ too: clang takes those that its <new> does not declare for hidden ones.
+// Visible to libstdc++ too: clang hides those that its <new> does not declare.
 #pragma GCC visibility push(default)
 void *operator new(std::size_t size) { return allocate(size); }
 void *operator new[](std::size_t size) { return allocate(size); }
@@ -61,7 +62,7 @@ void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void *memory, std::size_t) noexcept { std::free(memory); }
 #pragma GCC visibility pop
 
-TEST_CASE("A wrong policy that memory runs out for is refused without an exception, and not taken for a right one") {
+TEST_CASE("If memory runs out, a wrong policy is still refused, without an exception") {
     for (const char *text :
          {R"({"version": 1, "gpu": {"*": {"cap": "8GiB"}, "cuda:0": {"cap": "a long text that is no size"},
                                  "0000:3B:00.0": {"report": "device"}, "GPU-8f3a1b2c-0d4e": {"report": "none"},
@@ -89,7 +90,7 @@ TEST_CASE("Out of memory is not reported as a wrong size") {
           }) > 0);
 }
 
-TEST_CASE("A policy file that memory runs out for is refused without an exception, and never half of it taken") {
+TEST_CASE("If memory runs out, a policy file is refused whole, without an exception") {
     const TempDir dir;
     config::Source source;
     source.file = dir.write("a-name-that-is-longer-than-a-small-string.json",

@@ -97,7 +97,7 @@ const std::vector<Reply> kReplies = {
 
 }  // namespace
 
-TEST_CASE("What is written is read as the same, on one line; cut off or with a byte changed it is read or refused") {
+TEST_CASE("Messages read back as written, from one line; cut off or with a byte changed they are read or refused") {
     for (const Request &request : kRequests) {
         const std::string line = text(request);
         CAPTURE(line);
@@ -134,7 +134,7 @@ TEST_CASE("The format is as documented, so that other versions can read it") {
         R"({"curb":1,"release":{"trigger":"curb release","steps":[{"step":"pools","freed":-2,"milliseconds":1.5,"reason":"why"}],"milliseconds":3}})");
 }
 
-TEST_CASE("Bytes that are not UTF-8 and impossible times are written as what can be read") {
+TEST_CASE("Bytes that are not UTF-8 and impossible times are written as values that can be read") {
     const auto written_and_read = [](const Reply &reply) { return parse_reply(text(reply)).value(); };
     CHECK(written_and_read(Failure{"a\xFF\xC3z"}) == Reply(Failure{"a\xEF\xBF\xBD\xEF\xBF\xBDz"}));
     using limits = std::numeric_limits<double>;
@@ -151,7 +151,7 @@ TEST_CASE("Bytes that are not UTF-8 and impossible times are written as what can
         CHECK(written_and_read(of(time).value()) == of(time).value());
 }
 
-TEST_CASE("A request or reply that is not right is refused, with what is wrong") {
+TEST_CASE("The error for a wrong request or reply says what is wrong") {
     const std::pair<std::string, const char *> requests[] = {
         {"", "not JSON"},
         {"{", "not JSON"},
@@ -216,7 +216,7 @@ TEST_CASE("An older command ignores what a newer library adds to a reply") {
     CHECK(parse_reply(line).value() == Reply(everything_set()));
 }
 
-TEST_CASE("for readers every member is there, and null where nothing is known") {
+TEST_CASE("json_of() writes every member, and null for unknown figures") {
     Status status;
     status.refusals.emplace_back();
     const std::string text = json_of(status);

@@ -51,7 +51,7 @@ TEST_CASE("Each mistake is reported with its line, column, pointer and remedy") 
     matrix::report(matrix::Name::bad_policies, kBad.size());
 }
 
-// Writing is tested by fields_test.
+// fields_test tests writing.
 TEST_CASE("Every field is read") {
     CHECK(fuzz::written_back(valid(kWhole).file) ==
           R"({"version": 1, )"
@@ -81,20 +81,20 @@ TEST_CASE("The shortest policy is the version alone") {
     CHECK(valid(gpu(R"("growth": {}, "cache": {})")).file.base.gpu == std::vector<policy::GpuRule>(1));
 }
 
-TEST_CASE("An empty list of steps and no signal are something else than leaving them out") {
+TEST_CASE("An empty list of steps and the signal none differ from fields that are left out") {
     const policy::ReleasePolicy release =
         valid(with(R"("release": {"signal": "none", "steps": []})")).file.base.release;
     CHECK(release == policy::ReleasePolicy{0, std::vector<policy::Step>(), {}, {}, {}});
 }
 
-TEST_CASE("Values at the ends of their ranges are taken") {
+TEST_CASE("Values at the ends of their ranges are accepted") {
     for (const std::string &text :
          {growth(R"("start": "1B", "step": "1B")"), growth(R"("start": "0.01%", "step": "100%", "every": "0s")"),
           growth(R"("start": "1GiB", "factor": 1.01)"), growth(R"("start": "1GiB", "factor": 100)"),
           growth(R"("start": "1GiB", "factor": 1e2)"), growth(R"("start": "1GiB", "factor": 2, "every": "365d")"),
           growth(R"("keep_free": "0B")"), growth(R"("wait": "0s")"), gpu(R"("cap": "0B")"), gpu(R"("cap": "0%")"),
           gpu(R"("cap": "18446744073709551615B")"), gpu(R"("cap": "8GiB", "growth": {"start": "8GiB", "step": "1B"})"),
-          gpu(R"("cap": "1GiB", "growth": {"start": "60%", "step": "1GiB"})"),  // who knows the device
+          gpu(R"("cap": "1GiB", "growth": {"start": "60%", "step": "1GiB"})"),  // depends on the device
           gpu(R"("cache": {"max": "0B", "idle": "1ms"})"), with(R"("release": {"idle": "1ms"})"),
           with(R"("frameworks": {"env": {"_a1": "x", "MY_LD_PATH": "", "ld_x": "", "XCURB_": "", "AZaz": ""}})"),
           with(R"("rules": [{"match": {"exe": "", "env": {"LD_PRELOAD": "*", "CURB_CAP": "*"}}, "name": ""}])")}) {
@@ -114,7 +114,7 @@ TEST_CASE("A field that is left out means the default in the table of fields") {
             closing += "}";
             rest.remove_prefix(slash + 1);
         }
-        // What the growth says has an effect, so it is right, only with a start.
+        // Fields of growth are valid only with a start.
         if (field.pointer.find("/growth/") != std::string_view::npos) text += R"("start": "1GiB", "step": "1GiB", )";
         const std::string without = text.substr(0, text.find_last_not_of(", ") + 1) + closing;
         text += "\"" + std::string(rest) + "\": " + fallback + closing;
@@ -130,7 +130,7 @@ TEST_CASE("A field that is left out means the default in the table of fields") {
     }
 }
 
-TEST_CASE("Every field that is set has its place, devices in their one spelling") {
+TEST_CASE("Every field that is set has its place, under the one spelling of its device") {
     const config::Document document = valid(R"({"version": 1,
 "gpu": {"3B:00.0": {"cap":
         "8GiB"}},
@@ -214,7 +214,7 @@ TEST_CASE("Places are right whatever blanks and comments stand between the token
     }
 }
 
-TEST_CASE("Conflicts between fields are reported once each, beside errors that have no part in them") {
+TEST_CASE("Each conflict between fields is reported once, beside errors in other fields") {
     const auto messages = [](const std::string &members) {
         std::string all;
         for (const Diagnostic &one : errors(with(members))) all += one.message + "\n";
@@ -228,7 +228,7 @@ TEST_CASE("Conflicts between fields are reported once each, beside errors that h
                contains("'1GB' is not a size") && !contains("never grow"));
     CHECK_THAT(messages(R"("gpu": {"*": {"growth": {"start": "9GiB", "stp": "1GiB"}}})"),
                contains("unknown key") && !contains("never grow"));
-    // One of the file without its rules is not repeated for each rule.
+    // A conflict in the file without its rules is not repeated for each rule.
     CHECK(errors(with(R"("gpu": {"*": {"cap": "1GiB", "growth": {"start": "2GiB", "step": "1GiB"}}},
                          "rules": [{"match": {}}, {"match": {}, "gpu": {"*": {"report": "cap"}}}])"))
               .size() == 1);
@@ -241,7 +241,7 @@ TEST_CASE("Conflicts between fields are reported once each, beside errors that h
     CHECK_THAT(of_rules[1].message, contains("with rule 3 laid over: it begins above the cap: 2GiB"));
 }
 
-TEST_CASE("A file full of errors has all of them reported") {
+TEST_CASE("All errors of a file full of errors are reported") {
     std::string text = "{\"version\": 1";
     for (int i = 0; i < 20'000; ++i) text += ",\n\"key" + std::to_string(i) + "\": [[[1]]]";
     CHECK(errors(text + "}").size() == 20'000);

@@ -1,4 +1,4 @@
-// What a recorded run comes to, how it is thinned for a picture, and what is written of it.
+// The summary of a recorded run, how it is thinned for a picture, and the pages.
 #include "picture.hpp"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ std::size_t marked(const std::vector<Mark> &marks) {
 
 }  // namespace
 
-TEST_CASE("The peak is the most that was held, with what it was for and what was allowed then") {
+TEST_CASE("The peak is the most bytes held, with their kinds and the limits at that time") {
     const auto run = recorded({limits(0, 8 * GiB, 2 * GiB), alloc(1, 0x10, GiB), allowance(2, 4 * GiB),
                                alloc(3, 0x20, 2 * GiB, 1, Kind::vmm), free(4, 0x10, GiB), limits(5, 3 * GiB)});
     const GpuSummary gpu = gpu_of(run);
@@ -55,7 +55,7 @@ TEST_CASE("The peak is the most that was held, with what it was for and what was
     CHECK(gpu.live_bytes == 2 * GiB);
 }
 
-TEST_CASE("A request that waited is part of the peak once, from its allocation on, and not if it was never served") {
+TEST_CASE("A request that waited counts in the peak once, from its allocation on, and not if it was never served") {
     const auto run =
         recorded({alloc(1, 0x10, 100 * MiB), stop(2, What::wait, 900 * MiB), stop(4, What::granted, 900 * MiB),
                   alloc(4.5, 0x20, 900 * MiB), free(5, 0x20, 900 * MiB)});
@@ -177,7 +177,7 @@ TEST_CASE("The summary is in sentences, with times and negative sizes as people 
 
 // ---- the picture ----
 
-TEST_CASE("Of a hundred thousand events a peak, a trough and every mark of one column are kept") {
+TEST_CASE("Of 100,000 events each column keeps a peak, a trough and all its marks") {
     Run run;
     for (unsigned i = 0; i < 50'000; ++i) {
         run.then({alloc(i * 0.001, 0x1000 + i, MiB), free(i * 0.001, 0x1000 + i, MiB)});
@@ -197,7 +197,7 @@ TEST_CASE("Of a hundred thousand events a peak, a trough and every mark of one c
     CHECK(chart.top > 5 * GiB);
 }
 
-TEST_CASE("The largest refusal of a column stands for all of it") {
+TEST_CASE("The mark of a column's refusals is at the largest one") {
     const auto run = recorded({alloc(0, 1, MiB), stop(1, What::refuse, GiB), stop(1.1, What::refuse, 3 * GiB),
                                stop(1.2, What::refuse, 2 * GiB), free(1000, 1, MiB)});
     const Picture picture = picture_of(run, 10);
@@ -225,7 +225,7 @@ TEST_CASE("Areas and limits are drawn as steps") {
     CHECK(line(picture.charts[0].cap, canvas) == "M0 0H80");
 }
 
-TEST_CASE("Axes have round figures, few of them") {
+TEST_CASE("Axes have few and round figures") {
     CHECK(height_ticks(8 * GiB + GiB / 2) == std::vector<policy::Bytes>{0, 2 * GiB, 4 * GiB, 6 * GiB, 8 * GiB});
     CHECK(height_ticks(0) == std::vector<policy::Bytes>{0});
     CHECK(time_ticks(240 * kSecond, 8).back() == std::pair(240 * kSecond, std::string("4:00")));

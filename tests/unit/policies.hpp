@@ -30,7 +30,7 @@ inline GpuPolicy cap_of(std::string_view cap) {
     return policy;
 }
 
-// What a policy can say of growth, in a file's words. What is left out is not said.
+// The growth of a policy, in a file's words. Members that are left out are not set.
 struct GrowthWords {
     std::string_view start{};
     std::string_view step{};

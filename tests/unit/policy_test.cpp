@@ -76,7 +76,7 @@ TEST_CASE("A signal that programs need, or that does not exist, is refused with 
         CHECK_THAT(error_of(parse_signal(name)), contains("\"SIGRTMIN+30\""));
 }
 
-TEST_CASE("A report is read by its name, and a slip is answered with it") {
+TEST_CASE("A report is read by its name, and the error for a slip suggests it") {
     CHECK(*parse_report("cap") == Report::cap);
     CHECK(*parse_report("device") == Report::device);
     CHECK(parse_report("Device").error() == "'Device' is not a kind of report; did you mean \"device\"?");
@@ -110,7 +110,7 @@ TEST_CASE("A text in a message is on one line, short, and cut between characters
         REQUIRE(quoted.find("...") != std::string::npos);
         CHECK((quoted.find("...") - 1 - before.size()) % 2 == 0);
     }
-    CHECK(pointer_token("a/b~c") == "a~1b~0c");  // keeps them apart from the pointer's own
+    CHECK(pointer_token("a/b~c") == "a~1b~0c");  // not to be taken for the pointer's own
     CHECK(pointer_token("~1") == "~01");
 }
 
@@ -149,7 +149,7 @@ TEST_CASE("Fields that the file leaves out come from the ceiling; fields in both
     };
     for (const auto &[own, ceiling] : {std::pair(low, high), std::pair(high, low)}) {
         Layer expected = with_defaults(own);
-        expected.release.idle = 1min;  // the one that a ceiling narrows
+        expected.release.idle = 1min;  // the only one that a ceiling narrows
         CHECK(static_cast<const Layer &>(in_force(own, ceiling, {})) == expected);
         CHECK(static_cast<const Layer &>(in_force({}, ceiling, {})) == with_defaults(ceiling));
         CHECK(static_cast<const Layer &>(in_force(own, {}, {})) == with_defaults(own));
@@ -223,9 +223,9 @@ TEST_CASE("A step replaces a factor, and a factor a step") {
     CHECK(laid({.step = "1GiB"}, {.step = "2GiB"}) == grown("*", {.step = "2GiB"}));
 }
 
-// ---- what fields say against each other ----
+// ---- conflicts between fields ----
 
-// Each conflict as "key field: message".
+// Returns each conflict as "key field: message".
 std::vector<std::string> conflicts_of(const std::vector<GpuRule> &rules) {
     std::vector<std::string> out;
     for (const Conflict &one : conflicts(rules))
@@ -262,7 +262,7 @@ TEST_CASE("Growth that has no start, or that could never grow, is a conflict") {
         CHECK(conflicts_of(fine).empty());
 }
 
-TEST_CASE("An allowance that begins above the cap is a conflict where the two can be compared") {
+TEST_CASE("An allowance that begins above the cap is a conflict if the two can be compared") {
     const auto found = [](const char *cap, const char *start) {
         GpuRule rule = grown("*", {.start = start, .step = "1GiB"});
         rule.policy.cap = size(cap);
@@ -282,7 +282,7 @@ TEST_CASE("An allowance that begins above the cap is a conflict where the two ca
     CHECK_THAT(of_device[0], contains("cuda:1 growth/start"));
 }
 
-TEST_CASE("Of all caps of a job the lowest holds on each device, and the ceiling says when it is its own") {
+TEST_CASE("The lowest cap of a job applies on each device, and the terms say if it is the ceiling's") {
     const GpuIdentity gpu{0, {}, "", "GPU-8f3a", ""};
     constexpr Bytes kTotal = 80 * GiB;
     Layer own, ceiling;
@@ -307,7 +307,7 @@ TEST_CASE("Of all caps of a job the lowest holds on each device, and the ceiling
     CHECK(cap().job_ceiling);
     ceiling.job.cap = size("90%");
     CHECK(cap().job_cap == 20 * GiB);
-    // The wider job holds: a user's own tree does not lift the ceiling of all that the user runs.
+    // The wider job applies: a job of one tree does not lift the ceiling on all processes of the user.
     own.job.of = JobOf::tree;
     CHECK(in_force(own, ceiling, {}).job.of == JobOf::user);
 }

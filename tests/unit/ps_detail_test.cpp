@@ -1,4 +1,4 @@
-// One process with all that is known of it, to the letter; and the whole answer for programs.
+// The exact text of `curb ps` for one process with every figure, and the exact JSON.
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ std::string detail(const View &view, std::optional<std::size_t> width, std::size
 
 }  // namespace
 
-TEST_CASE("all that a process says of itself is shown") {
+TEST_CASE("every figure that a process reports is shown") {
     CHECK("\n" + detail(busy(), std::nullopt) == R"(
 process 4711 (python3) of alice, under curb 0.1.0 for 2 h 3 min
   command     python3 train_bert.py --lr 1e-4 --batch-size 256

@@ -1,4 +1,4 @@
-// What `curb ps` shows of made-up machines, to the letter, at the widths that terminals have.
+// The exact text of `curb ps` for made-up machines, at the widths of terminals.
 #include <cstdlib>
 #include <set>
 
@@ -18,7 +18,7 @@ std::string table(const View &view, std::optional<std::size_t> width, bool colou
     return ps_table(view, {width, std::nullopt, colour}, kNow);
 }
 
-// The process with one note about it, or none.
+// Returns the notes below the table, one a line.
 std::string notes_of(View view) {
     std::string out;
     for (const std::string &note : ps_notes(view, kNow)) out += note + "\n";
@@ -37,7 +37,7 @@ control::GpuStatus &books(View &view) { return view.processes[0].status->gpus[0]
 
 }  // namespace
 
-TEST_CASE("where there is room, everything is shown") {
+TEST_CASE("a wide terminal shows everything") {
     const std::string wide = table(machine(), std::nullopt);
     CHECK("\n" + wide == R"(
    PID  USER      HELD      NVML    CAP  ALLOWANCE   CACHED  REFUSED  RELEASED  STATE    COMMAND
@@ -53,7 +53,7 @@ GPU 1  NVIDIA H100 80GB HBM3  0 B of 80 GiB used, 80 GiB free
     CHECK(table(machine(), 400) == wide);
 }
 
-TEST_CASE("each process has one state, the one that hides the others") {
+TEST_CASE("each process has one state, the most important that applies") {
     View view = one_process();
     ViewProcess &one = view.processes[0];
     const auto state = [&] { return state_name(state_of(one, one.status ? &one.status->gpus[0] : nullptr)); };
@@ -124,7 +124,7 @@ TEST_CASE("no line is wider than the terminal, whatever is in it") {
     for (const std::size_t width : {1, 5, 10, 20}) CHECK(!table(view, width).empty());
 }
 
-TEST_CASE("columns stay in line beside text that is wide, narrow, or no text at all") {
+TEST_CASE("columns stay aligned beside wide and combining characters and beside bytes that are no text") {
     View view = machine();
     view.processes[0].user = "日本";
     view.processes[1].user = "Zoe\u0308";  // with a combining mark
@@ -149,7 +149,7 @@ TEST_CASE("control characters are not printed to the terminal") {
     }
 }
 
-TEST_CASE("colours mark what is over the cap, was refused, is silent, or is not under curb") {
+TEST_CASE("colours mark figures over the cap, refusals, silent processes and those that are not under curb") {
     View view = machine();
     const std::string text = table(view, std::nullopt, true);
     CHECK_THAT(text, contains("\x1b[33m12\x1b[0m"));
@@ -179,7 +179,7 @@ TEST_CASE("an empty machine has a line that says so") {
           "there is no NVML (libnvidia-ml.so.1 cannot be loaded); so only processes under curb are shown\n");
 }
 
-TEST_CASE("a process that holds nothing, or does not say what, stands below the GPUs") {
+TEST_CASE("a process that holds nothing, or does not answer, stands below the GPUs") {
     View view = one_process();
     view.processes.push_back(process(8, "alice", "sleep"));
     view.processes[1].under_curb = true;
@@ -194,7 +194,8 @@ TEST_CASE("a process that holds nothing, or does not say what, stands below the 
     CHECK_THAT(all[5], contains("  9  alice      -") && contains("stuck"));
 }
 
-TEST_CASE("instances stand under their GPU, and devices that NVML does not tell of have the beginning of their UUID") {
+TEST_CASE(
+    "instances stand under their GPU, and a device that NVML does not list is named by the beginning of its UUID") {
     View view;
     view.gpus = {gpu(0, GiB), gpu(0, GiB), gpu(1, GiB)};
     view.gpus[1].uuid = "MIG-12345678-0000-4000-8000-000000000000";
@@ -205,7 +206,7 @@ TEST_CASE("instances stand under their GPU, and devices that NVML does not tell 
     view.gpus[0].index = std::nullopt;
     CHECK(gpu_label(view, view.gpus[0]) == "GPU-8f3a1b2c");
     CHECK(gpu_label(view, view.gpus[1]) == "GPU-8f3a1b2c MIG-12345678");
-    view.gpus[0].parent = view.gpus[0].uuid;  // nonsense that a process may say ends too
+    view.gpus[0].parent = view.gpus[0].uuid;  // a wrong report of a process must not make it loop
     CHECK(!gpu_label(view, view.gpus[0]).empty());
     view.gpus[0].used = view.gpus[0].free = std::nullopt;
     CHECK_THAT(table(view, 80), contains("NVIDIA H100 80GB HBM3  80 GiB\n"));
@@ -230,7 +231,7 @@ TEST_CASE("each problem of a process has a note with its remedy") {
               books(view).live_cap = policy::Size{policy::Size::Unit::bytes, 10 * GiB};
           }) ==
           "7 (python3) has a cap that was set by curb cap: 10GiB; curb cap 7 --reset restores that of its policy\n");
-    CHECK(noted(over, [](View &view) { view.processes[0].suspended = true; }) ==  // and not over its cap
+    CHECK(noted(over, [](View &view) { view.processes[0].suspended = true; }) ==  // not over its cap as well
           "7 (python3) is suspended: its memory is in host memory; curb resume 7 brings it back\n");
     CHECK(noted([](View &view) { view.processes[0].stopped = true; }) ==
           "7 (python3) is stopped; kill -CONT 7 continues it\n");
@@ -269,7 +270,7 @@ TEST_CASE("an old refusal, or one whose limit has been raised since, has no note
     CHECK_THAT(notes_after(0, policy::Limit::allowance), contains("it grows with time"));
     books(view).allowance = 9 * GiB;
     CHECK(notes_after(0, policy::Limit::allowance).empty());
-    view.processes[0].status->refusals[0].gpu = 1;  // the last one of this device is no longer known
+    view.processes[0].status->refusals[0].gpu = 1;  // this device's last refusal is no longer in the list
     CHECK(notes_of(view).empty());
 }
 
@@ -287,7 +288,7 @@ TEST_CASE("the note on refused requests has the last one's time, size, reason an
     CHECK_THAT(refuse(policy::Limit::cap, 0), contains("code of unknown size met the cap") && contains(" 9GiB"));
     CHECK_THAT(refuse(policy::Limit::cap, 2 * GiB - 300 * MiB), contains("curb cap 7 9GiB"));
     CHECK_THAT(refuse(policy::Limit::cap, 2 * GiB - 200 * MiB), contains("curb cap 7 10GiB"));  // none to spare
-    // Programs try with absurd sizes, too.
+    // Programs ask for absurd sizes, too.
     for (const Bytes bytes : {81 * GiB, ~Bytes{0}})
         CHECK_THAT(refuse(policy::Limit::cap, bytes), contains("help: none: the GPU has 80 GiB\n"));
     books(view).allowance = 8 * GiB;
@@ -307,5 +308,5 @@ TEST_CASE("the note on a long wait has its limit and deadline") {
     CHECK_THAT(notes_of(view), contains("7 (python3) waits for 800 MiB since 3 s (thread 9): it met the allowance; ") &&
                                    contains("in 5 s; it fails in 27 s unless there is room by then; 1 more wait\n"));
     waits = {{0, 7, kNow - 900, 800 * MiB, policy::Limit::cap, kNow + 27'000, {}}};
-    CHECK(notes_of(view).empty());  // ordinary under such a policy
+    CHECK(notes_of(view).empty());  // too short to be noted
 }

@@ -43,7 +43,7 @@ void check_same(const Moment &moment, const Recording &recording, const Event &e
     CHECK(recording.text(moment) == policy::plain(event.text));
 }
 
-// The fast reader on this line: what it says is what the parser says, or it says nothing. True: it spoke.
+// Checks that the fast reader reads this line as the parser does, or leaves it. True if it read it.
 bool agrees(std::string_view line) {
     const std::string wrong = fuzz::disagreement(line);
     if (!wrong.empty()) FAIL(wrong);  // Catch2's assertions are slow for so many lines
@@ -75,7 +75,7 @@ TEST_CASE("The fast reader reads every line without escapes, as the parser does"
     CHECK(spoke == short_run().events().size() - 1);
 }
 
-TEST_CASE("A member that stands twice in a line is not for the fast reader") {
+TEST_CASE("The fast reader leaves a line in which a member stands twice") {
     for (const std::string &line : lines_of(short_run().text())) {
         const std::size_t arguments = line.find("\"args\":{");
         if (arguments == std::string::npos) continue;
@@ -87,7 +87,7 @@ TEST_CASE("A member that stands twice in a line is not for the fast reader") {
     }
 }
 
-TEST_CASE("Of a line with one byte changed or cut off the fast reader never says other than the parser") {
+TEST_CASE("The fast reader never contradicts the parser on a line that is cut off or has a byte changed") {
     using namespace std::string_literals;
     const std::string alphabet = "\0 \"\\{}[]:,-+.0179aegxEt\x80\n\x7F"s;
     for (const std::string &line : lines_of(short_run().text())) {
@@ -103,7 +103,7 @@ TEST_CASE("Of a line with one byte changed or cut off the fast reader never says
     }
 }
 
-TEST_CASE("A trace cut off at any byte gives every whole event, and says so") {
+TEST_CASE("A trace cut off at any byte is read up to its last whole event, and the cut is reported") {
     const Run run = short_run();
     const std::string whole = run.text();
     const std::size_t header = whole.find('\n', 2) + 1;
@@ -153,7 +153,7 @@ TEST_CASE("A line with a size that no device has is not read, a request of any s
     CHECK(events_with("policy", "of_kind") == 1);
 }
 
-TEST_CASE("What is held at the peak is summed up by the call stack of its allocation") {
+TEST_CASE("The memory held at the peak is summed by the call stack of its allocation") {
     const char *const one = "_ZN2at5emptyEi+0x1f (libtorch.so) < main+0x20 (train)", *const other = "train+0x77";
     const Recording run = recorded({
         alloc(1, 0x10, GiB),
@@ -162,7 +162,7 @@ TEST_CASE("What is held at the peak is summed up by the call stack of its alloca
         stack(2, 0x20, other, 2),
         alloc(3, 0x30, 3 * GiB, 1),
         alloc(3, 0x40, GiB, 2),
-        stack(3, 0x30, one, 1),  // of two threads, in between
+        stack(3, 0x30, one, 1),  // the events of two threads are interleaved
         stack(3, 0x30, "not of the last allocation of that thread", 2),
         free(4, 0x40, GiB, 2),
         alloc(5, 0x40, 2 * GiB, 2),
@@ -189,13 +189,13 @@ TEST_CASE("What is held at the peak is summed up by the call stack of its alloca
     CHECK(summarise(recorded({alloc(1, 0x10, GiB)})).gpus.at(0).callers_at_peak.empty());
 }
 
-TEST_CASE("The calls of a stack are split, and only names of C++ are changed") {
+TEST_CASE("A stack is split into its calls, and only C++ names are demangled") {
     CHECK(calls_of("").empty());
     CHECK(calls_of("_Znonsense+0x1 (a.so) < _ZN < 0x7f00 < operator< <") ==
           std::vector<std::string>{"_Znonsense+0x1 (a.so)", "_ZN", "0x7f00", "operator< <"});
 }
 
-TEST_CASE("A piece out of the middle of a trace is read, and lacks its beginning") {
+TEST_CASE("A piece from the middle of a trace is read, and its missing beginning is reported") {
     std::string text = short_run().text();
     text.erase(0, text.find("{\"ph\":\"i\""));
     const auto read = read_text(text);

@@ -34,7 +34,7 @@ class Run {
         return *this;
     }
 
-    // An event so many seconds after the beginning, with the bytes held then.
+    // Adds an event so many seconds after the beginning, with the bytes held then.
     Event &add(double seconds, What what, int thread = 1) {
         Event &event = events_.emplace_back();
         event.ns = static_cast<std::uint64_t>(seconds * 1e9);
@@ -90,7 +90,7 @@ inline Happens free(double seconds, std::uint64_t pointer, policy::Bytes bytes, 
     const std::int64_t charge = kind == policy::Kind::pools ? 0 : -static_cast<std::int64_t>(bytes);
     return memory(seconds, What::free, pointer, bytes, charge, thread, kind);
 }
-// Of the allocation before, on the same thread.
+// The call stack of the allocation before, on the same thread.
 inline Happens stack(double seconds, std::uint64_t pointer, std::string text, int thread = 1) {
     return [=](Run &run) {
         Event &event = run.add(seconds, What::stack, thread);

@@ -14,7 +14,7 @@ ReleasePlan plan_of(std::vector<Step> steps, const ReleaseRequest &first = {}) {
     return plan;
 }
 
-// Takes every step that is due, each giving back `freed`.
+// Takes every step that is due. Each frees `freed` bytes. Returns the steps.
 std::vector<Step> rest_of(ReleasePlan &plan, std::int64_t freed = 0) {
     std::vector<Step> taken;
     while (const auto step = plan.begin()) {
@@ -29,7 +29,7 @@ const Steps kAll{Step::cache, Step::pools, Step::frameworks};
 
 }  // namespace
 
-TEST_CASE("A release takes the steps in the policy's order, or in its own, until the wanted bytes are back") {
+TEST_CASE("A release takes the policy's steps, or its own, in their order, until the wanted bytes are freed") {
     auto plan = plan_of({Step::frameworks, Step::cache, Step::pools});
     CHECK(rest_of(plan) == Steps{Step::frameworks, Step::cache, Step::pools});
     auto own = plan_of(kAll, {.steps = Steps{Step::pressure, Step::cache}});
@@ -38,7 +38,7 @@ TEST_CASE("A release takes the steps in the policy's order, or in its own, until
     CHECK(rest_of(little, 2 * kMiB) == Steps{Step::cache, Step::pools});
 }
 
-TEST_CASE("Where nothing is wanted nothing is done, and memory that the program took meanwhile counts against it") {
+TEST_CASE("A release of 0 bytes takes no step, and memory that the program takes meanwhile must be freed too") {
     auto none = plan_of(kAll, {.wanted = 0});
     CHECK(rest_of(none).empty());
     auto plan = plan_of(kAll, {.wanted = 2 * MiB});
@@ -51,7 +51,7 @@ TEST_CASE("Where nothing is wanted nothing is done, and memory that the program 
     CHECK_FALSE(plan.begin());
 }
 
-TEST_CASE("A request that joins shares the steps to come, and has those that it missed taken once more") {
+TEST_CASE("A request that joins shares the steps to come, and those that it missed are taken again") {
     auto plan = plan_of(kAll);
     plan.join({});
     REQUIRE(plan.begin() == Step::cache);
@@ -67,7 +67,7 @@ TEST_CASE("Memory released before a request joined does not count for it") {
     plan.join({.wanted = 8 * MiB});
     CHECK(plan.begin() == Step::pools);
     plan.ended(8 * kMiB);
-    CHECK(rest_of(plan) == Steps{Step::frameworks});  // for the first one alone
+    CHECK(rest_of(plan) == Steps{Step::frameworks});  // for the first request
 }
 
 TEST_CASE("A request that wants little does not end the release of one that wants all") {
@@ -76,7 +76,7 @@ TEST_CASE("A request that wants little does not end the release of one that want
     CHECK(rest_of(plan, kMiB) == kAll);
 }
 
-TEST_CASE("A plan is closed once its first request is served, so that it ends however many come") {
+TEST_CASE("A plan takes no more requests once its first is served, so it ends however many come") {
     auto plan = plan_of({Step::cache, Step::pools});
     int joined = 0;
     std::vector<Step> taken;
@@ -85,7 +85,7 @@ TEST_CASE("A plan is closed once its first request is served, so that it ends ho
     CHECK(rest_of(plan).size() == 1);
 }
 
-TEST_CASE("Absurd figures do not wrap round") {
+TEST_CASE("Absurd figures do not overflow") {
     auto plan = plan_of(kAll, {.wanted = kUnbounded});
     CHECK(rest_of(plan, INT64_MAX) == kAll);
     auto taken = plan_of(kAll, {.wanted = 1});

@@ -1,4 +1,4 @@
-// A file that is replaced whole or not at all.
+// replace_file() replaces a file whole or not at all.
 #include "replace_file.hpp"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ std::ptrdiff_t files_in(const fs::path &folder) {
 
 }  // namespace
 
-TEST_CASE("others may read the file whatever the umask, and nothing else is left") {
+TEST_CASE("others may read the file whatever the umask, and no other file is left") {
     const TempDir dir;
     const fs::path path = dir / "curb.prom";
     const mode_t before = ::umask(0077);
@@ -69,12 +69,12 @@ TEST_CASE("when there is no room for it, the file stays as it was") {
               ::setrlimit(RLIMIT_FSIZE, &little);
               const auto wrong = replace_file(path, std::string(10'000, 'x'));
               return wrong && wrong->find("cannot write") == 0 ? 0 : 1;
-          }) == 0);  // told, and not ended by SIGXFSZ
+          }) == 0);  // it returned an error, and SIGXFSZ did not end it
     CHECK(dir.read("curb.prom") == "before\n");
     CHECK(files_in(dir.path()) == 1);
 }
 
-TEST_CASE("a signal that would end curb waits until nothing is left lying") {
+TEST_CASE("a signal that ends curb leaves no temporary file") {
     const TempDir dir;
     const fs::path path = dir / "curb.prom";
     for (int i = 0; i < 50; ++i) {

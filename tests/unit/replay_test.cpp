@@ -1,4 +1,4 @@
-// Recorded runs under other terms, by hand.
+// Hand-made runs, replayed under other terms.
 #include "replay.hpp"
 
 #include "recordings.hpp"
@@ -11,12 +11,12 @@ using std::chrono::milliseconds;
 
 namespace {
 
-// Without what is kept for the driver, which is an eighth of small caps: code has come already.
+// Begins with 1 GiB of code: else the reserve for the first kernels would take an eighth of a small cap.
 Recording warm(const std::vector<Happens> &events) {
     return Run({books(0, Kind::overhead, GiB)}).then(events).recording();
 }
 
-// 1 GiB of code, and under this cap so much is kept free all the same.
+// The reserve under this cap that stays after 1 GiB of code.
 constexpr policy::Bytes kept(policy::Bytes limit) { return policy::driver_reserve(limit, GiB, 0); }
 
 ReplayTerms capped(policy::Bytes cap) {
@@ -60,7 +60,7 @@ TEST_CASE("A refused allocation is not held, and its free takes nothing from oth
     CHECK(out.requests == 4);
 }
 
-TEST_CASE("A free that was recorded is that of its own allocation, if that was served here") {
+TEST_CASE("A recorded free is that of its own allocation, if the replay served it") {
     struct Row {
         const char *what;
         Recording run;
@@ -90,7 +90,7 @@ TEST_CASE("A free that was recorded is that of its own allocation, if that was s
     }
 }
 
-TEST_CASE("The driver's reserve is kept here too, and small requests ask for whole granules") {
+TEST_CASE("A replay keeps the driver's reserve too, and small requests ask for whole granules") {
     const policy::Bytes cap = 4 * GiB;
     const policy::Bytes usable = cap - kept(cap);
     const auto with_room = [&](policy::Bytes left) {
@@ -100,7 +100,7 @@ TEST_CASE("The driver's reserve is kept here too, and small requests ask for who
     CHECK(replay(with_room(2 * MiB - 1), 0, capped(cap)).refused == 1);
 }
 
-TEST_CASE("Contexts are never refused, and are seen over the cap") {
+TEST_CASE("Contexts are never refused, and may go over the cap") {
     const auto run = recorded({alloc(1, 0x10, 500 * MiB, 1, Kind::contexts)});
     const Replayed out = replay(run, 0, capped(400 * MiB));
     CHECK(out.refused == 0);
@@ -142,7 +142,7 @@ TEST_CASE("The allowance grows by the steps that are due") {
     CHECK(out.allowance == 6 * GiB);
 }
 
-TEST_CASE("After a recorded release the allowance falls back to what is held") {
+TEST_CASE("After a recorded release the allowance falls back to the held bytes") {
     const auto run =
         warm({alloc(1, 0x10, 4 * GiB), free(2, 0x10, 4 * GiB), step(3, policy::Step::frameworks, 4 * GiB, "SIGUSR1")});
     const Replayed out = replay(run, 0, growing(2 * GiB, GiB));
@@ -165,7 +165,7 @@ TEST_CASE("Unused memory of pools is released before a request is refused, and m
     CHECK(narrow.refusals[0].kind == Kind::pools);
 }
 
-TEST_CASE("A pool's request is served from what the pool has unused, whatever the cap") {
+TEST_CASE("A pool's request is served from the pool's unused memory, whatever the cap") {
     const auto run = warm({alloc_charged(1, 0x10, 2 * GiB, 2 * GiB, 1, Kind::pools),
                            free(2, 0x10, 2 * GiB, 1, Kind::pools), alloc_charged(3, 0x20, 2 * GiB, 0, 1, Kind::pools)});
     CHECK(replay(run, 0, capped(3 * GiB + kept(3 * GiB) + 33 * MiB)).refused == 0);
@@ -197,7 +197,7 @@ TEST_CASE("A block is not freed before it is allocated, whichever thread frees i
     CHECK(out.peak == 3 * GiB);
 }
 
-TEST_CASE("A thread that waits does not free meanwhile, and makes up for it afterwards") {
+TEST_CASE("A thread that waits frees nothing meanwhile, and makes up for it afterwards") {
     const auto run = warm({alloc(1, 0x10, 2 * GiB, 1), alloc(2, 0x20, 2 * GiB, 1), free(3, 0x10, 2 * GiB, 1),
                            alloc(9, 0x30, 2 * GiB, 1)});
     const Replayed out = replay(run, 0, waiting(4 * GiB, milliseconds(5'000)));
@@ -236,7 +236,7 @@ TEST_CASE("With the smallest cap nothing is refused, with a MiB less something i
     CHECK(replay(run, 0, capped(*least)).refused == 0);
     CHECK(replay(run, 0, capped(*least - MiB)).refused == 1);
     CHECK(smallest_cap(recorded({alloc(1, 0x10, 500 * MiB, 1, Kind::contexts)}), 0, 80 * GiB) == 500 * MiB);
-    CHECK(!smallest_cap(warm({stop(1, What::refuse, ~policy::Bytes{0} / 2)}), 0, 0));  // no number has room
+    CHECK(!smallest_cap(warm({stop(1, What::refuse, ~policy::Bytes{0} / 2)}), 0, 0));  // no cap is large enough
 }
 
 TEST_CASE("Refusals by the device, and requests larger than it, do not count for a cap") {
@@ -249,7 +249,7 @@ TEST_CASE("Refusals by the device, and requests larger than it, do not count for
     CHECK(smallest_cap(run, 0, 80 * GiB) == 2 * GiB + kept(2 * GiB));
 }
 
-TEST_CASE("Events of another GPU are none of this one's") {
+TEST_CASE("Events of another GPU do not count") {
     Recording run = warm({alloc(1, 0x10, 2 * GiB), alloc(2, 0x20, 2 * GiB)});
     run.events.back().gpu = 1;
     CHECK(replay(run, 0, capped(4 * GiB)).requests == 1);

@@ -23,7 +23,7 @@ TEST_CASE("A report is one line: the sum, how long it took, why, and each step")
          "released 3.42 GiB in 44 ms on SIGUSR1: pools 0 B (nothing reserved), frameworks 3.42 GiB"},
         {{"cap lowered", {{Step::pools, mib(512), 4.6, ""}, {Step::frameworks, mib(1024), 44, ""}}, 48.6},
          "released 1.5 GiB in 49 ms on cap lowered: pools 512 MiB, frameworks 1 GiB"},
-        // A device that has less free afterwards.
+        // The device has less free memory afterwards.
         {{"SIGUSR1", {{Step::pools, mib(-2), 1, ""}}, 1}, "released -2 MiB in 1 ms on SIGUSR1: pools -2 MiB"},
         {{"SIGUSR1", {}, 0}, "released 0 B in 0 ms on SIGUSR1: the policy has no release steps"},
     };

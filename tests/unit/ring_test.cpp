@@ -1,4 +1,4 @@
-// The ring between the program's threads and the one that writes their trace.
+// The ring between the program's threads and the thread that writes their trace.
 
 #include "ring.hpp"
 
@@ -23,8 +23,8 @@ constexpr std::size_t kPlaces = 64;
 
 }  // namespace
 
-TEST_CASE("A full ring takes nothing more, and what it has comes out in order") {
-    static Ring<Record, kPlaces> ring;  // never given back
+TEST_CASE("A full ring takes no more records, and gives those that it has in order") {
+    static Ring<Record, kPlaces> ring;  // never freed
     REQUIRE(ring.make());
     for (int lap = 0; lap < 3; ++lap) {
         for (std::uint64_t i = 0; i < kPlaces; ++i)
@@ -37,8 +37,8 @@ TEST_CASE("A full ring takes nothing more, and what it has comes out in order") 
     }
 }
 
-TEST_CASE("A record that is not finished yet keeps later ones waiting") {
-    static Ring<Record, kPlaces> ring;  // never given back
+TEST_CASE("An unfinished record makes later ones wait") {
+    static Ring<Record, kPlaces> ring;  // never freed
     REQUIRE(ring.make());
     ring.put([&](Record &) {
         ring.put([](Record &record) { record.number = 2; });
@@ -50,7 +50,7 @@ TEST_CASE("A record that is not finished yet keeps later ones waiting") {
 
 TEST_CASE("Records of many threads come out whole, each thread's in its order, and none is lost or counted twice") {
     constexpr std::uint64_t kProducers = 8, kEach = 20'000;
-    static Ring<Record, kPlaces> ring;  // never given back
+    static Ring<Record, kPlaces> ring;  // never freed
     REQUIRE(ring.make());
     std::atomic<std::uint64_t> books{0}, running{kProducers};
     std::vector<std::thread> producers;
@@ -73,7 +73,7 @@ TEST_CASE("Records of many threads come out whole, each thread's in its order, a
             torn += record.number != record.again;
             unordered += record.number <= last[record.producer];
             last[record.producer] = record.number;
-            // All that earlier records' threads had done before is in the figure of a later one.
+            // A record's figure counts the additions before all earlier records.
             behind += record.figure < taken + 1;
             figure = record.figure;
             ++taken;

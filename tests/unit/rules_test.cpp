@@ -1,4 +1,4 @@
-// For which processes the rules of a policy file are.
+// Which processes the rules of a policy file match.
 #include "policy/rules.hpp"
 
 #include <random>
@@ -36,7 +36,7 @@ Rule rule(Match match, const char *cap, std::optional<std::string> name = {}) {
     return {.name = std::move(name), .match = std::move(match), .over = layer_of(cap)};
 }
 
-// What a pattern without sets and escapes means, by trying everything.
+// Matches a pattern without sets and escapes by exhaustive search.
 bool by_trying(std::string_view pattern, std::string_view text) {
     if (pattern.empty()) return text.empty();
     if (pattern[0] == '*')
@@ -49,8 +49,8 @@ bool by_trying(std::string_view pattern, std::string_view text) {
 
 // ---- patterns ----
 
-// Stars and question marks alone: "mean what trying everything finds", below.
-TEST_CASE("A pattern is for the whole text, and its stars and question marks are for any bytes") {
+// A case below compares patterns of stars and question marks with an exhaustive search.
+TEST_CASE("A pattern matches the whole text, and its stars and question marks match any bytes") {
     CHECK_FALSE(glob("train.py", "train.pyc"));
     CHECK_FALSE(glob("train.py", "a train.py"));
     CHECK_FALSE(glob("train.py", "Train.py"));
@@ -62,7 +62,7 @@ TEST_CASE("A pattern is for the whole text, and its stars and question marks are
     CHECK_FALSE(glob("?", ""));
 }
 
-TEST_CASE("A set stands for one of its bytes, a negated one for one of the others") {
+TEST_CASE("A set matches one of its bytes, a negated set one of the others") {
     const auto [pattern, in, out] = GENERATE(table<const char *, std::string, std::string>({
         {"[abc]", "abc", "d-[]"},
         {"[a-c]", "abc", "d-`A"},
@@ -92,7 +92,7 @@ TEST_CASE("A set stands for one of its bytes, a negated one for one of the other
     CHECK_FALSE(glob(pattern, in + in));
 }
 
-TEST_CASE("A bracket that is never closed stands for itself") {
+TEST_CASE("A bracket that is never closed matches itself") {
     for (const char *text : {"[", "[a", "[a-z", "[!", "[]", "[!]", "a[", "[[", "]["}) {
         INFO(text);
         CHECK(glob(text, text));
@@ -103,7 +103,7 @@ TEST_CASE("A bracket that is never closed stands for itself") {
     CHECK_FALSE(glob("[a][b", "ab"));
 }
 
-TEST_CASE("Characters beside a set, and after a backslash, stand for themselves") {
+TEST_CASE("Characters beside a set, and after a backslash, match themselves") {
     struct Row {
         const char *pattern, *text, *other;  // which it matches, and which not
     };
@@ -116,7 +116,7 @@ TEST_CASE("Characters beside a set, and after a backslash, stand for themselves"
              Row{"\\[a]", "[a]", "a"},
              Row{"\\\\", "\\", "\\\\"},
              Row{"\\a", "a", "\\a"},
-             Row{"a\\", "a\\", "a"},  // at the end for itself
+             Row{"a\\", "a\\", "a"},  // at the end it matches itself
              Row{"*\\*", "a*", "ab"},
          }) {
         INFO(pattern);
@@ -144,8 +144,8 @@ TEST_CASE("Patterns of stars and question marks match as an exhaustive search do
     CHECK(yes > 5'000);
 }
 
-// The time is that of the two lengths multiplied: some thousandths of a second for each of these. With one factor more
-// it is seconds, under the sanitizers more than a test may take, and if every star tries everything no end is seen.
+// The time is proportional to the product of the two lengths: some milliseconds for each of these. With one more factor
+// it would be seconds, too long for a test under sanitizers; if every star tried everything, it would not end.
 TEST_CASE("Patterns made to be slow come to an end") {
     const std::string as(6'000, 'a'), brackets(6'000, '['), backslashes(6'000, '\\');
     std::string stars;
@@ -159,9 +159,9 @@ TEST_CASE("Patterns made to be slow come to an end") {
     CHECK_FALSE(glob("*" + std::string(600, '\\') + "b", backslashes));
 }
 
-TEST_CASE("A match without conditions is for every process, else each of its conditions has to hold") {
+TEST_CASE("A match without conditions matches every process; otherwise each condition has to hold") {
     const Subject known = with_environment({{"JOB", "bert-large"}, {"EMPTY", ""}}, "-u train_bert.py --epochs 3");
-    const Subject unknown;  // nothing could be read of it
+    const Subject unknown;  // none of its facts could be read
     struct Row {
         Match match;
         bool known, unknown;
@@ -208,7 +208,7 @@ TEST_CASE("A match without conditions is for every process, else each of its con
     }
 }
 
-TEST_CASE("mismatch() says why a rule is not for a process") {
+TEST_CASE("mismatch() says why a rule does not match a process") {
     const Subject subject = with_environment({{"JOB", "a\nb"}}, "train.py");
     CHECK(mismatch(exe("perl*"), subject) == "exe: 'python3.11' is not 'perl*'");
     CHECK(mismatch(exe("/usr/*"), subject) == "exe: '/opt/conda/bin/python3.11' is not '/usr/*'");
@@ -253,14 +253,14 @@ TEST_CASE("Fields that a rule leaves out come from the base") {
     CHECK(file.base.log.level == LogLevel::debug);
 }
 
-TEST_CASE("A rule is called by its number, and by its name where it has one") {
+TEST_CASE("A rule is named by its number, and by its name if it has one") {
     const File file{.base = {}, .rules = {rule({}, "1GiB"), rule({}, "1GiB", "bert"), rule({}, "1GiB", "a\nb")}};
     CHECK(rule_name(file, file.rules[0]) == "rule 1");
     CHECK(rule_name(file, file.rules[1]) == "rule 2 \"bert\"");
     CHECK(rule_name(file, file.rules[2]) == "rule 3 \"a\\x0Ab\"");
 }
 
-TEST_CASE("The user is asked for only where a rule does") {
+TEST_CASE("asks_for_user() is true only if a rule matches by user") {
     CHECK_FALSE(asks_for_user({}));
     CHECK_FALSE(asks_for_user({.base = {}, .rules = {rule(exe("*"), "1GiB"), rule(env({{"USER", "*"}}), "1GiB")}}));
     CHECK(asks_for_user({.base = {}, .rules = {rule(exe("*"), "1GiB"), rule(user("alice"), "1GiB")}}));

@@ -43,7 +43,7 @@ mode_t mode_of(const std::string &path) {
     return status.st_mode & 07777;
 }
 
-// A socket, listened on or not any more.
+// Makes a socket that listens or does not.
 Descriptor socket_at(const std::string &path, bool listening) {
     Descriptor out(bound_socket(path));
     REQUIRE(out);
@@ -53,7 +53,7 @@ Descriptor socket_at(const std::string &path, bool listening) {
 
 }  // namespace
 
-TEST_CASE("No descriptor of curb's comes to stand under 0, 1 or 2") {
+TEST_CASE("No descriptor of curb's is 0, 1 or 2") {
     const int kept = ::fcntl(0, F_DUPFD_CLOEXEC, 100);
     ::close(0);
     const int opened = ::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -68,8 +68,7 @@ TEST_CASE("No descriptor of curb's comes to stand under 0, 1 or 2") {
     ::close(moved);
 }
 
-TEST_CASE(
-    "The folder is XDG_RUNTIME_DIR/curb, closed to others whatever the umask, and repaired where that spoilt it") {
+TEST_CASE("The folder is XDG_RUNTIME_DIR/curb, closed to others whatever the umask, and a wrong mode is repaired") {
     const Machine machine;
     const mode_t before = ::umask(0777);
     const std::string made = folder_of(machine);
@@ -81,7 +80,7 @@ TEST_CASE(
     CHECK(mode_of(machine.in_xdg()) == 0700);
 }
 
-TEST_CASE("Where XDG_RUNTIME_DIR cannot be used the folder is /tmp/curb-UID") {
+TEST_CASE("If XDG_RUNTIME_DIR cannot be used, the folder is /tmp/curb-UID") {
     Machine machine;
     const std::string how = GENERATE("unset", "relative", "missing", "a file", "open to others", "too long");
     CAPTURE(how);
@@ -131,19 +130,19 @@ TEST_CASE("Without a usable folder, the error names every place that was tried")
 TEST_CASE("Folders of another user are refused") {
     if (::geteuid() != 0) return skip("only root can make another user's folder");
     Machine machine;
-    // XDG_RUNTIME_DIR as sudo leaves it: nothing of root's may be put there.
+    // XDG_RUNTIME_DIR as sudo leaves it: root must not put anything there.
     REQUIRE(::chown(machine.places.xdg.c_str(), 54'321, 54'321) == 0);
     CHECK(folder_of(machine) == machine.in_tmp());
     CHECK(fs::is_empty(machine.places.xdg));
     REQUIRE(::chown(machine.in_tmp().c_str(), 54'321, 54'321) == 0);
     CHECK_THAT(folder_of(machine), contains(machine.in_tmp() + ": it belongs to user 54321, not to user 0; remove it"));
-    // Nor are names read from a folder of somebody else's.
+    // Nor are names read from another user's folder.
     machine.root.write("tmp/curb-0/7-7.sock", "");
     CHECK(sockets_in({machine.in_tmp(), 0}).empty());
     CHECK(sockets_in({machine.in_tmp(), 54'321}).size() == 1);
 }
 
-TEST_CASE("A user searches the own folders, root those of every user") {
+TEST_CASE("A user's own folders are searched; for root, those of every user") {
     if (::geteuid() != 0) return skip("only root can make other users' folders");
     const Machine machine;
     for (const char *name :
@@ -181,7 +180,7 @@ TEST_CASE("A process is named by its pid and its start, whatever its name in /pr
     ::waitpid(child, nullptr, 0);
 }
 
-TEST_CASE("Names that no socket has are ignored, that of a socket in the making too") {
+TEST_CASE("Names of other files, and of unfinished sockets, are ignored") {
     const std::string name = socket_name({4711, 123456});
     CHECK(name == "4711-123456.sock");
     CHECK(parse_socket_name(name) == ProcessName{4711, 123456});
@@ -209,7 +208,7 @@ TEST_CASE("Sockets without a listener are deleted, and nothing else") {
     std::sort(left.begin(), left.end());
     CHECK(left == std::vector<std::string>{"1-1.sock", "2-2.sock.new", "4-4.sock", "5-5.suspended.json", "6-6.sock",
                                            "other.sock"});
-    // One that was never finished goes after a while.
+    // An unfinished socket is deleted after a while.
     const timespec old[2] = {{1, 0}, {1, 0}};
     REQUIRE(::utimensat(AT_FDCWD, path("2-2.sock.new").c_str(), old, 0) == 0);
     remove_stale(folder);
@@ -220,12 +219,12 @@ TEST_CASE("A starting process connects to no socket of a live process, and to 32
     const Machine machine;
     const Folder folder{folder_of(machine), ::geteuid()};
     const auto sockets = [&] { return std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()); };
-    // One that refuses, under the name of this process, would be deleted if it were tried.
+    // A socket that refuses, under the name of this process: if it were tried, it would be deleted.
     const std::string own = folder.path + "/" + socket_name(*name_of(::getpid()));
     socket_at(own, true);
     for (int i = 0; i < 10; ++i) remove_stale(folder);
     CHECK(fs::exists(own));
-    // An earlier process with the same pid does not run.
+    // A socket of an earlier process with the same pid is deleted.
     const std::string earlier = folder.path + "/" + socket_name({::getpid(), 1});
     socket_at(earlier, true);
     remove_stale(folder);
@@ -239,7 +238,7 @@ TEST_CASE("A starting process connects to no socket of a live process, and to 32
     CHECK(sockets() == 1);
 }
 
-TEST_CASE("Of a folder a bounded number of names is read, and nothing is deleted through a link in its place") {
+TEST_CASE("A bounded number of a folder's names is read, and nothing is deleted through a link in its place") {
     const Machine machine;
     const Folder folder{folder_of(machine), ::geteuid()};
     socket_at(folder.path + "/1-1.sock", false);
@@ -254,7 +253,7 @@ TEST_CASE("Of a folder a bounded number of names is read, and nothing is deleted
     CHECK(fs::exists(machine.root / "elsewhere/1-1.sock"));
 }
 
-TEST_CASE("A descriptor is neither taken for ours nor closed once another stands under its number") {
+TEST_CASE("A descriptor is neither taken for ours nor closed once its number is another's") {
     int number = -1, theirs = -1;
     {
         Descriptor ours(::socket(AF_UNIX, SOCK_STREAM, 0));

@@ -41,7 +41,7 @@ TEST_CASE("A size is a number with a binary unit, long or short; fractions are e
         {"1.1KiB", 1126},                      // 1126.4
         {"0.1GiB", 107'374'182},               // 107374182.4
         {"0.3TiB", 329'853'488'332},           // 329853488332.8
-        {"0.999999999999999999GiB", GiB - 1},  // 18 decimals, where a double says 1
+        {"0.999999999999999999GiB", GiB - 1},  // 18 decimals; a double would give 1
         {"1.000000000000000000000GiB", GiB},   // zeros at the end do not count as decimals
         {"1." + std::string(18, '5') + "000GiB", 1'670'265'059},
         {"3.0B", 3},
@@ -59,7 +59,7 @@ TEST_CASE("A percentage is of the device, to two decimals, at most all of it") {
     CHECK(parse_size("12.50 %")->on(80 * GiB) == 10 * GiB);
     CHECK(parse_size("0.01%")->on(10'000) == 1);
     CHECK(parse_size("0%")->on(kH100) == 0);
-    CHECK(parse_size("99.99%")->on(9'999) == 9'998);  // 9998.0001, and never up
+    CHECK(parse_size("99.99%")->on(9'999) == 9'998);  // 9998.0001, rounded down
     CHECK(parse_size("100%")->on(kMost) == kMost);
     CHECK(parse_size("50%")->on(kMost) == kMost / 2);
     CHECK(Size{Size::Unit::basis_points, kMost}.on(kMost) == kMost);
@@ -69,7 +69,7 @@ TEST_CASE("A percentage is of the device, to two decimals, at most all of it") {
     CHECK_THAT(error_of_size("12.345%"), contains("two decimals"));
 }
 
-TEST_CASE("A slip, or a number without a unit, is answered with the size that was meant") {
+TEST_CASE("The error for a misspelt size, or one without a unit, suggests the right one") {
     struct Row {
         std::string text, wrong, meant;
     };
@@ -103,7 +103,7 @@ TEST_CASE("A slip, or a number without a unit, is answered with the size that wa
     CHECK_THAT(error_of_size("18446744073709551616"), contains("has no unit; write a number and a unit"));
 }
 
-TEST_CASE("Other texts are refused with what is wrong, or an example of a size, but no suggestion that is not one") {
+TEST_CASE("The error for any other text says what is wrong or has an example, and never suggests a wrong size") {
     for (const char *text :
          {"",      " ", "GiB", "8GiBs", "8XiB", "+8GiB",     "0x10",         "1e3",      "8..5GiB", "8.",  "8.GiB",
           "1_000", "-", "--8", "%",     "8%%",  "8GiB 8GiB", "8\xC2\xA0GiB", "\xFF\xFE", "all",     "inf", "8G iB"})
@@ -115,7 +115,7 @@ TEST_CASE("Other texts are refused with what is wrong, or an example of a size, 
     CHECK_THAT(error_of_size("1.5B"), contains("whole number of bytes") && contains("1.5GiB"));
 }
 
-TEST_CASE("Messages stay on one line and short, whatever was written") {
+TEST_CASE("Errors about sizes are short and on one line, whatever the text is") {
     for (const std::string beginning : {"8", "-8"}) {
         const std::string ugly = beginning + "\n\t\x01" + std::string(1, '\0') + std::string(10'000, 'x');
         const std::string error = error_of_size(ugly);
@@ -125,7 +125,7 @@ TEST_CASE("Messages stay on one line and short, whatever was written") {
     }
 }
 
-TEST_CASE("A size that is written exactly is read as the same number") {
+TEST_CASE("An exactly formatted size parses back as the same number") {
     CHECK(format_exact(0) == "0B");
     CHECK(format_exact(8 * GiB) == "8GiB");
     CHECK(format_exact(1536 * MiB) == "1536MiB");
@@ -140,7 +140,7 @@ TEST_CASE("A size that is written exactly is read as the same number") {
     CHECK(bytes_of(format_exact(kMost)) == kMost);
 }
 
-TEST_CASE("For people, sizes have two decimals at most and a unit below 1024, and can be read again") {
+TEST_CASE("format_human() writes at most two decimals and a number below 1024, which can be parsed again") {
     const std::pair<Bytes, const char *> sizes[] = {{0, "0 B"},
                                                     {1023, "1023 B"},
                                                     {1024, "1 KiB"},
@@ -156,7 +156,7 @@ TEST_CASE("For people, sizes have two decimals at most and a unit below 1024, an
     CHECK(format_human(kMost) == "16777216 TiB");
 }
 
-TEST_CASE("A size is written as it was read") {
+TEST_CASE("A size is formatted as it was written") {
     for (const char *text : {"8GiB", "75%", "12.5%", "0.01%", "12.25%", "0%", "100%", "0B"}) {
         CHECK(format(*parse_size(text)) == text);
     }

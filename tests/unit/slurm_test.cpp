@@ -1,4 +1,4 @@
-// From what Slurm says of a task to its environment. integrations/slurm/test tries the same in jobs.
+// The environment that the plugin makes of a Slurm task's variables. integrations/slurm/test tries the same in jobs.
 #include "catch.hpp"
 #include "share.hpp"
 
@@ -35,7 +35,7 @@ Environment started(Environment environment, const std::string &step = "0", cons
 
 }  // namespace
 
-TEST_CASE("plugstack.conf: wrong words are told with correct ones") {
+TEST_CASE("plugstack.conf: the error for a wrong word shows a correct one") {
     CHECK(config({"shards-per-gpu=4", "lib=/a/b.so", "default=1GiB"}));
     CHECK(config({}).value().library == "/lib/libcurb.so");
     CHECK(config({"lib=/a/b.so"}).value().library == "/a/b.so");
@@ -64,7 +64,7 @@ TEST_CASE("Shards are a part of a GPU or an amount of memory, and never more tha
     CHECK(caps({"default=1GiB"}, {{"CUDA_VISIBLE_DEVICES", "0"}}).empty());
 }
 
-TEST_CASE("A step replaces what the batch script has of its job, and keeps what is the user's") {
+TEST_CASE("A step replaces the job's variables of the batch script, and keeps the user's own") {
     const Environment batch = started({{"SLURM_SHARDS_ON_NODE", "2"}, {"LD_PRELOAD", "/own.so"}}, "batch");
     CHECK(batch == Environment{{"SLURM_SHARDS_ON_NODE", "2"},
                                {"LD_PRELOAD", "/lib/libcurb.so:/own.so"},
@@ -72,7 +72,7 @@ TEST_CASE("A step replaces what the batch script has of its job, and keeps what 
                                {"CURB_JOB_CAP", "50%"},
                                {"CURB_SLURM_CAP", "50%"},
                                {"CURB_SIGNAL", "SIGURG"}});
-    CHECK(started(batch) == batch);  // with as many shards: the same job of curb
+    CHECK(started(batch) == batch);  // the same number of shards: the same job of curb
     Environment part = batch;
     part["SLURM_SHARDS_ON_NODE"] = "1";
     part = started(part);
@@ -89,7 +89,7 @@ TEST_CASE("A step replaces what the batch script has of its job, and keeps what 
     CHECK(own["CURB_CAP"] == "1GiB");
     CHECK(own["CURB_SIGNAL"] == "SIGUSR2");
     CHECK(own["LD_PRELOAD"] == "/lib/libcurb.so:/a.so:/b.so");
-    // Another job that this one submits: with a whole GPU nothing is left.
+    // A job that this one submits: with a whole GPU, none of curb's variables stay.
     Environment whole = batch;
     whole.erase("SLURM_SHARDS_ON_NODE");
     CHECK(started(whole, "batch", "43") == Environment{{"LD_PRELOAD", "/own.so"}});
@@ -97,7 +97,7 @@ TEST_CASE("A step replaces what the batch script has of its job, and keeps what 
     CHECK(started({{"PATH", "/bin"}}) == Environment{{"PATH", "/bin"}});
 }
 
-TEST_CASE("Options are refused with what would be right") {
+TEST_CASE("The error for a wrong option shows a correct one") {
     CHECK_FALSE(fault_of_memory("6GiB"));
     CHECK(*fault_of_memory("6") == "'6' has no unit; did you mean \"6GiB\"?");
     CHECK(fault_of_policy(""));

@@ -1,4 +1,4 @@
-// Memory snapshots of PyTorch: what is read of them, and that a pickle is data and nothing else.
+// Reading PyTorch's memory snapshots. A pickle is read as data and never run.
 #include "snapshot.hpp"
 
 #include <array>
@@ -128,19 +128,19 @@ TEST_CASE("A memory snapshot is a recording of tensors, with the lines of Python
     CHECK_THAT(report, contains("begun 2026-11-2") && contains("memory snapshot of PyTorch"));
 }
 
-TEST_CASE("A snapshot without a history shows what was in use, and says what to call") {
+TEST_CASE("A snapshot without a history shows the memory in use, and says what to call") {
     const auto read = read_snapshot(
         snapshot_of({segment(kBase, 64 * MiB, {block(0, 32 * MiB, "active_allocated"), block(0, 32 * MiB, "inactive")}),
                      segment(kBase + GiB, 64 * MiB, {block(0, 64 * MiB, "active_awaiting_free")})},
                     {}),
         "s.pickle");
     REQUIRE(read);
-    CHECK(summarise(*read).gpus.at(0).peak == 96 * MiB);  // addresses follow each other where none are given
+    CHECK(summarise(*read).gpus.at(0).peak == 96 * MiB);  // blocks without an address follow each other
     REQUIRE(read->missing.size() == 1);
     CHECK_THAT(read->missing[0], contains("_record_memory_history"));
 }
 
-TEST_CASE("What is freed in the history without an allocation was there before it, and nothing is counted twice") {
+TEST_CASE("Memory that the history frees but did not allocate was there before it, and nothing is counted twice") {
     const auto read =
         read_snapshot(snapshot_of({}, {entry("free_completed", kBase, GiB, 5), entry("alloc", kBase, MiB, 6),
                                        entry("alloc", kBase, MiB, 7), entry("alloc", 0, MiB, 8),
@@ -153,11 +153,11 @@ TEST_CASE("What is freed in the history without an allocation was there before i
     CHECK_THAT(read->missing[0], contains("3 of its entries could not be used"));
 }
 
-TEST_CASE("A pickle that names, calls or builds anything is refused, and names the byte") {
+TEST_CASE("A pickle that names, calls or builds anything is refused; the error names the byte") {
     for (const char opcode : std::string("cRbioPQ\x81\x82\x83\x84\x92\x93"))
         CHECK_THAT(fault_of(std::string("\x80\x04}") + opcode + "os\nsystem\n."),
                    contains("byte 3 names or calls something of Python") && contains("'s.pickle' begins as a pickle"));
-    // Behind the value of a whole snapshot nothing is read.
+    // Bytes after a whole snapshot are not read.
     CHECK(fault_of(training() + "cos\nsystem\n(X\x02\0\0\0lstR.").empty());
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("Pickles of something else, of later protocols and of other forms are 
         CHECK(has(fault_of("\x80\x04" + wrong), "s.pickle"));
 }
 
-TEST_CASE("Lists that contain themselves or stand for millions end in time") {
+TEST_CASE("Lists that contain themselves, or expand to thousands of millions of entries, end in time") {
     // A list in a list in a list, ten times each, by the memo: ten thousand million entries, if all were read.
     std::string nested = entry("alloc", kBase, MiB, 1) + "\x94";
     for (int i = 0; i < 9; ++i)
@@ -183,11 +183,11 @@ TEST_CASE("Lists that contain themselves or stand for millions end in time") {
             return again;
         }() + "e\x94";
     CHECK(fuzz::broken(snapshot_of({}, {nested})).empty());
-    // segments: a list that is in itself.
+    // segments: a list that contains itself.
     CHECK(fuzz::broken("\x80\x04}(" + text("segments") + "]\x94(h" + std::string(1, '\0') + "eu.").empty());
 }
 
-TEST_CASE("A snapshot that is cut off or changed at any byte is read or refused, and whatever was read can be shown") {
+TEST_CASE("A snapshot that is cut off or changed at any byte is read or refused, and one that is read can be shown") {
     const std::string whole = training();
     REQUIRE(fuzz::broken(whole).empty());
     for (std::size_t length = 1; length < whole.size(); ++length) {

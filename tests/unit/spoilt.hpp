@@ -1,11 +1,12 @@
-// A line that a parser reads, as transmission or a full disk may spoil it.
+// Lines as transmission or a full disk may spoil them.
 #pragma once
 
 #include <string>
 
 #include "catch.hpp"
 
-// Every beginning of it is refused, but for an empty one; with any one byte changed it is read or refused with a word.
+// Checks that the parser refuses the line cut off anywhere, and that it reads or refuses it, with a reason, if any one
+// byte is changed.
 template <class Parse>
 void check_spoilt(const std::string &line, Parse parse) {
 #ifdef CURB_SANITIZED

@@ -1,5 +1,4 @@
-// Processes that stand in for capped ones: each listens on a control socket of its own and does with it what a test
-// says.
+// Processes that stand in for capped ones: each listens on its own control socket and serves it as a test says.
 #pragma once
 
 #include <fcntl.h>
@@ -34,7 +33,7 @@ inline int listening(const fs::path &path) {
     return out >= 0 && ::listen(out, 16) == 0 ? out : -1;
 }
 
-// The user's runtime directory, for as long as it lives.
+// Sets XDG_RUNTIME_DIR to a folder of its own, until its end.
 class Runtime {
   public:
     Runtime() {
@@ -57,7 +56,7 @@ inline fs::path socket_of(const Runtime &runtime, int pid) {
     return runtime.folder() / control::socket_name(*control::name_of(pid));
 }
 
-// One that listens under its own name and does `what` with its socket.
+// A process that listens under its own name and calls `what` with its socket.
 class StandIn {
   public:
     using What = std::function<void(int listening)>;
@@ -79,7 +78,7 @@ class StandIn {
 };
 
 inline int client_of(int listening) { return ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC); }
-// Takes the whole request, so that hanging up loses nothing.
+// Accepts a client and reads its whole request: closing with unread bytes would reset the connection.
 inline int asked(int listening) {
     const int client = client_of(listening);
     char byte = 0;
@@ -104,7 +103,7 @@ inline void answers(int listening) {
     for (;;) say(asked(listening), status_line());
 }
 
-// Those that behave as badly as processes can, each in its way, and what is said of them.
+// Processes that behave badly, each in its own way, and the errors about them.
 struct BadOnes {
     explicit BadOnes(const Runtime &runtime)
         : silent(runtime, [](int listening) { asked(listening); }),
@@ -125,17 +124,17 @@ struct BadOnes {
           before_us(callers_of(socket_of(runtime, busy.pid()))) {
         stopped.stop();
     }
-    // As many as it takes in.
+    // Connects until the socket's queue is full. Returns the connections.
     static std::vector<control::Descriptor> callers_of(const fs::path &socket) {
         std::vector<control::Descriptor> out;
         for (int error = 0; error == 0;) out.push_back(control::connect_to(socket, error));
         return out;
     }
-    // Whether what it does is to let others wait.
+    // True if it makes its caller wait.
     [[nodiscard]] bool is_late(int pid) const {
         return pid == silent.pid() || pid == stopped.pid() || pid == busy.pid();
     }
-    // `failure`: what is said of a pid. `patience`: how long the late ones were waited for, in words.
+    // `failure` returns the error about a pid. `patience`: how long the caller waited for late ones, in words.
     template <class Failure>
     void check(Failure failure, const std::string &patience) const {
         const std::string late = " has not answered for " + patience + ": it ";

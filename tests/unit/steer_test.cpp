@@ -1,4 +1,4 @@
-// Which environment variables a policy sets before main, held against those that are set already.
+// Which environment variables a policy sets before main, beside those that are set already.
 #include "policy/steer.hpp"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// What would be set beside the variables that are `there`.
+// Returns the variables to set beside those that are `there`.
 Variables beside(const Policy &policy, const std::map<std::string, std::string> &there) {
     return variables_to_set(policy, [&](const char *name) {
         const auto found = there.find(name);
@@ -37,7 +37,7 @@ bool sets(const Variables &variables, std::string_view name) {
 
 const FrameworksPolicy kSteer{.steer = true, .env = {}};
 
-// Those of the table that are set then.
+// Returns the presets of the table for this case.
 std::vector<Preset> of(SteerWhen when) {
     std::vector<Preset> out;
     for (const Preset &preset : presets())
@@ -63,7 +63,7 @@ TEST_CASE("Without steering and without a cap nothing is set; a cap sets what Te
     CHECK(beside(own, {}).empty());
 }
 
-TEST_CASE("Steering sets every preset, in the order of the table: frameworks grow, and can give back") {
+TEST_CASE("Steering sets every preset, in the order of the table: frameworks grow, and can free memory") {
     Variables expected;
     for (const Preset &preset : kPresets) expected.emplace_back(preset.name, preset.value);
     CHECK(beside(kSteer, {}) == expected);
@@ -77,7 +77,7 @@ TEST_CASE("Steering sets every preset, in the order of the table: frameworks gro
     Policy capped;
     capped.gpu = {with_cap("4GiB")};
     capped.frameworks.steer = true;
-    CHECK(beside(capped, {}).size() == presets().size());  // and what a cap sets
+    CHECK(beside(capped, {}).size() == presets().size());  // with those that a cap sets
     CHECK(sets(beside(capped, {}), kForACap[0].first));
 }
 
@@ -92,7 +92,7 @@ TEST_CASE("A preset that is set already, even to nothing, is left as it is, and 
     }
 }
 
-TEST_CASE("A preset is not set beside another variable that says the same") {
+TEST_CASE("A preset is not set beside a variable that replaces it") {
     CHECK(sets(beside(kSteer, {}), "PYTORCH_CUDA_ALLOC_CONF"));
     CHECK_FALSE(sets(beside(kSteer, {{"PYTORCH_ALLOC_CONF", "backend:native"}}), "PYTORCH_CUDA_ALLOC_CONF"));
     const FrameworksPolicy own{.steer = true, .env = Environment{{"PYTORCH_ALLOC_CONF", "backend:native"}}};
@@ -104,7 +104,7 @@ TEST_CASE("A preset is not set beside another variable that says the same") {
     }
 }
 
-TEST_CASE("The policy's own variables are set without steering, where they are unset") {
+TEST_CASE("The policy's own variables are set without steering, unless the program has them") {
     const FrameworksPolicy own{.steer = false, .env = Environment{{"A", "1"}, {"B", ""}}};
     CHECK(beside(own, {}) == Variables{{"A", "1"}, {"B", ""}});
     CHECK(beside(own, {{"A", "0"}}) == Variables{{"B", ""}});
@@ -118,6 +118,6 @@ TEST_CASE("The policy's own variables come before the presets, and instead of th
     CHECK(set[0] == std::pair<std::string, std::string>("TF_GPU_ALLOCATOR", "bfc"));
     CHECK(set[1] == std::pair<std::string, std::string>("Z", "z"));
     CHECK_FALSE(
-        sets(beside(own, {{"TF_GPU_ALLOCATOR", "cuda_malloc"}}), "TF_GPU_ALLOCATOR"));  // the program's own first
+        sets(beside(own, {{"TF_GPU_ALLOCATOR", "cuda_malloc"}}), "TF_GPU_ALLOCATOR"));  // the program's own stays
     CHECK(std::count_if(set.begin(), set.end(), [](const auto &one) { return one.first == "TF_GPU_ALLOCATOR"; }) == 1);
 }

@@ -1,4 +1,4 @@
-// What `curb suspend` writes down for `curb resume`: where, for whom, and what is not believed.
+// The records that `curb suspend` writes for `curb resume`: their places, their owners, and which ones are not trusted.
 #include "control/suspended.hpp"
 
 #include <sys/stat.h>
@@ -23,7 +23,7 @@ const Record kRecord{{"GPU-1", 9'000'000'000, 70'000'000'000}, {"GPU-2", 5, 0}};
 
 Process self() { return {::getpid(), start_of(::getpid()), ::getuid(), ::getgid()}; }
 
-// $XDG_RUNTIME_DIR for as long as this lives; what stands in /tmp is taken away by each case itself.
+// Sets XDG_RUNTIME_DIR to a folder of its own, until its end. Each case removes its own files in /tmp.
 class Runtime {
   public:
     Runtime() { ::setenv("XDG_RUNTIME_DIR", dir_.path().c_str(), 1); }
@@ -50,7 +50,7 @@ TEST_CASE("A record is read as it was written, from each of its places") {
     CHECK((folder.st_mode & 0777) == 0700);
     fs::remove(runtime.folder() / runtime.name());
     CHECK(read(self()) == kRecord);
-    REQUIRE_FALSE(write(self(), {kRecord[1]}));  // over what is there
+    REQUIRE_FALSE(write(self(), {kRecord[1]}));  // replaces the record
     fs::remove(runtime.in_tmp() / runtime.name());
     CHECK(read(self()) == Record{kRecord[1]});
     remove(self());
@@ -62,7 +62,8 @@ TEST_CASE("A file that is no record of this process is refused") {
     const Process process{7, 100, 0, 0};
     const std::string begin = R"({"version":1,"pid":7,"start":100,"gpus":)";
     REQUIRE(parse(process, begin + R"([{"uuid":"G","held":1,"free":2}]})"));
-    for (const Process &other : {Process{7, 101, 0, 0}, Process{8, 100, 0, 0}})  // a later one with its pid, another
+    for (const Process &other :
+         {Process{7, 101, 0, 0}, Process{8, 100, 0, 0}})  // a later process with its pid; another process
         CHECK_FALSE(parse(other, text_of(process, kRecord)));
     for (const int ended : {4'999'999, -1}) CHECK(start_of(ended) == 0);
     for (const std::string &text : std::vector<std::string>{
@@ -94,14 +95,14 @@ TEST_CASE("A folder that others can enter, or that is no folder, is not used") {
     } else {
         std::ofstream(runtime.folder()) << "no directory";
     }
-    REQUIRE_FALSE(write(self(), kRecord));  // the other place serves
+    REQUIRE_FALSE(write(self(), kRecord));  // in the other place
     CHECK_FALSE(fs::exists(runtime.folder() / runtime.name()));
     CHECK(fs::is_empty(elsewhere.path()));
     CHECK(read(self()) == kRecord);
     remove(self());
 }
 
-TEST_CASE("A link or another's file in the place of a record is not followed") {
+TEST_CASE("A link or another user's file in the place of a record is not read") {
     const Runtime runtime;
     const TempDir elsewhere;
     REQUIRE_FALSE(write(self(), kRecord));
@@ -126,7 +127,7 @@ TEST_CASE("A link or another's file in the place of a record is not followed") {
     fs::remove(file, ignored);
 }
 
-TEST_CASE("One claim at a time is given on a process; the files of dead processes are removed, and nothing else") {
+TEST_CASE("A process has one claim at a time; the files of dead processes are removed, and nothing else") {
     const Runtime runtime;
     {
         std::optional first = Claim::take(self());

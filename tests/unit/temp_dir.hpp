@@ -1,4 +1,4 @@
-// A directory of the test's own, gone with everything in it when the test ends.
+// A directory of the test's own, deleted with everything in it when the test ends.
 #pragma once
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ class TempDir {
     [[nodiscard]] const std::filesystem::path &path() const { return path_; }
     std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
 
-    // Writes the file in place and gives its path.
+    // Writes the file in place. Returns its path.
     std::string write(std::string_view name, std::string_view text) const {
         const std::filesystem::path file = path_ / name;
         std::filesystem::create_directories(file.parent_path());

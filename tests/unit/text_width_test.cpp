@@ -1,4 +1,4 @@
-// How much room text takes, and text that fits.
+// The columns that a text takes in a terminal, and texts that are cut to fit.
 #include "text_width.hpp"
 
 #include "catch.hpp"
@@ -29,7 +29,7 @@ TEST_CASE("a clipped text ends in an ellipsis, fits its width, and splits no cha
     for (std::size_t room = 0; room < 12; ++room) CHECK(width_of(clipped("a訓e\u0308🚀b練", room)) <= room);
 }
 
-TEST_CASE("blanks fill up to the columns that are seen") {
+TEST_CASE("padded() fills up with blanks to a number of visible columns") {
     CHECK(padded("訓", 4) == "訓  ");
     CHECK(padded("訓", 4, true) == "  訓");
     CHECK(padded("python3", 3) == "python3");
@@ -41,16 +41,16 @@ TEST_CASE("lines are broken at blanks, and words that are too long for a line an
     CHECK(wrapped("one two three", 11, 2) == "one two\n  three\n");
     CHECK(wrapped("one two three", 3, 0) == "one\ntwo\nthr\nee\n");
     CHECK(wrapped("訓練機", 4, 0) == "訓練\n機\n");
-    CHECK(wrapped("訓練機", 1, 0) == "訓\n練\n機\n");  // it has to go somewhere
+    CHECK(wrapped("訓練機", 1, 0) == "訓\n練\n機\n");  // wider than the line, but not lost
     CHECK(wrapped("", 5, 0) == "\n");
 }
 
-TEST_CASE("controls are shown, not acted on") {
+TEST_CASE("plain() shows control characters as text") {
     CHECK(plain("a\x1b[2Jb\n") == "a\\x1B[2Jb\\x0A");
     CHECK(plain("a\xC2\x9B"
                 "b") == "a\uFFFDb");
     CHECK(plain("\u202Eabc\u2028\u061C") == "\uFFFDabc\uFFFD\uFFFD");
-    CHECK(plain("\uFFFE\uFFFF\uFFFD") == "\uFFFD\uFFFD\uFFFD");  // no characters, which XML refuses
+    CHECK(plain("\uFFFE\uFFFF\uFFFD") == "\uFFFD\uFFFD\uFFFD");  // noncharacters, which XML refuses
     CHECK(plain("Zoë 訓練 🚀") == "Zoë 訓練 🚀");
     CHECK(plain("\xFF") == "\uFFFD");
 }

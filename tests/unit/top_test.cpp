@@ -51,7 +51,7 @@ TEST_CASE("Every GPU has a line, then come the processes with their states") {
         CHECK_THAT(all, Catch::Matchers::Contains(part));
 }
 
-TEST_CASE("A napping process is not one that was suspended") {
+TEST_CASE("A napping process is not shown as suspended") {
     View view = machine();
     view.processes[0].suspended = true;
     view.processes[0].status->nap = control::NapStatus{.out = true, .since = kNow, .bytes = GiB, .refused = {}};
@@ -61,7 +61,7 @@ TEST_CASE("A napping process is not one that was suspended") {
     CHECK_THAT(all, Catch::Matchers::Contains(" napping ") && !Catch::Matchers::Contains(" suspended "));
 }
 
-TEST_CASE("Above the keys stands what the selected process waits for, and nothing of one that is as usual") {
+TEST_CASE("Above the keys stand the notes on the selected process, if there are any") {
     View view = busy();
     TopState state;
     const auto screen = [&](std::size_t height) {
@@ -82,7 +82,7 @@ TEST_CASE("Above the keys stands what the selected process waits for, and nothin
     CHECK_THAT(screen(24), !Catch::Matchers::Contains("waits for"));
 }
 
-TEST_CASE("Rows are in the order that was chosen, and only those that the filter leaves") {
+TEST_CASE("Rows are in the chosen order, and only those that match the filter") {
     const View view = machine();
     TopState state;
     CHECK(pids(view, state) == std::vector{4712, 4711, 4800});
@@ -99,7 +99,7 @@ TEST_CASE("Rows are in the order that was chosen, and only those that the filter
     }
 }
 
-TEST_CASE("The selection stays on a row that is there, and the rows scroll with it") {
+TEST_CASE("The selection stays on an existing row, and the rows scroll with it") {
     const View view = machine();
     TopState state;
     state.at = 100;
@@ -111,7 +111,7 @@ TEST_CASE("The selection stays on a row that is there, and the rows scroll with 
     CHECK(state.first == 0);
 }
 
-TEST_CASE("A history is forgotten with its process, and has an end") {
+TEST_CASE("A history has a limited length, and is deleted with its process") {
     View view = machine();
     TopState state;
     for (int i = 0; i < 500; ++i) remember(state, view);

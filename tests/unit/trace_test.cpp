@@ -59,7 +59,7 @@ TEST_CASE("Lines for viewers, and lines of later versions, are ignored") {
     }
 }
 
-TEST_CASE("Every beginning of a trace's line, and every line with one byte changed, is read or refused") {
+TEST_CASE("A line of a trace that is cut off or has one byte changed is read or refused") {
     std::string lines = trace::text({1, "v", 2, "c", {{0, "GPU-1", "", 1}}}).substr(2);
     for (const Event &event : each_event()) trace::append(lines, event, 1);
     for (const std::string &line : lines_of(lines)) check_spoilt(line.substr(0, line.rfind(',')), trace::parse);

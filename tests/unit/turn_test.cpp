@@ -1,4 +1,4 @@
-// The order of those that wait for room on a GPU.
+// The order of processes that wait for room on a GPU.
 #include "control/turn.hpp"
 
 #include <dirent.h>
@@ -67,7 +67,7 @@ class Waiter {
 
 }  // namespace
 
-TEST_CASE("whoever came first has its turn first, and the next one when that has been served") {
+TEST_CASE("the process that came first has the first turn, and the next one when the first has been served") {
     const Folder folder;
     std::optional<Turn> first(std::in_place, folder.places, kGpu, kNeed);
     Turn second(folder.places, kGpu, kNeed), elsewhere(folder.places, kOther, kNeed);
@@ -78,7 +78,7 @@ TEST_CASE("whoever came first has its turn first, and the next one when that has
     CHECK(second.has_come(kNeed));
 }
 
-TEST_CASE("one that was killed while it waited holds nobody back, and its file goes") {
+TEST_CASE("a process that was killed while it waited blocks no other, and its file is deleted") {
     const Folder folder;
     Waiter before(folder.places);
     Turn turn(folder.places, kGpu, kNeed);
@@ -89,7 +89,7 @@ TEST_CASE("one that was killed while it waited holds nobody back, and its file g
     CHECK(folder.files() == 1);
 }
 
-TEST_CASE("others that wait are those of other processes and of this GPU") {
+TEST_CASE("others_wait() counts other processes on this GPU only") {
     const Folder folder;
     CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
     const Turn mine(folder.places, kGpu, kNeed);
@@ -99,7 +99,7 @@ TEST_CASE("others that wait are those of other processes and of this GPU") {
     CHECK_FALSE(Turn::others_wait(folder.places, kOther));
 }
 
-TEST_CASE("one that needs more than is free holds nobody back") {
+TEST_CASE("a process that needs more than is free blocks no other") {
     const Folder folder;
     const Turn large(folder.places, kGpu, 2 * kNeed);
     Turn small(folder.places, kGpu, kNeed);
@@ -107,7 +107,7 @@ TEST_CASE("one that needs more than is free holds nobody back") {
     CHECK_FALSE(small.has_come(2 * kNeed));
 }
 
-TEST_CASE("one that does not take what is free holds others back for some seconds") {
+TEST_CASE("a process that does not take the free memory blocks others for some seconds") {
     const Folder folder;
     const Waiter stopped(folder.places);
     Turn turn(folder.places, kGpu, kNeed);
@@ -116,7 +116,7 @@ TEST_CASE("one that does not take what is free holds others back for some second
     CHECK(std::chrono::steady_clock::now() - begin >= Turn::kLongest - std::chrono::milliseconds(100));
 }
 
-TEST_CASE("without a folder that can be used it is everyone's turn") {
+TEST_CASE("without a usable folder every process has its turn at once") {
     Places nowhere;
     nowhere.xdg = nowhere.run_user = nowhere.tmp = "/proc/none";
     Turn one(nowhere, kGpu, kNeed), other(nowhere, kGpu, kNeed);

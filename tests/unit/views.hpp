@@ -1,5 +1,5 @@
-// A machine of two GPUs as tests of `curb ps` lay it out: a capped training, one that was refused memory, one without
-// curb, one that is stopped.
+// A machine of two GPUs for tests of `curb ps`: a capped training that was refused memory, a process without curb, and
+// a stopped one.
 #pragma once
 
 #include <string>
@@ -70,7 +70,7 @@ inline View machine() {
     return out;
 }
 
-// The same with everything in it that a process can say.
+// The same machine, whose first process reports every figure.
 inline View busy() {
     View view = machine();
     control::Status &status = *view.processes[0].status;

@@ -1,5 +1,4 @@
-// Real files, written in each of the ways in which people and tools write them. The waits are deadlines, not
-// pauses.
+// Watch on real files, written in each way that people and tools use. The waits are deadlines, not pauses.
 #include "config/watch.hpp"
 
 #include <fcntl.h>
@@ -36,30 +35,30 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What the design promises is 1 s: the longest way, a change that inotify did not tell beside a file that never stands
-// still, has room in it. The tests' own limit leaves room for a loaded machine.
+// The design promises 1 s. The slowest case fits into it: a change that inotify misses, beside a file that never stands
+// still. The tests' own limit leaves room for a loaded machine.
 static_assert(Watch::kPoll + Watch::kPatience + 3 * Watch::kSettle < 1s);
 constexpr auto kLimit = 5s;
 
-// A watch in a thread of its own, as in curb's worker.
+// A watch in a thread of its own, as in libcurb.so.
 class Watching {
   public:
     explicit Watching(std::unique_ptr<Watch> watch) : watch_(std::move(watch)) { start(); }
     explicit Watching(const std::vector<std::string> &paths) : Watching(std::make_unique<Watch>(paths)) {
         file_ = paths.front();
     }
-    // Of files whose first texts are these, once they have been seen.
+    // Watches the files and waits until it has seen these first texts.
     Watching(const std::vector<std::string> &paths, const Texts &first) : Watching(paths) { REQUIRE(sees(first)); }
     ~Watching() { stop(); }
     Watching(const Watching &) = delete;
     Watching &operator=(const Watching &) = delete;
 
-    // Whether this is the last that was returned, within the limit.
+    // True if the watch's last texts are these within the limit.
     bool sees(const Texts &texts) {
         return waits_for([&] { return !seen_.empty() && seen_.back() == texts; });
     }
     bool sees(const std::string &text) { return sees(Texts{text}); }
-    // Whether this is a file's text in the last that was returned, within the limit, whatever the others' is.
+    // True if the last text of this file is this within the limit.
     bool sees_in(std::size_t file, const std::string &text) {
         return waits_for([&] { return !seen_.empty() && seen_.back()[file] == text; });
     }
@@ -69,10 +68,10 @@ class Watching {
     }
     void stop() {
         stopped_ = true;
-        std::ofstream(file_ + ".stop");  // an event, so that it need not be waited for as long as a poll
+        std::ofstream(file_ + ".stop");  // an event, so that the thread does not wait for a poll
         if (thread_.joinable()) thread_.join();
     }
-    // Processor time that the watching has taken.
+    // Returns the CPU time of the watching thread.
     std::chrono::nanoseconds busy() {
         clockid_t clock{};
         timespec time{};
@@ -107,7 +106,7 @@ class Watching {
     std::thread thread_;
 };
 
-// The descriptors of this process that are inotify's.
+// Returns this process's inotify descriptors.
 std::vector<int> inotify_fds() {
     std::vector<int> fds;
     for (const auto &entry : fs::directory_iterator("/proc/self/fd")) {
@@ -117,7 +116,7 @@ std::vector<int> inotify_fds() {
     return fds;
 }
 
-// How many directories this inotify watches.
+// Returns the number of directories that this inotify watches.
 std::ptrdiff_t directories_watched(int inotify) {
     std::ifstream info("/proc/self/fdinfo/" + std::to_string(inotify));
     return std::count_if(std::istream_iterator<std::string>(info), {},
@@ -128,14 +127,14 @@ void rename_over(const TempDir &dir, const std::string &name, const std::string 
     fs::rename(dir.write(name + "~", text), dir / name);
 }
 
-// Gives a file, which is there when this has been made, another text again and again.
+// Changes a file's text again and again. The file exists once this is constructed.
 class Restless {
   public:
     Restless(const TempDir &dir, const std::string &name) {
         Clock::time_point changed = Clock::now();
         dir.write(name, "0");
         thread_ = std::thread([this, &dir, name, changed]() mutable {
-            const Clock::time_point end = changed + 2 * kLimit;  // a watch that does not stop shall not hang the test
+            const Clock::time_point end = changed + 2 * kLimit;  // so that a watch that hangs does not hang the test
             for (int i = 1; !done_ && changed < end; ++i) {
                 const Clock::time_point begin = Clock::now();
                 rename_over(dir, name, std::to_string(i));
@@ -150,7 +149,7 @@ class Restless {
     Restless(const Restless &) = delete;
     Restless &operator=(const Restless &) = delete;
 
-    // At least the longest time for which the file stood still.
+    // Returns at least the longest time for which the file stood still.
     Clock::duration stop() {
         done_ = true;
         if (thread_.joinable()) thread_.join();
@@ -163,8 +162,8 @@ class Restless {
     Clock::duration longest_pause_{};
 };
 
-// Makes two changes with a pause between them and says whether the pause was shorter than the watch waits for: on a
-// loaded machine it need not be, and then nothing can be claimed.
+// Makes two changes with a pause between them. True if the pause was shorter than the watch waits: on a loaded machine
+// it may be longer, and the case proves nothing.
 bool changed_within_settling(const std::function<void()> &first, const std::function<void()> &second) {
     const Clock::time_point begin = Clock::now();
     first();
@@ -173,7 +172,7 @@ bool changed_within_settling(const std::function<void()> &first, const std::func
     return Clock::now() - begin < Watch::kSettle;
 }
 
-// Tries until the machine was quick enough for the claim; `attempt` returns whether it was.
+// Repeats `attempt` until it returns true: the machine was quick enough for the claim.
 void when_quick_enough(const std::function<bool()> &attempt) {
     for (int i = 0; i < 50; ++i) {
         if (attempt()) return;
@@ -181,7 +180,7 @@ void when_quick_enough(const std::function<bool()> &attempt) {
     FAIL("this machine was never quick enough for two changes within " << Watch::kSettle.count() << " ms");
 }
 
-// A directory as Kubernetes makes it of a config map: a name is a link to ..data/NAME, ..data a link to a version's
+// A directory as Kubernetes makes it for a config map: a name is a link to ..data/NAME, ..data a link to a version's
 // directory, and a new version comes by one rename over ..data.
 class ConfigMap {
   public:
@@ -208,7 +207,7 @@ class ConfigMap {
 TEST_CASE("Each way to change a file is seen") {
     struct Way {
         const char *how;
-        // From "one" to "two". `after` is run once the change has been seen.
+        // Changes "one" to "two". `after` runs once the watch has seen the change.
         std::function<void(const TempDir &dir, const std::string &path, std::function<void()> &after)> change;
     };
     const std::vector<Way> ways = {
@@ -248,7 +247,7 @@ TEST_CASE("Each way to change a file is seen") {
          [](auto &dir, auto &, auto &after) {
              fs::rename(dir / "near", dir / "old");
              dir.write("near/p.json", "two");
-             after = [&dir] { dir.write("old/p.json", "old"); };  // no longer the file
+             after = [&dir] { dir.write("old/p.json", "old"); };  // no longer the watched file
          }},
     };
     for (const Way &way : ways) {
@@ -320,10 +319,10 @@ TEST_CASE("A link's target in another directory is watched like the file itself"
     CHECK(watching.sees("four"));
     dir.write("elsewhere/p.json", "five");
     CHECK(watching.sees("five"));
-    CHECK(directories_watched(inotify_fds().back()) == 2);  // far no longer
+    CHECK(directories_watched(inotify_fds().back()) == 2);  // far is no longer watched
 }
 
-TEST_CASE("A link in the middle of the path, in an unwatched directory, may change its target") {
+TEST_CASE("A change of a link in the middle of the path, in an unwatched directory, is seen") {
     const TempDir dir;
     dir.write("a/x/p.json", "one");
     dir.write("b/x/p.json", "two");
@@ -342,7 +341,7 @@ TEST_CASE("A file that is gone, or cannot be read, keeps its text until it is ba
     Watching watching({path, dir.write("other.json", "1")}, {"one", "1"});
     fs::remove_all(how == "its directory deleted" ? dir / "job" : fs::path(path));
     if (how == "a directory") fs::create_directory(path);
-    rename_over(dir, "other.json", "2");  // seen: so the watch has looked at both
+    rename_over(dir, "other.json", "2");  // once seen, the watch has read both
     CHECK(watching.sees(Texts{"one", "2"}));
     fs::remove_all(path);
     rename_over(dir, "job/p.json", "two");
@@ -381,7 +380,8 @@ TEST_CASE("A file that changes while another settles is returned together with i
     });
 }
 
-TEST_CASE("A file that is not there yet, nor its directory, does not disturb the other, and is seen when it comes") {
+TEST_CASE(
+    "A file that does not exist yet, nor its directory, does not disturb the other, and is seen when it is made") {
     const TempDir dir;
     const std::string there = dir.write("p.json", "one"), missing = (dir / "etc/curb/p.json").string();
     const bool last = GENERATE(false, true);
@@ -406,7 +406,7 @@ TEST_CASE("A file that is not there yet, nor its directory, does not disturb the
     CHECK(alone.seen() == std::vector<Texts>{{"at last"}});
 }
 
-TEST_CASE("A file that does not stand still keeps its text and does not keep back the other's change") {
+TEST_CASE("A file that keeps changing keeps its text, and does not delay the other's change") {
     when_quick_enough([] {
         const TempDir dir;
         Watching watching({dir.write("user/p.json", "one"), dir.write("etc/p.json", "uno")}, {"one", "uno"});
@@ -444,7 +444,7 @@ TEST_CASE("Writing the same text again is no change") {
     CHECK(watching.seen() == std::vector<Texts>{{"one"}, {"two"}});
 }
 
-TEST_CASE("A file that is there and cannot be read is reported once, as is that it can be, and both again") {
+TEST_CASE("A file that cannot be read is reported once, and once more when it can be read again, each time") {
     const TempDir dir;
     const std::string path = dir.write("p.json", "one");
     std::mutex mutex;
@@ -519,7 +519,7 @@ TEST_CASE("With inotify a change is seen sooner than polling would find it") {
     Watching watching({dir.write("user/p.json", "0"), dir.write("etc/p.json", "0")}, {"0", "0"});
     for (const std::size_t file : {0U, 1U}) {
         auto soonest = Clock::duration::max();
-        for (int i = 1; i <= 5; ++i) {  // each time polling would just have begun to wait
+        for (int i = 1; i <= 5; ++i) {  // after each change a poll has just begun to wait
             const Clock::time_point begin = Clock::now();
             rename_over(dir, file == 0 ? "user/p.json" : "etc/p.json", std::to_string(i));
             REQUIRE(watching.sees_in(file, std::to_string(i)));
@@ -610,6 +610,6 @@ TEST_CASE("catch_up() skips the current text, and later changes are returned") {
     CHECK(next() == Texts{"two"});
     dir.write("p.json", "three");
     watch.catch_up();
-    dir.write("p.json", "two");  // newer than that look, though it was returned before
+    dir.write("p.json", "two");  // newer than catch_up(), though the same text was returned before
     CHECK(next() == Texts{"two"});
 }

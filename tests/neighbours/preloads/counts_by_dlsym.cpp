@@ -1,5 +1,5 @@
-// Another shim of the driver, which also interposes dlsym, as shims do that limit or trace GPU memory: programs that
-// open libcuda themselves reach it too.
+// Another shim of the driver. It also interposes dlsym, as shims that limit or trace GPU memory do: programs that open
+// libcuda themselves reach it too.
 #include <dlfcn.h>
 
 #include <atomic>

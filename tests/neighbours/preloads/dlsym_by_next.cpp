@@ -1,5 +1,5 @@
-// A preload that defines dlsym, as tracers and other shims do, and forwards to the one behind it, which it finds by
-// dlvsym and RTLD_NEXT. By a tail call: else RTLD_NEXT of others would mean what is behind this library.
+// A preload that defines dlsym, as tracers and other shims do, and forwards to the next one, which it finds by dlvsym
+// and RTLD_NEXT. It forwards by a tail call: otherwise a caller's RTLD_NEXT would mean the libraries behind this one.
 #include <dlfcn.h>
 
 #include <atomic>

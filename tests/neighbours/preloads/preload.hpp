@@ -11,15 +11,15 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// The function of that name behind this preload.
+// Returns the function of that name behind this preload.
 template <class F>
 F *next(std::atomic<F *> &known, const char *name) {
     if (!known) known = reinterpret_cast<F *>(dlsym(RTLD_NEXT, name));
     return known;
 }
 
-// The next dlsym, for preloads that define one and leave by a tail call: noexcept, and without a list on the caller's
-// stack, either of which would prevent the tail call.
+// Returns the next dlsym, for preloads that define dlsym and leave by a tail call. A function that may throw, or a list
+// on the caller's stack, would prevent the tail call: hence noexcept and noinline.
 using Dlsym = void *(void *, const char *) noexcept;
 [[gnu::noinline]] inline Dlsym *next_dlsym() noexcept {
     static constinit std::atomic<Dlsym *> known{nullptr};
@@ -28,7 +28,8 @@ using Dlsym = void *(void *, const char *) noexcept;
     return known;
 }
 
-// Proves that the preload was in effect: a line in the file that NEIGHBOUR_MARK names, when the process ends.
+// Adds a line to the file that NEIGHBOUR_MARK names. Called when the process ends, as proof that the preload was in
+// effect.
 inline void mark(const char *what, unsigned long count) {
     const char *file = std::getenv("NEIGHBOUR_MARK");
     const int fd = file ? open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
