@@ -3,15 +3,16 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <iterator>
 #include <unordered_map>
 #include <utility>
 
 namespace curb::shim {
 
-template <class Key, class Value>
+template <class Key, class Value, class Hash = std::hash<Key>>
 class ReusingMap {
-    using Map = std::unordered_map<Key, Value>;
+    using Map = std::unordered_map<Key, Value, Hash>;
 
   public:
     using iterator = typename Map::iterator;
