@@ -137,7 +137,7 @@ def _calls(peers: Sequence[str]) -> list[Group]:
         found.append(call(f"alloc + free, {size}", ["plain", number], {CURB: plain, CACHED: hit}, operation="pair"))
     for size in ("4 KiB", "2 MiB"):
         name = f"async alloc + free, pool keeps, {size}"
-        found.append(call(name, ["async", _SIZES[size]], {CURB: at_most(1.15)}, operation="pair", most=2000))
+        found.append(call(name, ["async", _SIZES[size]], {CURB: at_most(1.10)}, operation="pair", most=2000))
     return found
 
 
@@ -167,8 +167,8 @@ def _threads(peers: Sequence[str]) -> Group:
             target = at_least(0.95) if many == 16 and subject == CURB else None
             rows.append(_within(name, subject, target, f", {many}"))
     # Threads that have no core of their own take turns.
-    eightfold = at_least(8, NOOP) if (os.cpu_count() or 1) >= 16 else None
-    for subject, of_subject in ((BARE, None), (CURB, eightfold)):
+    twofold = at_least(2, NOOP) if (os.cpu_count() or 1) >= 16 else None
+    for subject, of_subject in ((BARE, None), (CURB, twofold)):
         rows.append(Row("16 threads against 1", f"{subject}, 16", f"{subject}, 1", of_subject))
     return Group("threads", ALL, lanes, rows, rates=True, operation="pair", sample_ms=80, limit_s=30)
 
