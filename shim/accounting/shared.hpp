@@ -9,7 +9,8 @@ namespace curb::shim::shared {
 
 // Records that the program has the handle of a block of its own. Thread-safe, as are the others.
 void exported(CUdeviceptr address, const CUipcMemHandle &handle) noexcept;
-// Record that the program has opened or closed another process's block. The driver counts how often (cuIpcCloseMemHandle).
+// Record that the program has opened or closed another process's block. The driver counts how often
+// (cuIpcCloseMemHandle).
 void opened(CUdeviceptr address, const CUipcMemHandle &handle, CUcontext context) noexcept;
 void closed(CUdeviceptr address) noexcept;
 // Memory of other processes is no longer open here: ends its charge, if this process had one (exports.hpp).

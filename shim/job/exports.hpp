@@ -32,8 +32,8 @@ void imported(MemoryKey key, std::uint64_t name) noexcept;
 // size that a process of the job has exported by a descriptor, if possible one that no process has imported yet. The
 // sum is then at least the true one.
 void imported_of_size(MemoryKey key, const Share &share, Bytes bytes) noexcept;
-// This process has closed imported memory. True if NVML's figure of this process has counted it, so that the overhead is
-// too high until the device is measured.
+// This process has closed imported memory. True if NVML's figure of this process has counted it, so that the overhead
+// is too high until the device is measured.
 bool closed(MemoryKey key) noexcept;
 
 // The overhead that NVML's figure shows has changed. If memory that this process has imported was left behind
