@@ -262,10 +262,12 @@ bool has_job_cap(const Policy &policy) noexcept {
 
 bool needs_nvml_index(const Policy &policy) {
     const auto asks = [](const auto &one) { return one.key.kind == GpuKey::Kind::nvml; };
+    const auto is_handed_in = [&](const HandedInCap &one) { return asks(one.cap); };
     return std::any_of(policy.gpu.begin(), policy.gpu.end(), asks) ||
            std::any_of(policy.ceiling.begin(), policy.ceiling.end(), asks) ||
            std::any_of(policy.narrowed_to.begin(), policy.narrowed_to.end(), asks) ||
-           std::any_of(policy.job_caps.begin(), policy.job_caps.end(), asks);
+           std::any_of(policy.job_caps.begin(), policy.job_caps.end(), asks) ||
+           std::any_of(policy.handed_in.caps.begin(), policy.handed_in.caps.end(), is_handed_in);
 }
 
 std::vector<Conflict> conflicts(std::span<const GpuRule> rules) {

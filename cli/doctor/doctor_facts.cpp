@@ -198,8 +198,8 @@ std::vector<Mapped> curb_in(int pid) { return mapped_of(proc_text(pid, "maps"), 
 // Returns the newest version of glibc that an ELF file names, 34 of 2.34: of libc its own version, of another library
 // the version that it needs. Returns 0 if the file names none.
 int newest_glibc(const std::string &path) {
-    std::ifstream file(path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    constexpr std::size_t kLargest = 64 << 20;  // glibc has 2 MiB
+    const std::string text = read_regular_file(path, kLargest);
     constexpr std::string_view kVersion = "GLIBC_2.";
     int newest = 0;
     for (std::size_t at = text.find(kVersion); at != std::string::npos; at = text.find(kVersion, at + 1)) {
@@ -341,8 +341,8 @@ ProcessCondition inspect_process(int pid) {
             facts.preloaded = preloaded_by(pid, preload->second, "LD_PRELOAD");
         }
     }
-    std::ifstream file(control::proc_path(pid, "root/etc/ld.so.preload"));
-    const std::string of_all{std::istreambuf_iterator<char>(file), {}};
+    constexpr std::size_t kLargest = 64 << 10;
+    const std::string of_all = read_regular_file(control::proc_path(pid, "root/etc/ld.so.preload"), kLargest);
     for (Preloaded &one : preloaded_by(pid, of_all, kPreloadFile)) facts.preloaded.push_back(std::move(one));
     facts.glibc = glibc_of(pid, maps);
     ask(facts, target);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <climits>
 #include <cstdlib>
@@ -36,8 +37,11 @@ class File {
         const std::string same = "/proc/self/fd/" + std::to_string(named.number());
         file_ = control::Descriptor(::open(same.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     }
-    bool read(void *into, std::size_t size, std::uint64_t at) const {
-        return file_ && ::pread(file_.number(), into, size, static_cast<off_t>(at)) == static_cast<ssize_t>(size);
+    bool read(void *into, std::size_t size, std::uint64_t at) const { return read_some(into, size, at) == size; }
+    // Returns how many bytes it read; less than `size` at the end of the file.
+    std::size_t read_some(void *into, std::size_t size, std::uint64_t at) const {
+        const ssize_t got = file_ ? ::pread(file_.number(), into, size, static_cast<off_t>(at)) : -1;
+        return got < 0 ? 0 : static_cast<std::size_t>(got);
     }
 
   private:
@@ -114,6 +118,18 @@ std::optional<Elf> read_elf(const std::string &path) {
     if (identity[EI_CLASS] == ELFCLASS64) return read_as<Elf64_Ehdr, Elf64_Phdr>(file, 64);
     if (identity[EI_CLASS] == ELFCLASS32) return read_as<Elf32_Ehdr, Elf32_Phdr>(file, 32);
     return std::nullopt;
+}
+
+std::string read_regular_file(const std::string &path, std::size_t most) {
+    const File file(path);
+    std::string out;
+    char block[64 << 10];
+    while (out.size() < most) {
+        const std::size_t got = file.read_some(block, std::min(sizeof block, most - out.size()), out.size());
+        if (got == 0) break;
+        out.append(block, got);
+    }
+    return out;
 }
 
 bool same_architecture(const Elf &a, const Elf &b) { return a.machine == b.machine && a.bits == b.bits; }

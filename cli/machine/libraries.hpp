@@ -21,6 +21,10 @@ struct Elf {
 // Returns nullopt if the file cannot be read, or is not an ELF file of this machine's byte order.
 std::optional<Elf> read_elf(const std::string &path);
 
+// Returns the first bytes of a regular file, at most `most`. Empty if it cannot be read or is another kind of file: a
+// path in a container may lead to a FIFO, and a file there may be of any size.
+std::string read_regular_file(const std::string &path, std::size_t most);
+
 bool same_architecture(const Elf &a, const Elf &b);
 // Returns "x86-64", "aarch64", "32-bit x86", …; for others the number of the machine.
 std::string architecture_of(const Elf &elf);

@@ -134,14 +134,14 @@ class Resuming : Moving {
     // True unless another process came first and waits for one of the same GPUs. The first call enters the queue.
     bool its_turn(const ResumeFacts &facts) {
         if (turns_.empty())
-            for (const Need &need : *facts.needs) turns_.emplace_back(control::places(), need.uuid, need.bytes);
+            for (const Need &need : *facts.needs)
+                turns_.emplace_back(need.uuid, control::Turn(control::places(), need.uuid, need.bytes));
         bool has_come = true;
-        for (std::size_t i = 0; i < turns_.size(); ++i) {
+        for (auto &queued : turns_) {
             const auto &gpus = **facts.gpus;
-            const std::string &uuid = (*facts.needs)[i].uuid;
             const auto gpu =
-                std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == uuid; });
-            has_come = turns_[i].has_come(gpu == gpus.end() ? 0 : gpu->free) && has_come;
+                std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == queued.first; });
+            has_come = queued.second.has_come(gpu == gpus.end() ? 0 : gpu->free) && has_come;
         }
         return has_come;
     }
@@ -192,8 +192,8 @@ class Resuming : Moving {
     }
 
     const ResumeOptions &options_;
-    std::vector<control::Turn> turns_;  // of its GPUs; empty: it has not waited
-    std::optional<Bytes> bytes_;        // --bytes
+    std::vector<std::pair<std::string, control::Turn>> turns_;  // by GPU; empty: it has not waited
+    std::optional<Bytes> bytes_;                                // --bytes
     policy::Duration patience_{0};
 };
 

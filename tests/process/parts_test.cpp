@@ -145,7 +145,7 @@ TEST_CASE("a thread that is cancelled in the driver ends as without curb, and it
 
 TEST_CASE("a block that curb has no host memory to record counts in none of its granules", "[own-runtime]") {
     const allocations::Allocation block{&devices::at(0), start(), MiB};
-    constexpr CUdeviceptr kBorder = 1000 * curb::policy::kGranule;
+    constexpr CUdeviceptr kBorder = 1008 * curb::policy::kGranule;  // also of two shards of the table
     const CUdeviceptr across = kBorder - MiB / 2, before = kBorder - MiB;
     int failed = 0;
     for (std::optional<Bytes> opened; !opened; ++failed) {
@@ -165,7 +165,7 @@ TEST_CASE("a block that curb has no host memory to record counts in none of its 
         devices::at(0).ledger.charge(Kind::plain, curb::policy::kGranule);
         CHECK(allocations::credit(before, small) == curb::policy::kGranule);
     }
-    CHECK(failed > 3);
+    CHECK(failed > 2);  // at the first granule, and at the second; records are reused
 }
 
 namespace {

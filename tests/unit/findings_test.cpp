@@ -535,7 +535,7 @@ TEST_CASE("read_elf reads the class, machine and interpreter of ELF files, and o
     CHECK(architecture_of(Elf{64, 243, "", {}}) == "machine 243 (64 bits)");
 }
 
-TEST_CASE("read_elf opens regular files only") {
+TEST_CASE("read_elf and read_regular_file open regular files only") {
     const TempDir dir;
     const std::string fifo = (dir / "libcurb.so").string(), link = (dir / "link.so").string();
     REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
@@ -544,7 +544,11 @@ TEST_CASE("read_elf opens regular files only") {
     REQUIRE(::inotify_add_watch(watch, fifo.c_str(), IN_OPEN) >= 0);
     CHECK_FALSE(read_elf(fifo));
     CHECK_FALSE(read_elf(link));
+    CHECK(read_regular_file(link, 100).empty());
     char event[512];
     CHECK(::read(watch, event, sizeof event) < 0);  // it was not opened
     ::close(watch);
+    const std::string text = dir.write("text", std::string(100'000, 'x'));
+    CHECK(read_regular_file(text, 1 << 20).size() == 100'000);
+    CHECK(read_regular_file(text, 70'000).size() == 70'000);
 }

@@ -280,6 +280,9 @@ TEST_CASE("NVML's index is needed only if a key uses it") {
     Policy policy;
     policy.ceiling = {capped("nvml:0", "8GiB")};
     CHECK(needs_nvml_index(policy));
+    Policy handed_in;
+    handed_in.handed_in.caps = {{CapFor(size("4GiB"), key("nvml:0")), "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"}};
+    CHECK(needs_nvml_index(handed_in));
 }
 
 // ---- within the machine's ceiling ----
