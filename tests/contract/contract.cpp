@@ -130,7 +130,7 @@ Gpu::Gpu() {
 }
 
 Gpu::~Gpu() {
-    held();  // compares the books of what a case leaves behind
+    held();  // compares ledger and device after the case
     cuCtxSetCurrent(nullptr);
     cuDevicePrimaryCtxRelease_v2(device);
 }

@@ -133,7 +133,7 @@ TEST_CASE("local memory for which the device has no room fails the launch and br
     CHECK(frame.launch() == CUDA_SUCCESS);
 }
 
-TEST_CASE("the heap is taken at the launch of a kernel that allocates, and its size is fixed then") {
+TEST_CASE("the driver allocates the heap at the launch of a kernel that uses it, and its size is fixed then") {
     const Gpu gpu;
     REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 512 * kMiB) == CUDA_SUCCESS);
     const Module module(kMallocImage);

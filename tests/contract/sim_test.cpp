@@ -83,7 +83,7 @@ IN_A_PROCESS("with the card's latency calls take the card's time", "", "CURB_SIM
     CHECK(std::chrono::steady_clock::now() - before >= std::chrono::microseconds(24'570));
 }
 
-TEST_CASE("the books in the process agree with NVML's") {
+TEST_CASE("the simulator's figures in the process agree with NVML's") {
     const Gpu gpu;
     allocate(4 * kMiB);
     CHECK(static_cast<int64_t>(curb_sim_held(0)) == held());

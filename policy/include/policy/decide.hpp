@@ -1,4 +1,4 @@
-// Decides whether to grant a request for device memory. Pure: callers pass the books and get a verdict.
+// Decides whether to grant a request for device memory. Pure: callers pass the ledger's figures and get a verdict.
 #pragma once
 
 #include <algorithm>
@@ -95,8 +95,8 @@ constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
 }
 
 // How old NVML's figure may be for a decision that would leave `room` bytes under the cap. The driver takes memory of
-// its own (code, stacks) in steps of up to 92 MiB between our calls, so the books drift until curb measures. That costs
-// 11 us (H200), and more while other processes ask NVML or make contexts. So curb measures:
+// its own (code, stacks) in steps of up to 92 MiB between our calls, so the ledger is too low until curb measures. That
+// costs 11 us (H200), and more while other processes ask NVML or make contexts. So curb measures:
 //   far from the cap      every kFarMs on its worker; after kFarthestMs on the calling thread
 //   within kNear of it    every kNearMs, and at once after a change
 //   within kLast of it    for each decision

@@ -1,5 +1,5 @@
 // How the allowance of a process on one device grows and shrinks. It begins at `start`, grows by steps when requests
-// need more, and shrinks to the held memory after a release. Pure: callers pass the time and the books.
+// need more, and shrinks to the held memory after a release. Pure: callers pass the time and the ledger's figures.
 #pragma once
 
 #include <algorithm>
