@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::config {
 namespace {

@@ -4,7 +4,7 @@
 #include <map>
 #include <utility>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::config {
 

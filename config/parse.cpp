@@ -12,7 +12,7 @@
 #include "document.hpp"
 #include "faults.hpp"
 #include "keys.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "values.hpp"
 
 namespace curb::config {

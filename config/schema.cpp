@@ -15,7 +15,7 @@
 
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 #include "values.hpp"
 
 namespace curb::config {
@@ -266,7 +266,7 @@ json &object_at(json &file, json &definitions, std::string_view pointer) {
 
 json reference(std::string_view definition) { return {{"$ref", "#/$defs/" + std::string(definition)}}; }
 
-// The device keys that policy/gpu_key.cpp reads, with all spellings of a PCI id.
+// The device keys that policy/values/gpu_key.cpp reads, with all spellings of a PCI id.
 json devices() {
     const std::string ordinal = plain_up_to(static_cast<std::uint64_t>(std::numeric_limits<int>::max()));
     const json device = reference("device");

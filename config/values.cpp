@@ -8,7 +8,7 @@
 
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::config {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "control/proc.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::control {
 namespace {

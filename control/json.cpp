@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::control {
 namespace {

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::control {
 

@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "json.hpp"
+#include "policy/decisions/limit.hpp"
 #include "policy/fields.hpp"
 #include "policy/kinds.hpp"
-#include "policy/limit.hpp"
 #include "policy/names.hpp"
-#include "policy/size.hpp"
-#include "policy/words.hpp"
+#include "policy/values/size.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::control {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "policy/size.hpp"
-#include "policy/words.hpp"
+#include "policy/values/size.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::control {
 

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "connect.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "process_stat.hpp"
 
 namespace curb::control {

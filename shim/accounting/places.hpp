@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "cuda_abi.h"
-#include "policy/granule.hpp"
+#include "policy/values/granule.hpp"
 
 namespace curb::shim::pools {
 

@@ -14,7 +14,7 @@
 
 #include "devices.hpp"
 #include "places.hpp"
-#include "policy/granule.hpp"
+#include "policy/values/granule.hpp"
 #include "waiting.hpp"
 
 namespace curb::shim::pools {

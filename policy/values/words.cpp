@@ -1,4 +1,4 @@
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 #include <algorithm>
 #include <array>

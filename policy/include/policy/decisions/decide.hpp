@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "policy/growth.hpp"
-#include "policy/size.hpp"
+#include "policy/decisions/growth.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::policy {
 

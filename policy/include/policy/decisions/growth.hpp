@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "policy/duration.hpp"
-#include "policy/size.hpp"
+#include "policy/values/duration.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::policy {
 

@@ -1,15 +1,15 @@
-#include "policy/limit.hpp"
+#include "policy/decisions/limit.hpp"
 
 namespace curb::policy {
 namespace {
 
 constexpr const char *kLimitNames[] = {
 #define CURB_LIMIT(name, text) #name,
-#include "policy/limits.def"
+#include "policy/decisions/limits.def"
 };
 constexpr const char *kLimitTexts[] = {
 #define CURB_LIMIT(name, text) text,
-#include "policy/limits.def"
+#include "policy/decisions/limits.def"
 };
 
 }  // namespace

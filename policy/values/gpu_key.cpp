@@ -1,11 +1,11 @@
-#include "policy/gpu_key.hpp"
+#include "policy/values/gpu_key.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <utility>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::policy {
 namespace {

@@ -6,17 +6,17 @@
 #include <optional>
 #include <string_view>
 
-#include "policy/decide.hpp"
+#include "policy/decisions/decide.hpp"
 
 namespace curb::policy {
 
 enum class Limit : std::uint8_t {
 #define CURB_LIMIT(name, text) name,
-#include "policy/limits.def"
+#include "policy/decisions/limits.def"
 };
 inline constexpr std::size_t kLimits = 0
 #define CURB_LIMIT(name, text) +1
-#include "policy/limits.def"
+#include "policy/decisions/limits.def"
     ;
 
 // Returns the limit that refused a request of `bytes`; `device` if no limit of the policy did.

@@ -1,5 +1,5 @@
 // Integers only: floating point could round a cap.
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::policy {
 namespace {

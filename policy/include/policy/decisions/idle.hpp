@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "policy/duration.hpp"
+#include "policy/values/duration.hpp"
 
 namespace curb::policy {
 

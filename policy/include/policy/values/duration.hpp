@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::policy {
 

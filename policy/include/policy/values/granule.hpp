@@ -1,7 +1,7 @@
 // The units in which the driver allocates device memory (measured on H100 and H200: docs/results/driver.md).
 #pragma once
 
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::policy {
 
