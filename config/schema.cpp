@@ -1,5 +1,5 @@
-// The schema describes what the reader of each type of field accepts (values.cpp and policy/). tests/schema/ compares
-// the two and lists what a schema cannot express.
+// The schema describes what the reader of each type of field accepts (parse/values.cpp and policy/). tests/schema/
+// compares the two and lists what a schema cannot express.
 #include "config/schema.hpp"
 
 #include <signal.h>
@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "parse/values.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy/values/size.hpp"
-#include "values.hpp"
 
 namespace curb::config {
 namespace {
