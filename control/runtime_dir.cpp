@@ -17,7 +17,7 @@
 #include <functional>
 #include <utility>
 
-#include "connect.hpp"
+#include "client/connect.hpp"
 #include "policy/values/words.hpp"
 #include "process_stat.hpp"
 
