@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by the other scripts: the root of the tree, the compiler and cmake, error messages.
 
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 JOBS=${JOBS:-$(nproc)}
 export JOBS
 

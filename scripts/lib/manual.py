@@ -7,7 +7,7 @@ import re
 import sys
 import textwrap
 
-from generated import ROOT, fail
+from lib.generated import ROOT, fail
 
 sys.path.insert(0, str(ROOT / "tests" / "common"))
 from curb_help import commands_of  # noqa: E402

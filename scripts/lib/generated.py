@@ -4,7 +4,7 @@ import difflib
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 NAME = Path(sys.argv[0]).name
 
 
