@@ -6,7 +6,7 @@
 
 #include "policy/fields.hpp"
 #include "policy/flags.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::policy {
 

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "policy/duration.hpp"
-#include "policy/size.hpp"
-#include "policy/words.hpp"
+#include "policy/values/duration.hpp"
+#include "policy/values/size.hpp"
+#include "policy/values/words.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"
 

@@ -6,8 +6,8 @@
 #include "command.hpp"
 #include "json.hpp"
 #include "libraries.hpp"
-#include "policy/size.hpp"
-#include "policy/words.hpp"
+#include "policy/values/size.hpp"
+#include "policy/values/words.hpp"
 #include "replace_file.hpp"
 #include "terminal.hpp"
 

@@ -5,7 +5,7 @@
 #include "command.hpp"
 #include "doctor.hpp"
 #include "json.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "sim.hpp"
 #include "terminal.hpp"
 #include "text_width.hpp"

@@ -13,7 +13,7 @@
 #include "control/status.hpp"
 #include "cuda_abi.h"
 #include "libraries.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 #include "view.hpp"
 
 namespace curb::cli {

@@ -24,7 +24,7 @@
 #include "doctor.hpp"
 #include "driver.hpp"
 #include "libraries.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "target.hpp"
 #include "within.hpp"
 

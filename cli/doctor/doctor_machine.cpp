@@ -4,7 +4,7 @@
 
 #include "doctor.hpp"
 #include "driver.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "target.hpp"
 
 namespace curb::cli {

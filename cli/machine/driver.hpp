@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cuda_abi.h"
-#include "policy/result.hpp"
-#include "policy/size.hpp"
+#include "policy/values/result.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::cli {
 

@@ -10,8 +10,8 @@
 #include "control/client.hpp"
 #include "control/status.hpp"
 #include "driver.hpp"
-#include "policy/result.hpp"
-#include "policy/size.hpp"
+#include "policy/values/result.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::cli {
 

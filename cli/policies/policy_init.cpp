@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "command.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "terminal.hpp"
 
 namespace curb::cli {

@@ -6,8 +6,8 @@
 
 #include "command.hpp"
 #include "control/proc.hpp"
-#include "policy/duration.hpp"
-#include "policy/words.hpp"
+#include "policy/values/duration.hpp"
+#include "policy/values/words.hpp"
 #include "ps_text.hpp"
 #include "selection.hpp"
 #include "sim.hpp"

@@ -6,7 +6,7 @@
 
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 #include "ps_text.hpp"
 #include "target.hpp"
 #include "text_width.hpp"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "policy/growth.hpp"
+#include "policy/decisions/growth.hpp"
 
 namespace curb::cli {
 namespace {

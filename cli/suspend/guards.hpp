@@ -8,7 +8,7 @@
 
 #include "cuda_abi.h"
 #include "driver.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 #include "target.hpp"
 
 namespace curb::cli {

@@ -15,7 +15,7 @@
 #include "gate.hpp"
 #include "json.hpp"
 #include "moving.hpp"
-#include "policy/duration.hpp"
+#include "policy/values/duration.hpp"
 #include "terminal.hpp"
 
 namespace curb::cli {

@@ -17,8 +17,8 @@
 
 #include "command.hpp"
 #include "control/proc.hpp"
-#include "policy/size.hpp"
-#include "policy/words.hpp"
+#include "policy/values/size.hpp"
+#include "policy/values/words.hpp"
 #include "sim.hpp"
 #include "terminal.hpp"
 #include "top_screen.hpp"

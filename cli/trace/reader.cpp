@@ -9,7 +9,7 @@
 #include <new>
 
 #include "control/descriptor.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "recording.hpp"
 #include "snapshot.hpp"
 

@@ -20,7 +20,7 @@
 #include "exports.hpp"
 #include "keep_errno.hpp"
 #include "own_thread.hpp"
-#include "policy/growth.hpp"
+#include "policy/decisions/growth.hpp"
 #include "segment.hpp"
 #include "waiting.hpp"
 

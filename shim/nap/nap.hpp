@@ -7,7 +7,7 @@
 #include <string>
 
 #include "control/status.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::shim::nap {
 

@@ -9,10 +9,10 @@
 
 #include "catch.hpp"
 #include "policies.hpp"
+#include "policy/decisions/limit.hpp"
 #include "policy/kinds.hpp"
-#include "policy/limit.hpp"
 #include "policy/names.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 using namespace curb::policy;
 using namespace std::chrono_literals;

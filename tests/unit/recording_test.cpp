@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "lines_of.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "recordings.hpp"
 #include "temp_dir.hpp"
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "control/descriptor.hpp"
-#include "policy/result.hpp"
-#include "policy/size.hpp"
+#include "policy/values/result.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::control::suspended {
 

@@ -9,7 +9,7 @@
 
 #include "control/descriptor.hpp"
 #include "control/runtime_dir.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::control {
 

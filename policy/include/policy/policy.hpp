@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "policy/duration.hpp"
-#include "policy/gpu_key.hpp"
-#include "policy/growth.hpp"
-#include "policy/size.hpp"
+#include "policy/decisions/growth.hpp"
+#include "policy/values/duration.hpp"
+#include "policy/values/gpu_key.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::policy {
 
