@@ -166,7 +166,7 @@ class Lanes(unittest.TestCase):
     def test_a_lane_that_ends_or_stays_silent_fails_with_the_reason(self) -> None:
         for script, timeout_s, why in (
             ("echo no such thing >&2; exit 3", 20, "ended with status 3 before 'ready': no such thing"),
-            ("sleep 60", 0.1, "nothing said within 0.1 s"),
+            ("sleep 60", 0.1, "no event within 0.1 s"),
         ):
             with self.subTest(script), tempfile.TemporaryDirectory() as folder:
                 lane = Lane(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, Path(folder))

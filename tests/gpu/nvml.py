@@ -1,7 +1,7 @@
-"""The device's own figures, from NVML, read by ctypes.
+"""Reads a device's figures from NVML by ctypes.
 
-Not through the nvidia-ml-py package: a machine with PyTorch need not have it, and its wrapper makes two calls and several
-objects of each sample, which costs more than the driver's answer (about 20 us).
+The package nvidia-ml-py is not used: a machine with PyTorch may lack it, and for each sample its wrapper makes two calls and
+several objects, which takes longer than the driver's answer (about 20 us).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _UNKNOWN = 2**64 - 1
 
 
 class NvmlError(RuntimeError):
-    """NVML is not there, or it refused; the text says which call."""
+    """NVML is missing, or a call of it failed. The text names the call."""
 
 
 class _ProcessInfo(ctypes.Structure):
@@ -50,11 +50,11 @@ class Device:
         return {p.pid: p.used for p in self._processes[: count.value] if p.used != _UNKNOWN}
 
     def used(self) -> int:
-        """Bytes in use on the device, by all processes: the only figure that includes managed memory."""
+        """Returns the bytes that all processes use on the device. Only this figure includes managed memory."""
         return int(self._memory().used)
 
     def free(self) -> int:
-        """Bytes that no process uses."""
+        """Returns the bytes that no process uses."""
         return int(self._memory().free)
 
     def total(self) -> int:
@@ -70,7 +70,7 @@ class Device:
         return self._text("nvmlSystemGetDriverVersion")
 
     def cuda_version(self) -> str:
-        """The newest CUDA that the driver serves."""
+        """Returns the newest version of CUDA that the driver supports."""
         version = ctypes.c_int()
         self._call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(version))
         return f"{version.value // 1000}.{version.value % 1000 // 10}"

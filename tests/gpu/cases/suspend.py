@@ -1,5 +1,5 @@
-"""A training process moved out to host memory and back in the middle: what is left on the device, how long it takes, and
-whether it learns the same to the last bit. While the device has no room for it, it stays out.
+"""`curb suspend` moves a training process to host memory, and `curb resume` moves it back. Measures both and the memory left on
+the device; the weights must be the same to the last bit. A resume is refused while the device has no room.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
         )
         with started as session:
             session.expect("training", 180)
-            time.sleep(1)  # so that it is in the middle of a step
+            time.sleep(1)  # until it is in the middle of its steps
             before = session.watch.held / MIB
             row.expect(before >= _LEAST_MIB, f"the program held {before:,.0f} MiB, not {_LEAST_MIB:,} or more")
             out = curb_json(lab, "suspend", session, *([] if capped else ["--force"]))
@@ -49,7 +49,7 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
             time.sleep(_STILL_S)
             row.expect(left <= _MOST_LEFT_MIB, f"{left:.0f} MiB are left on the device")
             row.expect(session.running(), "the process ended while it was suspended")
-            row.expect(session.quiet(), "the process went on while it was suspended")
+            row.expect(session.quiet(), "the process ran on while it was suspended")
             refused = _resume_into_a_full_device(lab, row, session, before)
             back = curb_json(lab, "resume", session, "--wait", "30s")
             held_again = session.held_mib()
@@ -66,15 +66,15 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
         row.details = {"held_mib": before, "left_mib": left, "out": out, "back": back, "refusal": refused}
         row.add_note(
             f"{before:,.0f} MiB out in {out.get('seconds', 0):.1f} s (lock {out.get('lock_seconds', 0):.2f} s), "
-            f"back in {back.get('seconds', 0):.1f} s; {left:.0f} MiB left meanwhile; {len(losses)} losses and "
-            f"the weights {'identical' if not row.wrong else 'compared'}; refused while the device was full"
+            f"back in {back.get('seconds', 0):.1f} s; {left:.0f} MiB stayed on the device; {len(losses)} losses and "
+            f"the weights {'identical' if not row.wrong else 'compared'}; the resume was refused while the device was full"
         )
 
     return case
 
 
 def often_case(framework: str) -> Case:
-    """Suspended and resumed again and again, at random moments of its training."""
+    """Suspends and resumes a training many times, at random moments."""
 
     def case(lab: Lab, row: Row) -> None:
         packages = lab.need(framework)
@@ -93,9 +93,9 @@ def often_case(framework: str) -> Case:
                 if not outs[-1]["suspended"] or not session.running():
                     break
                 backs.append(curb_json(lab, "resume", session))
-            gone = not session.running()
-            row.expect(not gone, f"the process ended in suspend {len(outs)}")
-            if not gone:
+            ended = not session.running()
+            row.expect(not ended, f"the process ended in suspend {len(outs)}")
+            if not ended:
                 session.tell("end")
                 disturbed = session.expect("done", 60)
                 session.end()
@@ -103,7 +103,7 @@ def often_case(framework: str) -> Case:
         refused = [out.get("message") for out in outs if not out["suspended"]]
         refused += [back.get("message") for back in backs if not back["resumed"]]
         row.expect(not refused, f"suspend {len(outs)}: {refused}")
-        if gone or refused:
+        if ended or refused:
             return
         row.goes_on = True
         argv = lab.python(*program, str(len(disturbed["losses"])))
@@ -127,7 +127,7 @@ def _spread(answers: list[dict[str, Any]]) -> str:
 
 
 def curb_json(lab: Lab, command: str, session: Session, *options: str) -> dict[str, Any]:
-    """curb's answer, with its exit status as `status` and its running time as `whole_s`."""
+    """Runs a command of curb on the process. Returns its answer, with its exit status as `status` and its time as `whole_s`."""
     start = time.monotonic()
     done = lab.curb(command, "--json", *options, str(session.pid), timeout_s=300)
     try:
@@ -138,7 +138,7 @@ def curb_json(lab: Lab, command: str, session: Session, *options: str) -> dict[s
 
 
 def _resume_into_a_full_device(lab: Lab, row: Row, session: Session, need_mib: float) -> str:
-    """Fills the device, tries to resume, and frees the device again. Returns the refusal."""
+    """Fills the device, tries to resume, and frees the device again. Returns the text of the refusal."""
     with lab.bare(lab.python("grab.py"), f"{row.name} filler") as filler:
         filler.expect("ready", 60)
         missing = 2 * _PIECE_MIB
@@ -147,7 +147,7 @@ def _resume_into_a_full_device(lab: Lab, row: Row, session: Session, need_mib: f
         row.expect(not filler.expect("taken", 60)["refused"], "the device could not be filled")
         refused = curb_json(lab, "resume", session)
         row.expect(refused["status"] == 1 and not refused["resumed"], "a resume into a full device was not refused")
-        row.expect("missing" in refused.get("message", ""), f"the refusal does not say what is missing: {refused}")
+        row.expect("missing" in refused.get("message", ""), f"the refusal does not name the missing memory: {refused}")
         filler.end()
     return str(refused.get("message", ""))
 
