@@ -30,7 +30,7 @@ class _Memory(ctypes.Structure):
 
 
 class Device:
-    """One GPU as NVML sees it, by nvidia-smi's index. Safe to use from several threads, but for `held`."""
+    """One GPU as NVML sees it, by nvidia-smi's index. Thread-safe."""
 
     def __init__(self, index: int) -> None:
         try:
@@ -40,14 +40,13 @@ class Device:
         self._call("nvmlInit_v2")
         self._handle = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(self._handle))
-        self._processes = (_ProcessInfo * _MOST_PROCESSES)()
         self.index = index
 
     def held(self) -> dict[int, int]:
-        """Bytes that each process holds on the device, by pid. One thread at a time: the buffer is reused."""
-        count = ctypes.c_uint(_MOST_PROCESSES)
-        self._call("nvmlDeviceGetComputeRunningProcesses_v3", self._handle, ctypes.byref(count), self._processes)
-        return {p.pid: p.used for p in self._processes[: count.value] if p.used != _UNKNOWN}
+        """Returns the bytes that each process holds on the device, by pid."""
+        count, processes = ctypes.c_uint(_MOST_PROCESSES), (_ProcessInfo * _MOST_PROCESSES)()
+        self._call("nvmlDeviceGetComputeRunningProcesses_v3", self._handle, ctypes.byref(count), processes)
+        return {p.pid: p.used for p in processes[: count.value] if p.used != _UNKNOWN}
 
     def used(self) -> int:
         """Returns the bytes that all processes use on the device. Only this figure includes managed memory."""

@@ -10,10 +10,9 @@ from itertools import pairwise
 import allowance
 import figure
 from lab import Case, Lab, Unavailable
-from nvml import Device
 from releasing import record, release
 from row import Row
-from session import Event, Job, Session
+from session import Event, Session
 from watch import MIB
 
 _GIB_MIB = 1024
@@ -140,7 +139,7 @@ def _keep_free(lab: Lab, row: Row) -> None:
     growth = {"keep_free": f"{keep_mib}MiB", "wait": "30s"}
     first, second = (lab.job(f"{row.name} {which}", f"{_JOB_CAP_MIB}MiB", growth) for which in ("first", "second"))
     holder = lab.capped(lab.python("grab.py"), first)
-    waiter = _start_waiter(lab, second)
+    waiter = lab.capped(lab.python("grab.py"), second)
     with row.watching(holder, _JOB_CAP_MIB), row.watching(waiter, _JOB_CAP_MIB):
         given, taken = _one_waits(row, holder, waiter, lambda: _FIRST_PIECES, _GIVEN_PIECES)
     least_mib = (lab.device.total() - max(session.watch.peak_used for session in (holder, waiter))) / MIB
@@ -157,14 +156,9 @@ def _keep_free(lab: Lab, row: Row) -> None:
 def _full_device(lab: Lab, row: Row) -> None:
     """A job without curb fills the device, so that the driver itself has no memory left. A job with `wait` waits for it."""
     job = lab.job(f"{row.name} waiting", f"{_JOB_CAP_MIB}MiB", {"wait": "30s"})
-    holder, waiter = lab.bare(lab.python("grab.py"), f"{row.name} bare"), _start_waiter(lab, job)
+    holder, waiter = lab.bare(lab.python("grab.py"), f"{row.name} bare"), lab.capped(lab.python("grab.py"), job)
     with holder, row.watching(waiter, _JOB_CAP_MIB):
         _one_waits(row, holder, waiter, lambda: int(lab.device.free() / MIB - _LEFT_MIB) // _GRABBED_MIB)
-
-
-def _start_waiter(lab: Lab, job: Job) -> Session:
-    """With a Device of its own: one thread at a time reads a device's list of processes."""
-    return lab.capped(lab.python("grab.py"), job, devices=[Device(lab.device.index)])
 
 
 def _one_waits(

@@ -16,7 +16,6 @@ from typing import Any
 import report
 from cases.training import judge_losses
 from lab import Case, Lab
-from nvml import Device
 from releasing import release
 from row import Row
 from session import Event, Job, ProgramFailed, Session
@@ -139,12 +138,11 @@ def _started(
 ) -> tuple[Session, Job | None]:
     argv = lab.python("tensorflow_remedies.py", script, str(steps))
     name = f"tensorflow {script} {kind} {steps} {number}"
-    devices = [Device(lab.device.index)]  # its own: one thread at a time reads a device's list of processes
     policy = _POLICIES[kind]
     if policy is None:
-        return Session(argv, lab.environment(environment), devices, lab.folder_of(name)), None
+        return lab.bare(argv, name, environment), None
     job = lab.job(name, f"{_CAP_MIB}MiB", **policy)
-    return lab.capped(argv, job, environment, devices), job
+    return lab.capped(argv, job, environment), job
 
 
 def _go_through(lab: Lab, session: Session, job: Job | None, run: Run) -> None:
