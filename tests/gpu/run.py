@@ -66,7 +66,9 @@ def run_case(name: str, lab: Lab) -> Row:
     try:
         CASES[name](lab, row)
     except Unavailable as why:
-        row.verdict, row.note = "skipped", str(why)
+        row.add_note(str(why))
+        if not row.wrong:  # a failure before stays one
+            row.verdict = "skipped"
     except ProgramFailed as failure:
         row.goes_on = False
         row.expect(False, str(failure))
