@@ -103,11 +103,13 @@ def main() -> int:
     if options.list:
         print("\n".join(names))
         return 0
-    with lab_for(options, names, options.quick) as lab:
+    with lab_for(options, quick=options.quick) as lab:
         before = earlier_result(options, describe(lab.device, lab.library))
         options.out, machine, rows = options.resume or options.out, before.machine, before.rows
+        done = {row.name for row in rows}
+        lab.names = [name for name in names if name not in done]
         written = []
-        for name in [name for name in names if name not in {row.name for row in rows}]:
+        for name in lab.names:
             row = run_case(name, lab)
             rows.append(row)
             print(f"{row.verdict:8}{row.seconds:6.1f} s  {name}", *row.wrong, sep="\n    ! " if row.wrong else "", flush=True)

@@ -94,6 +94,8 @@ class Remedies:
         row.verdict = "info"
         found = {script: {kind: run.result() for kind, run in runs.items()} for script, runs in self._runs.items()}
         row.section = _tables(found)
+        if missing := [script for script in _SCRIPTS if script not in found]:
+            row.add_note(f"without {', '.join(missing)}, which this run did not start")
         versions = {run.version for runs in found.values() for run in runs.values() if run.version}
         row.add_note(f"TensorFlow {', '.join(sorted(versions))}")
 
