@@ -62,7 +62,8 @@ class Peers(unittest.TestCase):
         self.assertEqual((subject.name, dict(subject.env)), ("other", {"LIMIT": "8g", "PLACE": "/a=b"}))
 
     def test_a_wrong_peer_is_refused(self) -> None:
-        for text in ("other", "=x", "curb=/bin/true", "direct=/bin/true", "other=/nowhere.so", "other=/bin/true,LIMIT"):
+        own = [f"{subject.name}=/bin/true" for subject in own_subjects(Path())]
+        for text in (*own, "direct=/bin/true", "mps=/bin/true", "other", "=x", "other=/nowhere.so", "other=/bin/true,LIMIT"):
             with self.subTest(text), self.assertRaises(argparse.ArgumentTypeError):
                 peer(text)
 

@@ -26,7 +26,7 @@ _SET_BY_CASES = (
     *("TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
 )
 # Names of curb's own columns and subjects, here and in tests/bench.
-_COLUMNS = ("bare", "curb", "curb+cache", "curb+trace", "direct", "mps")
+_COLUMNS = ("bare", "curb", "curb+cache", "curb+trace", "curb+stacks", "direct", "mps")
 
 
 class Unavailable(RuntimeError):
@@ -52,7 +52,8 @@ class Preload:
         library, *variables = rest.split(",")
         path = Path(library).resolve()
         if not name or name in _COLUMNS or not path.is_file() or any("=" not in variable for variable in variables):
-            raise argparse.ArgumentTypeError(f"{text} is not NAME=/path/lib.so[,VAR=value...] with an existing library and a name of its own")
+            why = "is not NAME=/path/lib.so[,VAR=value...], or there is no such file, or curb uses the name itself"
+            raise argparse.ArgumentTypeError(f"{text} {why}")
         return Preload(name, path, dict(variable.split("=", 1) for variable in variables))
 
 
