@@ -1,4 +1,4 @@
-"""What the bench makes of samples and options: bench_test.py BUILD, which has the probe and the drivers."""
+"""Tests the bench: its statistics, targets, options and lanes. bench_test.py BUILD, a build with the probe and the drivers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Pairs(unittest.TestCase):
         assert figure.ratio and figure.base_ns
         self.assertEqual((figure.ratio.median, figure.ratio.low, figure.ratio.high), (4.0, 3.0, 5.0))
         self.assertEqual(figure.base_ns.median, 10.0)
-        rates = Figure.of([2.0, 2.0], [1.0, 1.0], rates=True)  # of which more is better
+        rates = Figure.of([2.0, 2.0], [1.0, 1.0], rates=True)  # more is better
         self.assertEqual(rates.ratio and rates.ratio.median, 0.5)
         self.assertIsNone(Figure.of([2.0], None, rates=False).ratio)
 
@@ -86,7 +86,7 @@ class Work(unittest.TestCase):
         return [(group.name, driver) for batch in bench.work(groups, ["gpu", "noop"], cast) for group, driver in batch]
 
 
-# A lane that answers each line by an expression, which may use the number of its cast.
+# A lane that answers each command with the value of an expression, which may use `cast`, its number.
 _LANE = """
 import json, os, sys
 cast = int(os.getcwd().rpartition("-")[2])
@@ -145,7 +145,7 @@ class Casts(unittest.TestCase):
 
 class Directly(unittest.TestCase):
     def functions(self, driver: str, subject: Subject, folder: Path) -> dict[str, tuple[str, str]]:
-        """Each function's address as programs find it, and the driver's own."""
+        """Returns for each function the address that programs find, and that of the driver's own."""
         setting = Setting(BUILD, folder, {}, None)
         env = setting.environment(driver, folder) | subject.preload(folder)
         probe = [str(BUILD / "tests" / "bench_probe"), "--direct"]
