@@ -162,7 +162,7 @@ def main() -> int:
         print("\n".join(f"{group.name}  ({', '.join(group.drivers)})" for group in chosen(options, [])))
         return 0
     device = device_of(options)
-    about = {"machine": "", "date": written.today(), **written.machine(device)}
+    about = {"machine": "", **written.machine(device)}
     about["machine"] = about.get("gpu") or f"{about['cores']}-core {about['processor']}"
     paths: list[Path] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import platform
@@ -179,7 +178,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(item) for item in value]
     return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
-def today() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()
