@@ -69,6 +69,15 @@ class Watch:
             now = time.monotonic()
         return self.held
 
+    def falls_to(self, mib: float, timeout_s: float) -> float | None:
+        """Waits until at most so much is held. Returns the moment. None: not in time."""
+        deadline = time.monotonic() + timeout_s
+        while (now := time.monotonic()) < deadline:
+            if self.held <= mib * MIB:
+                return now
+            time.sleep(_INTERVAL_S)
+        return None
+
     def peak_on(self, index: int) -> int:
         """Returns the most that any one of the processes held of that device."""
         return max((peak for (_, where), peak in self.peak_of.items() if where == index), default=0)

@@ -8,13 +8,11 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import figure
-from cases.suspend import curb_json
+from cases.suspend import curb_json, filled, judge_same
 from lab import Case, Lab, Unavailable
 from row import Row
 from session import ProgramFailed, Session
@@ -26,12 +24,11 @@ _IDLE_MS = 500
 _IDLE = f"{_IDLE_MS}ms"
 _TURN_STEPS = 10
 _LEFT_MIB = 16.0
-_LONGEST_NAP_S = 60.0
+_LONGEST_PAUSE_S = 60.0
 _WAKES = 5
 # A wake-up may take at most the driver's own restore times _RATIO, plus _MORE_S.
 _RATIO, _MORE_S = 1.05, 0.005
 _TURNS = 20
-_PIECE_MIB = 256
 
 
 def nap_case(framework: str, naps: int) -> Case:
@@ -59,8 +56,7 @@ def nap_case(framework: str, naps: int) -> Case:
         row.goes_on = True
         taken = sum("a nap begins" in message for message in job.log.messages())
         row.expect(taken >= count, f"{taken} naps in {count} pauses")
-        for what in ("losses", "digest"):
-            row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+        judge_same(row, disturbed, undisturbed)
         row.details = {"naps": taken, "held_mib": before, "first_call_s": firsts}
         row.add_note(
             f"{taken} naps of {before:,.0f} MiB, the GPU empty in each; the first call after one took "
@@ -172,7 +168,7 @@ def _notebooks(lab: Lab, row: Row) -> None:
     with lab.capped(argv, jobs["one"], packages) as one:
         one.expect("training", 180)
         held["one"] = one.held_mib()
-        with _filled(lab, row, leave_mib=held["one"] * 2 / 3) as room:
+        with filled(lab, row, leave_mib=held["one"] * 2 / 3) as room:
             with lab.capped(argv, jobs["other"], packages) as other:
                 other.expect("training", 180)
                 held["other"] = other.held_mib()
@@ -228,9 +224,7 @@ def _kernel(lab: Lab, row: Row) -> None:
                 marks.append((begun - start, f"cell {number}"))
                 said.append(_run(client, cell))
                 took.append(time.monotonic() - begun)
-                deadline = time.monotonic() + 30
-                while watch.held > _LEFT_MIB * MIB and time.monotonic() < deadline:
-                    time.sleep(0.05)
+                watch.falls_to(_LEFT_MIB, timeout_s=30)
                 left.append(watch.held / MIB)
                 time.sleep(3)
             end = time.monotonic()
@@ -284,22 +278,9 @@ def _end(session: Session) -> dict[str, Any]:
 
 def _until_out(session: Session) -> None:
     """Waits until the process holds nothing of the GPU. Raises ProgramFailed."""
-    deadline = time.monotonic() + _LONGEST_NAP_S
-    while session.watch.held > _LEFT_MIB * MIB:
-        if time.monotonic() > deadline or not session.running():
-            raise ProgramFailed(f"{session.watch.held / MIB:,.0f} MiB are held after a pause of {_LONGEST_NAP_S:.0f} s{session.tail()}")
-        time.sleep(0.01)
-
-
-@contextmanager
-def _filled(lab: Lab, row: Row, leave_mib: float) -> Iterator[float]:
-    """Another program fills the device except for about `leave_mib`. Yields the MiB that are then free."""
-    with lab.bare(lab.python("grab.py"), f"{row.name} filler") as filler:
-        filler.expect("ready", 60)
-        filler.tell(f"take {int((lab.device.free() / MIB - leave_mib) // _PIECE_MIB)} {_PIECE_MIB}")
-        row.expect(not filler.expect("taken", 60)["refused"], "the device could not be filled")
-        yield lab.device.free() / MIB
-        filler.end()
+    if session.watch.falls_to(_LEFT_MIB, _LONGEST_PAUSE_S) is None:
+        held = f"{session.watch.held / MIB:,.0f} MiB are held after a pause of {_LONGEST_PAUSE_S:.0f} s"
+        raise ProgramFailed(f"{held}{session.tail()}")
 
 
 def _spread(seconds: list[float]) -> str:

@@ -94,7 +94,7 @@ def _cap_live(lab: Lab, row: Row) -> None:
         start = time.monotonic()
         answer = _json(lab, "cap", str(session.pid), "2GiB")
         answered = (time.monotonic() - start) * 1e3
-        under = _until(session, 2048)
+        under = session.watch.falls_to(2048, timeout_s=5)
         row.expect(under is not None, f"{session.watch.held / MIB:,.0f} MiB are still held 5 s after curb cap PID 2GiB")
         ms = ((under or start) - start) * 1e3
         row.expect(ms <= _WITHIN_MS, f"under the new cap after {ms:.0f} ms, not within 1 s")
@@ -194,16 +194,6 @@ def _nvidia_smi(command: str) -> dict[int, int]:
     done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
     lines = (line.split(",") for line in done.stdout.splitlines() if "," in line)
     return {int(pid): int(mib) for pid, mib in lines if mib.strip().isdigit()}
-
-
-def _until(session: Session, mib: int) -> float | None:
-    """The moment at which no more than `mib` is held. None: not within 5 s."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        if session.watch.held <= mib * MIB:
-            return time.monotonic()
-        time.sleep(0.002)
-    return None
 
 
 def _plain(text: str) -> Sequence[str]:

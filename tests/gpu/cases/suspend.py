@@ -7,18 +7,21 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lab import Case, Lab
 from row import Row
-from session import Session
+from session import Event, Session
 from watch import MIB
 
 _CAP = "24GiB"
 _LEAST_MIB = 8192
 _MOST_LEFT_MIB = 16.0
 _STILL_S = 2.0
-_PIECE_MIB = 1024
+_PIECE_MIB = 256
+_MISSING_MIB = 2048
 _STEPS = 400
 _OFTEN = 100
 _SMALL_CAP = "2GiB"
@@ -59,8 +62,7 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
         row.expect(out["suspended"], f"curb suspend: {out.get('message')}")
         row.expect(back["resumed"], f"curb resume: {back.get('message')}")
         row.expect(abs(held_again - before) <= 64, f"held {before:,.0f} MiB before and {held_again:,.0f} after")
-        for what in ("losses", "digest"):
-            row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+        judge_same(row, disturbed, undisturbed)
         losses = disturbed["losses"]
         row.expect(losses[-1] < losses[0], "the loss did not fall: nothing was trained")
         row.details = {"held_mib": before, "left_mib": left, "out": out, "back": back, "refusal": refused}
@@ -111,8 +113,7 @@ def often_case(framework: str) -> Case:
             session.expect("training", 180)
             undisturbed = session.expect("done", 300)
             session.end()
-        for what in ("losses", "digest"):
-            row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+        judge_same(row, disturbed, undisturbed)
         row.add_note(
             f"{len(backs)} times out ({_spread(outs)} s) and back ({_spread(backs)} s) in {len(disturbed['losses']):,} steps; "
             f"losses and weights {'differ' if row.wrong else 'identical'}"
@@ -137,18 +138,29 @@ def curb_json(lab: Lab, command: str, session: Session, *options: str) -> dict[s
     return answer | {"status": done.returncode, "whole_s": round(time.monotonic() - start, 2)}
 
 
-def _resume_into_a_full_device(lab: Lab, row: Row, session: Session, need_mib: float) -> str:
-    """Fills the device, tries to resume, and frees the device again. Returns the text of the refusal."""
+@contextmanager
+def filled(lab: Lab, row: Row, leave_mib: float) -> Iterator[float]:
+    """Another program fills the device except for about `leave_mib`. Yields the MiB that are then free."""
     with lab.bare(lab.python("grab.py"), f"{row.name} filler") as filler:
         filler.expect("ready", 60)
-        missing = 2 * _PIECE_MIB
-        pieces = int((lab.device.free() / MIB - need_mib + missing) // _PIECE_MIB) + 1
-        filler.tell(f"take {pieces} {_PIECE_MIB}")
+        filler.tell(f"take {int((lab.device.free() / MIB - leave_mib) // _PIECE_MIB)} {_PIECE_MIB}")
         row.expect(not filler.expect("taken", 60)["refused"], "the device could not be filled")
-        refused = curb_json(lab, "resume", session)
-        row.expect(refused["status"] == 1 and not refused["resumed"], "a resume into a full device was not refused")
-        row.expect("missing" in refused.get("message", ""), f"the refusal does not name the missing memory: {refused}")
+        yield lab.device.free() / MIB
         filler.end()
+
+
+def judge_same(row: Row, disturbed: Event, undisturbed: Event) -> None:
+    """Judges that both runs have the same losses and weights."""
+    for what in ("losses", "digest"):
+        row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+
+
+def _resume_into_a_full_device(lab: Lab, row: Row, session: Session, need_mib: float) -> str:
+    """Tries to resume while another program fills the device. Returns the text of the refusal."""
+    with filled(lab, row, need_mib - _MISSING_MIB):
+        refused = curb_json(lab, "resume", session)
+    row.expect(refused["status"] == 1 and not refused["resumed"], "a resume into a full device was not refused")
+    row.expect("missing" in refused.get("message", ""), f"the refusal does not name the missing memory: {refused}")
     return str(refused.get("message", ""))
 
 
