@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tensorflow_site
 from nvml import Device
@@ -145,6 +146,10 @@ class Lab:
         # NVML counts devices in the order of the bus; CUDA does so only with this variable.
         device = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
         return kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
+
+
+STEER: dict[str, Any] = {"frameworks": {"steer": True}}
+"""Members of a policy that steers frameworks to allocators that can release."""
 
 
 def torch_allocator(conf: str) -> dict[str, str]:

@@ -6,15 +6,11 @@ programs take memory too.
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
+from cases.driver import under_curb
 from lab import Lab, Unavailable, of_toolkit
 from row import Row
 from together import BARE, Outcome, Outcomes, Run
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "contract"))
-import under_curb  # noqa: E402
 
 _PARTS = 6
 """The suite runs in so many processes, bare and under curb. One that exceeds _SECONDS is judged by its reports until then."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import report
-from lab import Lab, Unavailable, torch_allocator
+from lab import STEER, Lab, Unavailable, torch_allocator
 from releasing import Release, release
 from row import Row
 from session import Session
@@ -34,15 +34,14 @@ class Kind:
     """True if it frees its cache when an allocation is refused; None: not tested."""
 
 
-_STEERED = {"frameworks": {"steer": True}}
 KINDS = {
     "PyTorch, native": Kind("torch", answers=True),
     "PyTorch, expandable segments": Kind("torch", torch_allocator("expandable_segments:True"), answers=True),
     "PyTorch, cudaMallocAsync": Kind("torch", torch_allocator("backend:cudaMallocAsync"), answers=False),
     "JAX, default": Kind("jax", gives=False),
-    "JAX, steered": Kind("jax", policy=_STEERED, answers=False),
+    "JAX, steered": Kind("jax", policy=STEER, answers=False),
     "TensorFlow, default": Kind("tensorflow", gives=False),
-    "TensorFlow, steered": Kind("tensorflow", policy=_STEERED),
+    "TensorFlow, steered": Kind("tensorflow", policy=STEER),
     "CuPy": Kind("cupy", answers=True),
 }
 

@@ -4,17 +4,15 @@ and the cost of steering."""
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import report
 from cases.training import judge_losses, note_ratio
-from lab import Case, Lab
+from lab import STEER, Case, Lab
 from releasing import release
 from row import Row
 from session import Event, Log, Session
 from watch import MIB
 
-_STEER: dict[str, Any] = {"frameworks": {"steer": True}}
 _DEFAULT_HOLDS, _STEERED_HOLDS, _SHARE_BACK = 0.60, 0.25, 0.5
 _COLUMNS = ("", "MiB trained", "MiB idle", "MiB after SIGUSR1", "steps/s")
 
@@ -89,7 +87,7 @@ def steer_case(program: Program) -> Case:
         argv = lab.python(*program.argv)
         runs: dict[str, list[Run]] = {"default": [], "steered": []}
         for turn in range(1 if lab.quick else 2):
-            for kind, policy in (("default", {}), ("steered", _STEER)):
+            for kind, policy in (("default", {}), ("steered", STEER)):
                 job = lab.job(f"{row.name} {kind} {turn}", None, **policy)
                 # An allocator that fills the GPU by default returns nothing, so curb could not release anything.
                 if kind == "default" and program.fills:
