@@ -26,12 +26,7 @@ using families::Trait;
 constexpr std::size_t kPiece = 256 * kMiB;
 constexpr unsigned kPieces = 24;  // beyond a cap of 4 GiB, and few enough to be tried without one
 
-void must(CUresult result, const char *call) {
-    if (result == CUDA_SUCCESS) return;
-    std::fprintf(stderr, "%s returned %d\n", call, int(result));
-    std::exit(3);
-}
-#define MUST_CU(call) must((call), #call)
+#define MUST_CU(call) MUST(call, CUDA_SUCCESS)
 
 std::string name_of(CUresult result) {
     const char *name = nullptr;
@@ -39,7 +34,7 @@ std::string name_of(CUresult result) {
 }
 
 // Keeps the name of the first call that failed since `failed` was cleared.
-class Remembering final : public families::Calls {
+class FirstFailure final : public families::Calls {
   public:
     CUresult make(const char *name, void *linked, const std::function<CUresult(void *)> &call) override {
         const CUresult result = call(linked);
@@ -49,7 +44,7 @@ class Remembering final : public families::Calls {
     std::string failed;
 };
 
-Remembering calls;
+FirstFailure calls;
 families::Place place;
 constexpr unsigned kOwn = 17;  // chooses a stream of the program's own, not the null stream, and a pool of its own
 const families::Use own{calls, place, kOwn};
@@ -179,7 +174,10 @@ void start() {
     MUST_CU(cuModuleLoadData(&module, families::mark_ptx().c_str()));
     MUST_CU(cuModuleGetFunction(&mark, module, "mark"));
     at_the_start = worked();
-    if (at_the_start.empty() || at_the_start[0] != 0x5a5a5a5a) must(CUDA_ERROR_UNKNOWN, "the first memset and kernel");
+    if (at_the_start.empty() || at_the_start[0] != 0x5a5a5a5a) {
+        std::fputs("the first memset or kernel failed\n", stderr);
+        std::exit(3);
+    }
 }
 
 void say_and_wait(const std::string &event) {
