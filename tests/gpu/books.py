@@ -33,8 +33,8 @@ class Comparison:
         return round(self.books_mib - self.device_mib, 1)
 
     @property
-    def said(self) -> str:
-        return f"the books say {self.books_mib:,.0f} MiB, the device {self.device_mib:,.0f}: {self.line}"
+    def text(self) -> str:
+        return f"curb's books have {self.books_mib:,.0f} MiB, NVML shows {self.device_mib:,.0f}: {self.line}"
 
     @property
     def agrees(self) -> bool:

@@ -148,7 +148,7 @@ def _probe(lab: Lab, path: Path, label: str, column: Preload | None, found: Foun
     if under_curb:
         _judge(found, path, full, warm_mib)
         for when, one in books.items():
-            found.expect(one.agrees, f"{when} {one.said}")
+            found.expect(one.agrees, f"{when} {one.text}")
 
 
 def _record(found: Found, full: Event) -> None:

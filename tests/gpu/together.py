@@ -48,7 +48,7 @@ class Outcome:
     seconds: float = 0.0
     stdout: str = ""
     stderr: str = ""
-    said: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     """The events in its stdout."""
 
     @property
@@ -57,7 +57,7 @@ class Outcome:
         return self.run.job is not None and self.run.job.log_file.exists()
 
     @property
-    def how(self) -> str:
+    def ending(self) -> str:
         """Its ending, with the last lines of its stderr."""
         ended = f"ended with {ending(self.status)}" if isinstance(self.status, int) else f"hung for {self.run.limit_s:g} s"
         return "\n    | ".join([ended, *(line[:300] for line in self.stderr.splitlines()[-_TAIL_LINES:])])
@@ -129,15 +129,15 @@ def _outcome(run: Run) -> Outcome:
         end_all(process)
     outcome.seconds = time.monotonic() - start
     outcome.stdout, outcome.stderr = (file.read_text(errors="replace") for file in files)
-    outcome.said = [event for line in outcome.stdout.splitlines() if (event := event_of(line))]
+    outcome.events = [event for line in outcome.stdout.splitlines() if (event := event_of(line))]
     return outcome
 
 
 def same_as_bare(row: Row, bare: Outcome, outcomes: Outcomes) -> None:
     """Each outcome has the same events and exit status as the bare one. curb was active, and printed nothing on stderr."""
     for name, one in outcomes.items():
-        row.expect(one.status == bare.status, f"{name}: {one.how}")
-        row.expect(one.said == bare.said, f"{name}: {first_difference(bare.said, one.said)}")
+        row.expect(one.status == bare.status, f"{name}: {one.ending}")
+        row.expect(one.events == bare.events, f"{name}: {first_difference(bare.events, one.events)}")
         row.expect(one.under_curb, f"{name}: curb was not active: it wrote no log")
         ours = [line for line in one.stderr.splitlines() if line.startswith(("curb", "[curb"))]
         row.expect(not ours, f"{name}: curb printed {len(ours)} lines on stderr: {' | '.join(ours[:3])}")

@@ -68,7 +68,7 @@ def judge(row: Row, outcomes: Outcomes) -> None:
     partly, not_repeated = [], 0
     for name, one in outcomes.items():
         if one.status != 0:
-            row.expect(False, f"{name}: {one.how}\n    | " + "\n    | ".join(one.stdout.splitlines()[:12]))
+            row.expect(False, f"{name}: {one.ending}\n    | " + "\n    | ".join(one.stdout.splitlines()[:12]))
         for swept in (*_SWEPT.finditer(one.stdout), *_TRIED.finditer(one.stdout)):
             got = int(swept["reached"])
             every = int(swept.groupdict().get("all", got))

@@ -25,13 +25,13 @@ _NO_RELEASE = "BFC: it never returns memory"
 
 @dataclass(frozen=True)
 class Fill:
-    """`argv`: the program in programs/. `errors`, `says`: the errors at the cap, and a part of their text. `gives_back`: a
+    """`argv`: the program in programs/. `errors`, `text`: the errors at the cap, and a part of their text. `gives_back`: a
     release must free the framework's cache. `bare`: it runs without curb too, and both results must be equal."""
 
     argv: tuple[str, ...]
     module: str
     errors: tuple[str, ...]
-    says: str = ""
+    text: str = ""
     env: dict[str, str] = field(default_factory=dict)
     gives_back: bool = True
     fills_to_the_cap: bool = True
@@ -177,7 +177,7 @@ def _go_through(lab: Lab, session: Session, job: Job, fill: Fill, row: Row, bare
     row.error = ", ".join(full["errors"])
     row.expect(bool(full["errors"]), "was never refused")
     row.expect(set(full["errors"]) <= set(fill.errors), f"unexpected error {row.error}: {full['message'][:200]}")
-    row.expect(fill.says in full["message"], f"'{fill.says}' is not in the error's text: {full['message'][:200]}")
+    row.expect(fill.text in full["message"], f"'{fill.text}' is not in the error's text: {full['message'][:200]}")
     row.expect(full["intact"], "the memory was overwritten")
     held = session.held_mib()
     if fill.fills_to_the_cap and fill.judged:

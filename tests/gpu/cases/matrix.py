@@ -54,15 +54,15 @@ class Program:
         all_bare = [outcomes.pop(name) for name in list(outcomes) if name.startswith(BARE)]
         bare, *_ = sorted(all_bare, key=lambda one: one.status != 0)
         if bare.status != 0:
-            raise Unavailable(f"it fails without curb too: {bare.how}")
+            raise Unavailable(f"it fails without curb too: {bare.ending}")
         if failed := sum(one.status != 0 for one in all_bare):
             row.add_note(f"{failed} of {len(all_bare)} runs without curb fail too")
-        row.expect(bool(bare.said), "it printed no event")
+        row.expect(bool(bare.events), "it printed no event")
         same_as_bare(row, bare, outcomes)
         row.goes_on = not row.wrong
         longest = max(one.seconds for one in outcomes.values())
         row.add_note(
-            f"{len(bare.said)} events, {len(outcomes)} runs under curb: {'identical' if not row.wrong else 'NOT identical'}; "
+            f"{len(bare.events)} events, {len(outcomes)} runs under curb: {'identical' if not row.wrong else 'NOT identical'}; "
             f"{bare.seconds:.0f} s bare, at most {longest:.0f} s under curb"
         )
 

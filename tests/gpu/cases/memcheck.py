@@ -79,7 +79,7 @@ def judge(row: Row, outcomes: Outcomes) -> None:
     known, found = ([reports(one) for one in kind] for kind in (bare, curb))
     ran = [sum(len(part.keys() - {_END}) for part in kind) for kind in (known, found)]
     if ran[0] == 0:
-        raise Unavailable(f"compute-sanitizer does not run the suite here: {bare[0].how} {bare[0].stdout[-300:]}")
+        raise Unavailable(f"compute-sanitizer does not run the suite here: {bare[0].ending} {bare[0].stdout[-300:]}")
     both = 0
     kinds: set[str] = set()
     new: set[str] = set()
@@ -95,10 +95,10 @@ def judge(row: Row, outcomes: Outcomes) -> None:
                     new.add(report)
                     row.expect(False, f"{one.run.name}: {case}: {report}")
         row.expect(one.under_curb, f"{one.run.name}: curb was not active: it wrote no log")
-    row.expect(both > 0, f"no case ran both bare and under curb: {curb[0].how}")
+    row.expect(both > 0, f"no case ran both bare and under curb: {curb[0].ending}")
     for one, other in zip(curb, bare, strict=True):
         crashed = not _SUITE_ENDED.search(one.stdout) and one.status != "hangs" and _SUITE_ENDED.search(other.stdout)
-        row.expect(not crashed, f"{one.run.name}: not all of its cases have run: it {one.how}")
+        row.expect(not crashed, f"{one.run.name}: not all of its cases have run: it {one.ending}")
     unfinished = [one.run.name for one in (*bare, *curb) if one.status == "hangs"]
     row.details |= {"kinds": sorted(kinds), "cases": {"bare": ran[0], "under curb": ran[1], "both": both}}
     row.add_note(

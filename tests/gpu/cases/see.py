@@ -141,7 +141,7 @@ def _traced(lab: Lab, row: Row) -> None:
     trace = job.folder / _TRACE
     summary = _json(lab, "report", str(trace))
     peaks = Comparison(round(summary["gpus"][0]["peak"]["bytes"] / MIB, 1), round(peak, 1), "the peak of curb report")
-    row.expect(peaks.agrees, peaks.said)
+    row.expect(peaks.agrees, peaks.text)
     for name, ending in (("training", ".svg"), ("training.html", ".html")):
         _curb(lab, row, "report", str(trace), "-o", str(trace.with_suffix(ending)))
         row.figures[name] = _here(trace.with_suffix(ending).read_text())

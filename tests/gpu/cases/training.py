@@ -54,7 +54,7 @@ def _training(lab: Lab, row: Row) -> None:
             capped.append(trained(session))
             try:
                 books.append(compare(session, job.log))
-                row.expect(books[-1].agrees, books[-1].said)
+                row.expect(books[-1].agrees, books[-1].text)
             except NoBooks as missing:
                 row.expect(False, str(missing))
             session.end()

@@ -87,7 +87,7 @@ def _books(row: Row, session: Session, job: Job, device: str, index: int) -> Non
         row.expect(False, str(missing))
         return
     row.details.setdefault("books", {})[device] = one.line
-    row.expect(one.agrees, one.said)
+    row.expect(one.agrees, one.text)
 
 
 def other_device(lab: Lab, row: Row) -> None:
