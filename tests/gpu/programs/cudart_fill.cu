@@ -68,7 +68,7 @@ void say_filled(const char *event, const Filled &filled) {
     std::size_t free = 0, total = 0;
     MUST(cudaMemGetInfo(&free, &total), cudaSuccess);
     std::printf("{\"event\": \"%s\", \"errors\": [\"%s%s\"], \"message\": \"%s\", \"pieces\": %zu, \"filled_mib\": %zu, "
-                "\"intact\": true, \"free_mib\": %zu, \"total_mib\": %zu}\n",
+                "\"free_mib\": %zu, \"total_mib\": %zu}\n",
                 event, cudaGetErrorName(filled.error), filled.one_kind_of_error ? "" : " and others",
                 cudaGetErrorString(filled.error), filled.pieces.size(), filled.bytes / kMiB, free / kMiB, total / kMiB);
 }
