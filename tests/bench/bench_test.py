@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -174,6 +175,22 @@ class Lanes(unittest.TestCase):
                 with self.assertRaisesRegex(ProgramFailed, why):
                     lane.ready(timeout_s)
                 lane.close()
+
+    def test_a_lane_that_does_not_end_is_killed_with_children_in_sessions_of_their_own(self) -> None:
+        script = """setsid sleep 60 & echo '{"event": "ready", "pid": '$!'}'; wait"""
+        with tempfile.TemporaryDirectory() as folder:
+            lane = Lane(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, Path(folder))
+            child = Path(f"/proc/{lane.expect('ready', 20)['pid']}/stat")
+            self.assertTrue(child.exists())
+            lane.close()
+            for _ in range(100):
+                try:
+                    if ") Z " in child.read_text():  # dead; init has to reap it
+                        return
+                except OSError:
+                    return
+                time.sleep(0.1)
+            self.fail("the child still runs")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ class Lane(Program):
         return losses
 
     def close(self) -> None:
-        """Closes its stdin, then kills it after 2 s if it has not ended, and the rest of its process group."""
+        """Closes its stdin. If it does not end within 2 s, kills it and its descendants; in any case the rest of its process
+        group."""
         assert self._process.stdin
         try:
             self._process.stdin.close()

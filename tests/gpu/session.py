@@ -6,6 +6,7 @@ a signal or measures. programs/talk.py is the program's side.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -21,7 +22,7 @@ from typing import Any
 
 from machine import ROOT
 from nvml import Device
-from watch import MIB, Watch
+from watch import MIB, Watch, parent_of
 
 Event = dict[str, Any]
 _TAIL_LINES = 12
@@ -46,12 +47,22 @@ def ending(status: int) -> str:
 
 
 def end_all(leader: subprocess.Popen[Any]) -> None:
-    """Kills a program that was started in a session of its own, with every process of its process group, and waits for it."""
-    try:
+    """Kills a program that was started in a session of its own, its process group, and its descendants in other ones. Waits for
+    its end."""
+    for pid in _descendants(leader.pid) if leader.poll() is None else []:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     leader.wait()
+
+
+def _descendants(root: int) -> list[int]:
+    parents = {pid: parent_of(pid) for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())}
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
 
 
 @dataclass(frozen=True)

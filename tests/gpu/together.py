@@ -2,7 +2,7 @@
 their time in Python's imports and in creating contexts.
 
 The first case starts the runs of all selected cases. Each case then waits for its own runs. A run that takes too long is
-killed with its process group.
+killed with its descendants.
 """
 
 from __future__ import annotations

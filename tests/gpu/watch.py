@@ -126,12 +126,13 @@ class Watch:
     def _is_ours(self, pid: int) -> bool:
         """Returns true if `pid` is the watched process or a descendant of it. Reads /proc once for each pid."""
         if pid not in self._ours:
-            parent = _parent(pid)
+            parent = parent_of(pid)
             self._ours[pid] = parent > 1 and self._is_ours(parent)
         return self._ours[pid]
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
+    """Returns the parent's pid. 0: there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
