@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_tests import ROOT  # noqa: I001  (where tensorflow_site.py is found)
+from gpu_tests import ROOT  # noqa: I001  (sets the path of tensorflow_site.py)
 import tensorflow_site
 from pairs import Figure
 from subjects import BARE, CACHED, CURB, MPS, STACKS, TRACE

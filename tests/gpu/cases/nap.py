@@ -107,7 +107,7 @@ def _wake(lab: Lab, row: Row) -> None:
 
 
 def _restore_of(message: str) -> float:
-    """Returns the seconds of the driver's restore, from "… 8.85 GiB back on the device in 2.1 s (4.2 GiB/s)". Computes them from
+    """Returns the seconds of the driver's restore, from "… 8.85 GiB back on the device in 2.1 s (4.21 GiB/s)". Computes them from
     size and rate, which have more digits."""
     found = re.search(r"([\d.]+) ([MG])iB back on the device in [\d.]+ m?s \(([\d.]+) ([MG])iB/s\)", message)
     if not found:

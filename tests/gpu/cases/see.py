@@ -201,7 +201,7 @@ def _plain(text: str) -> Sequence[str]:
 
 
 def _here(text: str) -> str:
-    """Results are read on other machines, so paths begin at the repository."""
+    """Shortens paths to begin at the repository, because results are read on other machines."""
     return text.replace(f"{ROOT}/", "")
 
 

@@ -28,7 +28,7 @@ def judge_losses(row: Row, runs: list[Event]) -> str:
 
 
 def note_ratio(row: Row, bare: list[float], other: list[float]) -> None:
-    """Notes the ratio of steps per second."""
+    """Adds a note with the ratio of steps per second."""
     ratios = [b / a for a, b in zip(bare, other, strict=True)]
     row.details |= {"ratio": statistics.median(ratios), "ratios": ratios}
     row.add_note(
