@@ -138,6 +138,16 @@ class Casts(unittest.TestCase):
         self.assertEqual((result.casts, result.lost), ((2,), True))
         self.assertIn("no such luck", " ".join(result.notes))
 
+    def test_a_program_fails_the_bench_only_if_it_runs_without_curb(self) -> None:
+        for bare, curb, fails in (("{'ns': 1}", "0/0", True), ("0/0", "0/0", False), ("0/0", "{'ns': 1}", False)):
+            with self.subTest(bare=bare, curb=curb):
+                run = self.run_of({BARE: bare, CURB: curb}, [Row("row", BARE, None), Row("row", CURB, BARE)])
+                run.group.program = True
+                found = run.results()
+                self.assertEqual([bench.is_failure(result, found) for result in found], [False, fails])
+                run.group.program = False
+                self.assertEqual([bench.is_failure(result, found) for result in found], [bare == "0/0", curb == "0/0"])
+
     def test_nothing_begins_when_time_is_over(self) -> None:
         self.setting.deadline = 0
         (result,) = self.run_of({CURB: "{'ns': 1}"}, [Row("row", CURB, None)]).results()
