@@ -1,6 +1,6 @@
-"""A DataLoader whose workers compute on the GPU, as the process that trains does: `job_loader.py WORKERS BATCHES MIB`.
+"""Trains with a DataLoader whose workers use the GPU too: `job_loader.py WORKERS BATCHES MIB`.
 
-Each worker takes MIB for each batch and leaves it in its cache. Says the sums of the batches and the losses.
+Each worker allocates MIB for each batch and leaves it in its cache. Reports the losses and the sums of the batches.
 """
 
 from __future__ import annotations
