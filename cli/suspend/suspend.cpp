@@ -28,7 +28,7 @@ struct SuspendOptions {
     Selection selection;
     std::string timeout = "10s";
     bool force = false, sim = false, json = false, until_used = false, nap = false;
-    std::string host_memory = "100%";
+    std::vector<std::string> host_memory;
 
     void declare(Options &takes) {
         selection.declare(takes);
@@ -38,11 +38,13 @@ struct SuspendOptions {
         takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
         takes.json(json);
         takes.hidden_flag("--nap", nap);
-        takes.hidden_option("--host-memory", host_memory);
+        takes.hidden_options("--host-memory", host_memory);
     }
-    [[nodiscard]] std::optional<policy::Size> most_host() const {
-        const auto size = policy::parse_size(host_memory);
-        return nap && size ? std::optional(*size) : std::nullopt;
+    [[nodiscard]] std::vector<policy::Size> most_host() const {
+        std::vector<policy::Size> out;
+        for (const std::string &text : host_memory)
+            if (const auto size = policy::parse_size(text)) out.push_back(*size);
+        return out;
     }
 };
 
@@ -74,6 +76,7 @@ class Suspending : Moving {
         known.gpus = nvml_gpus();
         known.books = books_of(target_);
         known.host = host_room(pid_);
+        known.is_nap = options_.nap;
         known.most_host = options_.most_host();
         // A napping process does not block its companions: its next call brings it back.
         if (*known.gpus && !options_.nap) known.companion = companion_of(target_, **known.gpus);

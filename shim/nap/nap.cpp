@@ -207,8 +207,18 @@ bool wait_and_come_back(Helper &helper) {
     return true;
 }
 
+// The most host memory that a nap may take, by the user's policy and by the ceiling.
+struct HostMemory {
+    std::string own, ceiling;
+};
+HostMemory host_memory() {
+    const auto snapshot = process::snapshot();
+    const auto text = [](const std::optional<policy::Size> &most) { return most ? policy::format(*most) : "100%"; };
+    return {text(snapshot->policy.suspend.host_memory), text(snapshot->policy.host_memory_ceiling)};
+}
+
 // Takes one nap, on the thread curb-nap. The gate is open again when it returns, unless the process is then suspended.
-void take_nap(const std::string &host_memory) {
+void take_nap(const HostMemory &most) {
     called_ms.store(0, std::memory_order_seq_cst);
     no_room_since_ms.store(0, std::memory_order_relaxed);
     gate::on_wait(noted_call);
@@ -224,7 +234,8 @@ void take_nap(const std::string &host_memory) {
         return gate::open();  // it is not idle
     }
     Helper helper;
-    if (!helper.start({"suspend", "--nap", "--host-memory", host_memory, std::to_string(getpid())}))
+    if (!helper.start(
+            {"suspend", "--nap", "--host-memory", most.own, "--host-memory", most.ceiling, std::to_string(getpid())}))
         return refuse("the command curb is not beside libcurb.so, or cannot be started");
     const auto first = helper.line();
     const auto bytes = first ? moved(*first) : std::nullopt;
@@ -269,11 +280,6 @@ void come_back_at_any_cost() noexcept {
             sleep_ms(100);
         }
     }
-}
-
-std::string host_memory() {
-    const auto most = process::snapshot()->policy.suspend.host_memory;
-    return most ? policy::format(*most) : "100%";
 }
 
 void run() {
