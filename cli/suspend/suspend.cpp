@@ -158,10 +158,10 @@ class Suspending : Moving {
                      "half a suspend cannot be stopped: it goes on to its end; curb resume {} brings the process back",
                      pid_),
                  [&] { gate_.keep_closed(); });
-        const Left left = moved.error == CUDA_SUCCESS ? Left() : state_of(driver, pid_);
-        if (moved.error == CUDA_SUCCESS || left.is(CU_PROCESS_STATE_CHECKPOINTED))
+        const FoundState state = moved.error == CUDA_SUCCESS ? FoundState() : state_of(driver, pid_);
+        if (moved.error == CUDA_SUCCESS || state.is(CU_PROCESS_STATE_CHECKPOINTED))
             return done(record, lock_time, moved.time);
-        if (left.is(CU_PROCESS_STATE_LOCKED)) suspended::remove(target_.process);
+        if (state.is(CU_PROCESS_STATE_LOCKED)) suspended::remove(target_.process);
         const bool unsupported = moved.error == CUDA_ERROR_NOT_SUPPORTED;
         return give_up(driver,
                        cannot_ + "the driver could not move it out: " + driver.text(moved.error) +
@@ -170,11 +170,11 @@ class Suspending : Moving {
 
     // Unlocks the process and prints `why` and its state. Returns the exit status.
     int give_up(const Driver &driver, const std::string &why, int status = kRefused) const {
-        const Left left = unlock(driver, pid_);
-        if (left.is(CU_PROCESS_STATE_RUNNING)) return ended(status, "running", why + "; it runs on");
+        const FoundState state = unlock(driver, pid_);
+        if (state.is(CU_PROCESS_STATE_RUNNING)) return ended(status, "running", why + "; it runs on");
         return half_done(
-            left, why,
-            fmt::format("; it could not be unlocked ({}, its state is {})", driver.text(left.error), left.name()),
+            state, why,
+            fmt::format("; it could not be unlocked ({}, its state is {})", driver.text(state.error), state.name()),
             std::to_string(pid_));
     }
 
