@@ -214,11 +214,12 @@ Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returne
     if (allocation.exported) job::freed(pointer);
     const Bytes freed =
         shares_granules(allocation) ? close(pointer, allocation) : policy::round_up(allocation.bytes, policy::kGranule);
-    if (returned == Returned::at_sync) allocation.device->ledger.returned_at_sync.add(freed);
+    Ledger &ledger = allocation.device->ledger;
+    if (returned == Returned::at_sync) ledger.returned_at_sync.add(freed, ledger.share);
     if (returned == Returned::when_measured)
-        allocation.device->ledger.leave_to_overhead(allocation.kind, freed);
+        ledger.leave_to_overhead(allocation.kind, freed);
     else
-        allocation.device->ledger.credit(allocation.kind, freed);
+        ledger.credit(allocation.kind, freed);
     return freed;
 }
 

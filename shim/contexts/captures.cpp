@@ -109,7 +109,7 @@ std::optional<CUresult> synchronise_current_context() noexcept {
     Device *device = ReturnedAtSync::ever() ? devices::current() : nullptr;
     const Bytes mark = device ? device->ledger.returned_at_sync.mark() : 0;
     const CUresult result = driver().cuCtxSynchronize();
-    if (device && result == CUDA_SUCCESS) device->ledger.returned_at_sync.synchronised(mark);
+    if (device && result == CUDA_SUCCESS) device->ledger.returned_at_sync.synchronised(mark, device->ledger.share);
     return result;
 }
 

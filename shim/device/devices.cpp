@@ -9,7 +9,8 @@
 namespace curb::shim::devices {
 namespace {
 
-// Never destroyed: threads may call the driver while the process exits.
+// Never destroyed: threads may call the driver while the process exits. All zero, without a pointer, so that a process
+// without CUDA touches none of its pages at the start.
 constinit std::array<Device, kMost> records{};
 constinit int known = 0;
 constinit std::atomic<int> all_contexts{0};
@@ -28,6 +29,7 @@ void discover() noexcept {
     for (int ordinal = 0; ordinal < count && ordinal < kMost; ++ordinal) {
         Device &device = records[static_cast<std::size_t>(ordinal)];
         device.ordinal = ordinal;
+        device.reach = policy::kUnbounded;
         std::size_t total = 0;
         ask_twice<&Driver::cuDeviceTotalMem_v2>(&total, ordinal);
         device.total = total;

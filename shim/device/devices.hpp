@@ -21,18 +21,18 @@ struct Device {
     Bytes resident_threads = 0;  // the most that can be resident; the driver allocates a stack for each
     Ledger ledger;
     Meter meter;
-    std::atomic<std::uint64_t> measured_ms{0};     // time of the last reconcile
-    std::atomic<bool> measure_soon{false};         // the worker should reconcile it
-    std::atomic<Bytes> reach{policy::kUnbounded};  // held by this process plus free on the device
-    std::atomic<std::uint64_t> reach_ms{0};        // when `reach` was measured
-    std::atomic<bool> changed{false};              // the driver may have taken or returned memory since the reconcile
-    std::atomic<bool> grown{false};                // the driver may have taken memory since the reconcile
-    std::atomic<int> measuring{0};                 // threads that reconcile it for a request near the cap
-    std::atomic<int> measuring_growth{0};          // threads that reconcile it because `grown` was set
-    std::atomic<std::uint64_t> figure_us{0};       // start time of the last completed reconcile
-    std::atomic<bool> has_nvml{false};   // NVML sees this process; if not, overhead is the measured context cost
-    std::atomic<int> contexts{0};        // live contexts whose creation curb saw
-    std::atomic<Bytes> context_cost{0};  // measured bytes of one context; 0 before the measurement
+    std::atomic<std::uint64_t> measured_ms{0};  // time of the last reconcile
+    std::atomic<bool> measure_soon{false};      // the worker should reconcile it
+    std::atomic<Bytes> reach{0};                // held by this process plus free on the device, once discovered
+    std::atomic<std::uint64_t> reach_ms{0};     // when `reach` was measured
+    std::atomic<bool> changed{false};           // the driver may have taken or returned memory since the reconcile
+    std::atomic<bool> grown{false};             // the driver may have taken memory since the reconcile
+    std::atomic<int> measuring{0};              // threads that reconcile it for a request near the cap
+    std::atomic<int> measuring_growth{0};       // threads that reconcile it because `grown` was set
+    std::atomic<std::uint64_t> figure_us{0};    // start time of the last completed reconcile
+    std::atomic<bool> has_nvml{false};          // NVML sees this process; if not, overhead is the measured context cost
+    std::atomic<int> contexts{0};               // live contexts whose creation curb saw
+    std::atomic<Bytes> context_cost{0};         // measured bytes of one context; 0 before the measurement
     std::atomic<bool> measuring_context{false};
     std::atomic<Bytes> heap{0};        // bytes of the kernels' heap limit above the default
     std::atomic<Bytes> cached{0};      // bytes of `held` that freeing every kept block would return

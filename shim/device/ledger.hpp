@@ -39,16 +39,14 @@ inline void note() noexcept {
 // driver returns them. It returns them at a synchronisation, so until curb has synchronised no request may use them.
 class ReturnedAtSync {
   public:
-    explicit constexpr ReturnedAtSync(job::Share &share) noexcept : share_(share) {}
-
     // True if add() was ever called, for any device.
     static bool ever() noexcept { return ever_.load(std::memory_order_acquire); }
 
-    // Call it after the free and before the credit.
-    void add(Bytes bytes) noexcept {
+    // Call it after the free and before the credit. `share`: the ledger's, here and below.
+    void add(Bytes bytes, job::Share &share) noexcept {
         ever_.store(true, std::memory_order_release);
         added_.fetch_add(bytes, std::memory_order_acq_rel);
-        share_.add(bytes);
+        share.add(bytes);
     }
     [[nodiscard]] Bytes now() const noexcept {
         // In this order, an addition in between makes the result too high but never wraps it.
@@ -57,16 +55,15 @@ class ReturnedAtSync {
     }
     // Returns a mark for all bytes added so far. Pass it to synchronised() after a synchronisation that began later.
     [[nodiscard]] Bytes mark() const noexcept { return added_.load(std::memory_order_acquire); }
-    void synchronised(Bytes mark) noexcept {
+    void synchronised(Bytes mark, job::Share &share) noexcept {
         Bytes before = synchronised_.load(std::memory_order_acquire);
         while (before < mark && !synchronised_.compare_exchange_weak(before, mark, std::memory_order_acq_rel)) {
         }
-        if (before < mark) share_.add(before - mark);
+        if (before < mark) share.add(before - mark);
     }
 
   private:
     static inline constinit std::atomic<bool> ever_{false};
-    job::Share &share_;
     std::atomic<Bytes> added_{0}, synchronised_{0};
 };
 
@@ -131,7 +128,7 @@ class Ledger {
     [[nodiscard]] Bytes taken() const noexcept { return taken(held_.load(std::memory_order_acquire)); }
     // This ledger as the other processes of the job see it. Every change of the bytes held changes it too.
     job::Share share;
-    ReturnedAtSync returned_at_sync{share};
+    ReturnedAtSync returned_at_sync;
     // Opens the share in the job that the process has joined. Requests may run meanwhile. False as Share::open().
     bool open_share(std::string_view uuid) noexcept;
     [[nodiscard]] Bytes of(Kind kind) const noexcept {

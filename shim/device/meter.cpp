@@ -77,7 +77,7 @@ std::optional<int> Meter::index() noexcept {
     if (const auto known = known_index()) return known;
     const auto index = nvml_thread::ask(*this, Figure::index, 0);
     if (!index) return std::nullopt;
-    index_.store(static_cast<int>(*index), std::memory_order_relaxed);
+    after_index_.store(static_cast<int>(*index) + 1, std::memory_order_relaxed);
     return static_cast<int>(*index);
 }
 

@@ -43,8 +43,8 @@ class Meter {
     std::optional<int> index() noexcept;
     // Returns the cached index; nullopt if there is none yet.
     [[nodiscard]] std::optional<int> known_index() const noexcept {
-        const int known = index_.load(std::memory_order_relaxed);
-        return known < 0 ? std::nullopt : std::optional(known);
+        const int next = after_index_.load(std::memory_order_relaxed);
+        return next == 0 ? std::nullopt : std::optional(next - 1);
     }
 
     // Returns the bytes this process holds, without managed memory (11 us on an H200). nullopt if NVML is missing or
@@ -80,9 +80,9 @@ class Meter {
 
     CUuuid gpu_{};
     CUuuid own_{};
-    Bytes total_ = ~Bytes{0};
+    Bytes total_ = 0;
     std::atomic<nvmlDevice_st *> device_{nullptr};
-    std::atomic<int> index_{-1};
+    std::atomic<int> after_index_{0};  // the index + 1; 0: not known yet
     std::array<nvml_thread::Question, kFigures> questions_;
 };
 

@@ -25,7 +25,7 @@ struct Question {
     std::atomic<std::uint32_t> done{0};    // number of the last complete answer; a futex
     std::atomic<std::uint32_t> asleep{0};  // threads that sleep on `done`
     std::atomic<std::uint64_t> argument{0};
-    std::atomic<std::uint64_t> answer{kNone};
+    std::atomic<std::uint64_t> answer{0};
 };
 
 // Returns the result of Meter::read() on curb-nvml. Waits up to 2 s (5 s until NVML has answered once). nullopt also if

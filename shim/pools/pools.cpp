@@ -241,7 +241,7 @@ void block_gone(Pool &pool) noexcept {
         device = pool.device;
         use_again(pool);
     }
-    device->ledger.returned_at_sync.add(remaining);
+    device->ledger.returned_at_sync.add(remaining, device->ledger.share);
     device->ledger.credit(Kind::managed, remaining);
     trace::books(*device, Kind::managed, -static_cast<std::int64_t>(remaining));
 }
