@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "file.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::config {
 namespace {

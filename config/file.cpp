@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "diagnostic.hpp"
+#include "parse/diagnostic.hpp"
 
 namespace curb::config {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ceiling.hpp"
-#include "diagnostic.hpp"
+#include "parse/diagnostic.hpp"
 #include "policy/handed_in.hpp"
 #include "policy/names.hpp"
 

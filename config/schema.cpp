@@ -1,5 +1,5 @@
-// The schema describes what the reader of each type of field accepts (values.cpp and policy/). tests/schema/ compares
-// the two and lists what a schema cannot express.
+// The schema describes what the reader of each type of field accepts (parse/values.cpp and policy/). tests/schema/
+// compares the two and lists what a schema cannot express.
 #include "config/schema.hpp"
 
 #include <signal.h>
@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "parse/values.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
-#include "policy/size.hpp"
-#include "values.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::config {
 namespace {
@@ -266,7 +266,7 @@ json &object_at(json &file, json &definitions, std::string_view pointer) {
 
 json reference(std::string_view definition) { return {{"$ref", "#/$defs/" + std::string(definition)}}; }
 
-// The device keys that policy/gpu_key.cpp reads, with all spellings of a PCI id.
+// The device keys that policy/values/gpu_key.cpp reads, with all spellings of a PCI id.
 json devices() {
     const std::string ordinal = plain_up_to(static_cast<std::uint64_t>(std::numeric_limits<int>::max()));
     const json device = reference("device");

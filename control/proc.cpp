@@ -11,7 +11,7 @@
 #include <csignal>
 
 #include "control/descriptor.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "process_stat.hpp"
 
 namespace curb::control {

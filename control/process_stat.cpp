@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "control/descriptor.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::control {
 

@@ -17,8 +17,8 @@
 #include <functional>
 #include <utility>
 
-#include "connect.hpp"
-#include "policy/words.hpp"
+#include "client/connect.hpp"
+#include "policy/values/words.hpp"
 #include "process_stat.hpp"
 
 namespace curb::control {

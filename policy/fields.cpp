@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "policy/names.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::policy {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "policy/names.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::policy {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::policy {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::policy {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::policy {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "command.hpp"
 #include "control/client.hpp"
-#include "policy/gpu_key.hpp"
-#include "policy/size.hpp"
-#include "policy/words.hpp"
+#include "policy/values/gpu_key.hpp"
+#include "policy/values/size.hpp"
+#include "policy/values/words.hpp"
 #include "selection.hpp"
 #include "target.hpp"
 #include "terminal.hpp"

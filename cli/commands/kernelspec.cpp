@@ -14,7 +14,7 @@
 #include "control/descriptor.hpp"
 #include "json.hpp"
 #include "limit_options.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "replace_file.hpp"
 #include "terminal.hpp"
 

@@ -5,7 +5,7 @@
 
 #include "command.hpp"
 #include "pages.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "replace_file.hpp"
 #include "terminal.hpp"
 

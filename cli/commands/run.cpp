@@ -23,7 +23,7 @@
 #include "limit_options.hpp"
 #include "policy/flags.hpp"
 #include "policy/steer.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "policy_rows.hpp"
 #include "subject.hpp"
 #include "terminal.hpp"

@@ -13,7 +13,7 @@
 #include "control/status.hpp"
 #include "cuda_abi.h"
 #include "libraries.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 #include "view.hpp"
 
 namespace curb::cli {
@@ -123,7 +123,7 @@ struct MachineCondition {
     PreloadFile preload_file;
     RuntimeCondition runtime;
     PolicyCondition policy;
-    std::optional<View> view;  // nullopt: NVML hangs
+    View view;
 };
 // Takes seconds if no GPU has persistence mode on, and longer if the driver hangs (within.hpp). Changes nothing, except
 // that it creates the user's runtime folder, as every program under curb does.

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "doctor.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "ps_text.hpp"
 
 namespace curb::cli {

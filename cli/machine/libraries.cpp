@@ -15,7 +15,7 @@
 
 #include "control/descriptor.hpp"
 #include "control/version_note.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli {
 namespace {

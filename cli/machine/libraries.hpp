@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::cli {
 

@@ -4,9 +4,9 @@
 #include <string_view>
 
 #include "control/client.hpp"
-#include "policy/gpu_key.hpp"
 #include "policy/rules.hpp"
-#include "policy/words.hpp"
+#include "policy/values/gpu_key.hpp"
+#include "policy/values/words.hpp"
 #include "target.hpp"
 #include "terminal.hpp"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "command.hpp"
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 #include "view.hpp"
 
 namespace curb::cli {

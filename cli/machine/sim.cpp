@@ -9,7 +9,7 @@
 #include "control/client.hpp"
 #include "control/proc.hpp"
 #include "libraries.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "target.hpp"
 #include "terminal.hpp"
 

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "control/proc.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli {
 namespace {

@@ -11,8 +11,8 @@
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
 #include "json.hpp"
-#include "policy/result.hpp"
-#include "policy/size.hpp"
+#include "policy/values/result.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::cli {
 

@@ -14,7 +14,7 @@
 #include "control/client.hpp"
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "target.hpp"
 
 namespace curb::cli {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <sstream>
 
-#include "policy/growth.hpp"
+#include "policy/decisions/growth.hpp"
 #include "policy/names.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli {
 namespace {

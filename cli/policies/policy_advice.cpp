@@ -4,7 +4,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli {
 namespace {

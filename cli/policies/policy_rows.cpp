@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "json.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "text_width.hpp"
 
 namespace curb::cli {

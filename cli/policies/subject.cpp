@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli {
 namespace {

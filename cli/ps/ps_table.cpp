@@ -5,8 +5,8 @@
 #include <map>
 #include <numeric>
 
-#include "policy/growth.hpp"
-#include "policy/size.hpp"
+#include "policy/decisions/growth.hpp"
+#include "policy/values/size.hpp"
 #include "ps_text.hpp"
 #include "target.hpp"
 #include "text_width.hpp"

@@ -7,7 +7,7 @@
 
 #include "control/messages.hpp"
 #include "json.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 #include "text_width.hpp"
 
 namespace curb::cli {

@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "policy/duration.hpp"
-#include "policy/result.hpp"
-#include "policy/size.hpp"
+#include "policy/values/duration.hpp"
+#include "policy/values/result.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::cli {
 

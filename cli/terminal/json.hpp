@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "policy/fields.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli::json {
 

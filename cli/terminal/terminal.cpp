@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <system_error>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli {
 

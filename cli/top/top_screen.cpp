@@ -8,8 +8,8 @@
 #include <set>
 #include <sstream>
 
-#include "policy/size.hpp"
-#include "policy/words.hpp"
+#include "policy/values/size.hpp"
+#include "policy/values/words.hpp"
 #include "ps_text.hpp"
 #include "text_width.hpp"
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::cli {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "control/trace.hpp"
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::cli {
 

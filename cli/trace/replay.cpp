@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "policy/granule.hpp"
-#include "policy/limit.hpp"
+#include "policy/decisions/limit.hpp"
+#include "policy/values/granule.hpp"
 
 namespace curb::cli {
 namespace {

@@ -1,7 +1,7 @@
 #include <charconv>
 #include <utility>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "recording.hpp"
 
 namespace curb::cli {

@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "pickle.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "text_width.hpp"
 
 namespace curb::cli {

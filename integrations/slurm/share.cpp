@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "config/load.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::slurm {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "policy/result.hpp"
-#include "policy/size.hpp"
+#include "policy/values/result.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::slurm {
 

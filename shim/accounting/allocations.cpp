@@ -7,7 +7,7 @@
 
 #include "exports.hpp"
 #include "lifetime.hpp"
-#include "policy/granule.hpp"
+#include "policy/values/granule.hpp"
 #include "reusing_map.hpp"
 #include "trace.hpp"
 

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "lifetime.hpp"
-#include "policy/granule.hpp"
+#include "policy/values/granule.hpp"
 #include "pools.hpp"
 
 namespace curb::shim::graphs {

@@ -7,7 +7,7 @@
 #include "allocations.hpp"
 #include "devices.hpp"
 #include "lifetime.hpp"
-#include "policy/granule.hpp"
+#include "policy/values/granule.hpp"
 #include "pools.hpp"
 #include "vmm.hpp"
 

@@ -12,7 +12,7 @@
 
 #include "caller_match.hpp"
 #include "devices.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::shim {
 

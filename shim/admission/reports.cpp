@@ -12,7 +12,7 @@
 #include "limits.hpp"
 #include "log.hpp"
 #include "policy/names.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::reports {

@@ -11,7 +11,7 @@
 #include "control/status.hpp"
 #include "devices.hpp"
 #include "in_force.hpp"
-#include "policy/limit.hpp"
+#include "policy/decisions/limit.hpp"
 #include "wait_queue.hpp"
 
 namespace curb::shim::reports {

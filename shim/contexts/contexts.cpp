@@ -10,7 +10,7 @@
 
 #include "keep_errno.hpp"
 #include "lifetime.hpp"
-#include "policy/granule.hpp"
+#include "policy/values/granule.hpp"
 #include "recent.hpp"
 #include "trace.hpp"
 #include "waiting.hpp"

@@ -13,10 +13,10 @@
 
 #include "job_ledger.hpp"
 #include "lifetime.hpp"
-#include "policy/decide.hpp"
-#include "policy/granule.hpp"
+#include "policy/decisions/decide.hpp"
 #include "policy/kinds.hpp"
-#include "policy/size.hpp"
+#include "policy/values/granule.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::shim {
 

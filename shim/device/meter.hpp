@@ -13,7 +13,7 @@
 
 #include "cuda_abi.h"
 #include "nvml_thread.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 struct nvmlDevice_st;
 

@@ -10,10 +10,10 @@
 
 #include "control/turn.hpp"
 #include "lifetime.hpp"
-#include "policy/duration.hpp"
+#include "policy/decisions/limit.hpp"
 #include "policy/kinds.hpp"
-#include "policy/limit.hpp"
-#include "policy/size.hpp"
+#include "policy/values/duration.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::shim {
 struct Device;

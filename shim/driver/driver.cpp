@@ -60,7 +60,7 @@ constexpr Row kRows[] = {
      &export_address<&::symbol>,                     \
      &slot_address<&Driver::symbol>,                 \
      &fill_slot<&Driver::symbol>},
-#include "entry_points.def"
+#include "tables/entry_points.def"
 };
 constexpr std::size_t kRowCount = std::size(kRows);
 
@@ -86,7 +86,7 @@ void fill(void *libcuda) noexcept {
 #define CURB_WRAP(symbol, base, since, stream, rule) \
     fill_slot<&Driver::symbol>(find(#symbol, reinterpret_cast<void *>(&::symbol)));
 #define CURB_CALL(symbol) fill_slot<&Driver::symbol>(find(#symbol, nullptr));
-#include "entry_points.def"
+#include "tables/entry_points.def"
     dlerror();  // clear the error for symbols that an older driver lacks
 
     std::array<ByAddress, kRowCount> sorted{};
@@ -148,7 +148,7 @@ const Driver &ended_driver() noexcept {
     if (!made.load(std::memory_order_acquire)) {
 #define CURB_WRAP(symbol, base, since, stream, rule) end(driver.symbol);
 #define CURB_CALL(symbol) end(driver.symbol);
-#include "entry_points.def"
+#include "tables/entry_points.def"
         made.store(true, std::memory_order_release);
     }
     return driver;
@@ -210,7 +210,7 @@ void *wrapper_named(const char *symbol) noexcept {
 void *nvml_wrapper_named(const char *symbol) noexcept {
 #define CURB_NVML(name, rule) \
     if (std::strcmp(symbol, #name) == 0) return reinterpret_cast<void *>(&::name);
-#include "entry_points.def"
+#include "tables/entry_points.def"
     return nullptr;
 }
 

@@ -72,9 +72,9 @@ class CountedSlot<CUresult(Args...)> : public Slot<CUresult(Args...)> {
 struct Driver {
 #define CURB_WRAP(symbol, base, since, stream, rule) Slot<decltype(::symbol)> symbol;
 #define CURB_COUNT(symbol, base, since, stream, rule) CountedSlot<decltype(::symbol)> symbol;
-#include "entry_points.def"
+#include "tables/entry_points.def"
 #define CURB_CALL(symbol) Slot<decltype(::symbol)> symbol;
-#include "entry_points.def"
+#include "tables/entry_points.def"
 };
 
 namespace detail {

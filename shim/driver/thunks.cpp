@@ -48,8 +48,8 @@ asm(".pushsection .bss.curb_slots, \"aw\", %nobits\n.balign 8\ncurb_named_slots:
     ".macro curb_slot symbol\ncurb_slot_of_\\symbol: .skip 8\n.endm\n"
 #define CURB_THUNK(symbol) "curb_slot " #symbol "\n"
 #define CURB_PASS(symbol, base, since, stream, why) CURB_THUNK(symbol)
-#include "entry_points.def"
-#include "functions.def"
+#include "tables/entry_points.def"
+#include "tables/functions.def"
     "curb_found_slots: .skip 8 * " CURB_STRING(CURB_SUPPLY) "\n.popsection\n");
 asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 64\ncurb_named_thunks:\n.cfi_startproc\n"
     ".macro curb_thunk symbol\n"
@@ -57,8 +57,8 @@ asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 64\ncurb_named_thunks:\n.cf
     ".size \\symbol, .-\\symbol\n.balign 16\n.endm\n"
 #define CURB_THUNK(symbol) "curb_thunk " #symbol "\n"
 #define CURB_PASS(symbol, base, since, stream, why) CURB_THUNK(symbol)
-#include "entry_points.def"
-#include "functions.def"
+#include "tables/entry_points.def"
+#include "tables/functions.def"
     ".balign 64\ncurb_found_thunks:\n.set curb_number, 0\n.rept " CURB_STRING(CURB_SUPPLY) "\n"
     ".balign " CURB_STRING(CURB_FOUND_BYTES) "\n" CURB_FOUND_THUNK("curb_found_slots + 8 * curb_number")
     ".set curb_number, curb_number + 1\n.endr\n.cfi_endproc\n.popsection\n");
@@ -120,16 +120,16 @@ namespace {
 constexpr char kText[] =
 #define CURB_PASS(symbol, base, since, stream, why) #symbol "\0"
 #define CURB_THUNK(symbol) #symbol "\0"
-#include "entry_points.def"
-#include "functions.def"
+#include "tables/entry_points.def"
+#include "tables/functions.def"
     ;
 using Number = std::uint16_t;
 constexpr auto kBegins = [] {  // of each name in kText
     constexpr Number kSizes[] = {
 #define CURB_PASS(symbol, base, since, stream, why) sizeof #symbol,
 #define CURB_THUNK(symbol) sizeof #symbol,
-#include "entry_points.def"
-#include "functions.def"
+#include "tables/entry_points.def"
+#include "tables/functions.def"
     };
     std::array<Number, std::size(kSizes)> begins{};
     for (std::size_t i = 1; i < begins.size(); ++i) begins[i] = static_cast<Number>(begins[i - 1] + kSizes[i - 1]);
@@ -200,17 +200,35 @@ class Preloads {
     const link_map *begin_ = nullptr, *end_ = nullptr;
 };
 
-// Limits the calls of a stub that calls curb again without having loaded libcuda: they would recurse for ever.
-constinit thread_local int stubs_without_driver = 0;
+// The calls on this thread that went to a stub while libcuda was not loaded. A stub that calls curb again would recurse
+// for ever: each call has its frame below the last one's. If it jumps to curb, it has the same frame, as have the
+// calls of a loop in the program.
+struct StubCalls {
+    const void *frame = nullptr;  // of the last one
+    int below = 0, same = 0;      // in a row
+};
+constinit thread_local StubCalls stub_calls;
+
+// True if the stub does not end by itself.
+bool is_endless(const void *frame) noexcept {
+    constexpr int kMostBelow = 16, kMostSame = 4096;
+    StubCalls &calls = stub_calls;
+    if (frame > calls.frame)
+        calls.below = calls.same = 0;
+    else
+        ++(frame < calls.frame ? calls.below : calls.same);
+    calls.frame = frame;
+    if (calls.below < kMostBelow && calls.same < kMostSame) return false;
+    calls = {};
+    return true;
+}
 
 // Returns the address for a thunk with an empty slot: the program's own stub if libcuda is not loaded.
 void *without_slot(std::size_t number) noexcept {
     const KeepErrno keep_errno;
     const char *name = name_of(number);
-    constexpr int kNested = 16;
-    if (!driver_loaded() && ++stubs_without_driver < kNested)
+    if (!driver_loaded() && !is_endless(__builtin_frame_address(0)))
         if (void *stub = stubs::definition(name, named(name), stubs::caller())) return stub;
-    stubs_without_driver = 0;
     if (!driver_loaded()) detail::load_driver();
     if (!driver_loaded()) return address_of<has_no_device>();
     void *function = curb_named_slots[number].load(std::memory_order_acquire);

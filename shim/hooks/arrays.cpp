@@ -8,7 +8,7 @@
 #include "admission.hpp"
 #include "contexts.hpp"
 #include "keep_errno.hpp"
-#include "policy/granule.hpp"
+#include "policy/values/granule.hpp"
 #include "process_state.hpp"
 #include "trace.hpp"
 

@@ -4,7 +4,7 @@
 #include "allocations.hpp"
 #include "contexts.hpp"
 #include "free_by_pointer.hpp"
-#include "policy/granule.hpp"
+#include "policy/values/granule.hpp"
 #include "trace.hpp"
 
 namespace curb::shim {

@@ -6,7 +6,7 @@
 #include "captures.hpp"
 #include "free_by_pointer.hpp"
 #include "limits.hpp"
-#include "policy/granule.hpp"
+#include "policy/values/granule.hpp"
 #include "pools.hpp"
 #include "trace.hpp"
 

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "lifetime.hpp"
-#include "policy/granule.hpp"
-#include "policy/growth.hpp"
+#include "policy/decisions/growth.hpp"
+#include "policy/values/granule.hpp"
 
 namespace curb::shim::job {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lifetime.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::shim::job {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::shim::job {
 

@@ -17,7 +17,7 @@
 #include "config/load.hpp"
 #include "control/messages.hpp"
 #include "lifetime.hpp"
-#include "policy/growth.hpp"
+#include "policy/decisions/growth.hpp"
 #include "policy/policy.hpp"
 #include "readers.hpp"
 
@@ -26,7 +26,7 @@ namespace curb::shim {
 using policy::Bytes;
 
 // The allowance of one device under one policy: the bytes that the process may hold before the next growth step. The
-// rules are in policy/growth.hpp; this is the shared state. Thread-safe.
+// rules are in policy/decisions/growth.hpp; this is the shared state. Thread-safe.
 class Allowance {
   public:
     // Called before other threads can see it.

@@ -6,7 +6,7 @@
 
 #include "devices.hpp"
 #include "in_force.hpp"
-#include "policy/decide.hpp"
+#include "policy/decisions/decide.hpp"
 
 namespace curb::shim::limits {
 

@@ -7,8 +7,8 @@
 #include "in_force.hpp"
 #include "lifetime.hpp"
 #include "log.hpp"
-#include "policy/duration.hpp"
-#include "policy/idle.hpp"
+#include "policy/decisions/idle.hpp"
+#include "policy/values/duration.hpp"
 #include "release.hpp"
 
 namespace curb::shim::idle {

@@ -10,7 +10,7 @@
 
 #include "control/release_report.hpp"
 #include "control/status.hpp"
-#include "policy/release_plan.hpp"
+#include "policy/decisions/release_plan.hpp"
 
 namespace curb::shim::release {
 

@@ -11,7 +11,7 @@
 #include "devices.hpp"
 #include "nap.hpp"
 #include "policy/flags.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "policy_watcher.hpp"
 #include "pools.hpp"
 #include "process.hpp"

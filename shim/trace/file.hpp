@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "control/descriptor.hpp"
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::shim::trace {
 

@@ -14,7 +14,7 @@
 #include "control/release_report.hpp"
 #include "control/status.hpp"
 #include "devices.hpp"
-#include "policy/limit.hpp"
+#include "policy/decisions/limit.hpp"
 
 namespace curb::shim::trace {
 

@@ -14,7 +14,7 @@
 #include "file.hpp"
 #include "lines.hpp"
 #include "own_thread.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "trace.hpp"
 #include "waiting.hpp"
 #include "worker_signal.hpp"

@@ -5,8 +5,8 @@
 //
 // The same child program answers each request bare and under curb (conformance_probe.hpp), on the driver that the
 // loader finds: in LD_LIBRARY_PATH, or DIR. The answer that is due under curb follows from the bare one and the kind of
-// the row in shim/driver/entry_points.def. Exit status: 0 all cases hold, 1 not all, 2 could not be run, 77 no driver
-// in DIR.
+// the row in shim/driver/tables/entry_points.def. Exit status: 0 all cases hold, 1 not all, 2 could not be run, 77 no
+// driver in DIR.
 #include <algorithm>
 #include <cctype>
 #include <cstdio>

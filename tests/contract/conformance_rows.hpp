@@ -1,4 +1,4 @@
-// The rows of shim/driver/entry_points.def.
+// The rows of shim/driver/tables/entry_points.def.
 #pragma once
 
 #include <string_view>
@@ -23,7 +23,7 @@ inline constexpr Row kRows[] = {
 #define CURB_CALL(symbol) {Kind::call, #symbol},
 #define CURB_NVML(symbol, rule) {Kind::nvml, #symbol},
 #define CURB_LIBC(symbol, why) {Kind::libc, #symbol},
-#include "entry_points.def"
+#include "tables/entry_points.def"
 };
 
 // Returns null if there is no row.

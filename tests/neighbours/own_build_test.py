@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = ("size", "words")
 PROGRAM = """
 #include <cstdio>
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 int main() {
     const auto size = curb::policy::parse_size("8GiB");
     std::puts(size ? curb::policy::format(*size).c_str() : size.error().c_str());
@@ -52,7 +52,7 @@ def build(folder: Path, preload: dict[str, str]) -> dict[str, str]:
             "-DCCACHE=CCACHE-NOTFOUND")
         run("cmake", "--build", str(out), "--parallel", "2", "--target", "curb_shim", "curb")
     (folder / "program.cpp").write_text(PROGRAM)
-    sources = ["program.cpp", *(str(ROOT / f"policy/{name}.cpp") for name in FILES)]
+    sources = ["program.cpp", *(str(ROOT / f"policy/values/{name}.cpp") for name in FILES)]
     run(os.environ.get("CXX", "c++"), "-std=c++20", "-save-temps=obj", f"-I{ROOT}/policy/include", *sources, "-o", str(out / "program"))
     if (said := run(str(out / "program"))) != "8GiB\n":
         raise SystemExit(f"the program says {said!r}")

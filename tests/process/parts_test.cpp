@@ -13,7 +13,7 @@
 #include "cache.hpp"
 #include "catch.hpp"
 #include "gate.hpp"
-#include "policy/granule.hpp"
+#include "policy/values/granule.hpp"
 #include "pools.hpp"
 #include "sim.h"
 #include "temp_dir.hpp"

@@ -6,7 +6,7 @@
 #include "capped.hpp"
 #include "ceiling.hpp"
 #include "control/client.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 #include "start.hpp"
 
 namespace steered {

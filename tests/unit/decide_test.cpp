@@ -1,7 +1,7 @@
 // decide() says whether a request is granted: a pure function of the terms, the held bytes and the wanted bytes.
 
-#include "policy/decide.hpp"
-#include "policy/limit.hpp"
+#include "policy/decisions/decide.hpp"
+#include "policy/decisions/limit.hpp"
 
 #include "catch.hpp"
 

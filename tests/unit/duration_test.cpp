@@ -1,4 +1,4 @@
-#include "policy/duration.hpp"
+#include "policy/values/duration.hpp"
 
 #include "catch.hpp"
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "catch.hpp"
-#include "policy/decide.hpp"
-#include "policy/growth.hpp"
+#include "policy/decisions/decide.hpp"
+#include "policy/decisions/growth.hpp"
 
 using namespace curb::policy;
 

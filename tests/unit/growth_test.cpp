@@ -1,5 +1,5 @@
 // How the allowance grows and falls back, case by case. growth_property_test.cpp checks it against a model.
-#include "policy/growth.hpp"
+#include "policy/decisions/growth.hpp"
 
 #include <random>
 

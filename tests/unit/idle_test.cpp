@@ -1,4 +1,4 @@
-#include "policy/idle.hpp"
+#include "policy/decisions/idle.hpp"
 
 #include "catch.hpp"
 

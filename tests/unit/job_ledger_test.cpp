@@ -20,7 +20,7 @@
 #include "exports.hpp"
 #include "job_ledger.hpp"
 #include "own_thread.hpp"
-#include "policy/growth.hpp"
+#include "policy/decisions/growth.hpp"
 #include "segment.hpp"
 
 using namespace curb::shim;

@@ -6,7 +6,7 @@
 #include "catch.hpp"
 #include "config/load.hpp"
 #include "each_event.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 #include "temp_dir.hpp"
 
 using namespace curb;

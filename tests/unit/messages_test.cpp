@@ -4,7 +4,7 @@
 
 #include "catch.hpp"
 #include "control/status.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 #include "spoilt.hpp"
 
 using namespace curb;

@@ -9,10 +9,10 @@
 
 #include "catch.hpp"
 #include "policies.hpp"
+#include "policy/decisions/limit.hpp"
 #include "policy/kinds.hpp"
-#include "policy/limit.hpp"
 #include "policy/names.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 using namespace curb::policy;
 using namespace std::chrono_literals;
@@ -153,6 +153,19 @@ TEST_CASE("Fields that the file leaves out come from the ceiling; fields in both
         CHECK(static_cast<const Layer &>(in_force(own, ceiling, {})) == expected);
         CHECK(static_cast<const Layer &>(in_force({}, ceiling, {})) == with_defaults(ceiling));
         CHECK(static_cast<const Layer &>(in_force(own, {}, {})) == with_defaults(own));
+    }
+}
+
+TEST_CASE("The user's host memory for naps and the ceiling's are both kept if they cannot be compared yet") {
+    Layer own, ceiling;
+    for (const auto &[mine, bound] : {std::pair("50%", "64GiB"), std::pair("64GiB", "50%")}) {
+        own.suspend.host_memory = size(mine);
+        ceiling.suspend.host_memory = size(bound);
+        const Policy policy = in_force(own, ceiling, {});
+        CHECK(policy.suspend.host_memory == size(mine));
+        CHECK(policy.host_memory_ceiling == size(bound));
+        CHECK(in_force({}, ceiling, {}).suspend.host_memory == size(bound));
+        CHECK_FALSE(in_force(own, {}, {}).host_memory_ceiling);
     }
 }
 

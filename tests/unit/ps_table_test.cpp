@@ -4,7 +4,7 @@
 
 #include "catch.hpp"
 #include "lines_of.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 #include "ps_text.hpp"
 #include "text_width.hpp"
 #include "views.hpp"

@@ -1,4 +1,4 @@
-#include "policy/release_plan.hpp"
+#include "policy/decisions/release_plan.hpp"
 
 #include "catch.hpp"
 

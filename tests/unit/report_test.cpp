@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "catch.hpp"
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 using namespace curb;
 using control::ReleaseReport;

@@ -1,4 +1,4 @@
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 #include <limits>
 #include <vector>

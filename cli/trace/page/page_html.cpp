@@ -7,7 +7,7 @@
 
 #include "pages.hpp"
 #include "policy/fields.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli {
 

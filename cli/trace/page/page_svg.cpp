@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "pages.hpp"
-#include "policy/words.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::cli {
 namespace {

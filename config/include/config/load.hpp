@@ -13,8 +13,8 @@
 
 #include "policy/flags.hpp"
 #include "policy/policy.hpp"
-#include "policy/result.hpp"
 #include "policy/rules.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::config {
 

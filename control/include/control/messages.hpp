@@ -11,9 +11,9 @@
 
 #include "control/release_report.hpp"
 #include "control/status.hpp"
-#include "policy/release_plan.hpp"
-#include "policy/result.hpp"
-#include "policy/size.hpp"
+#include "policy/decisions/release_plan.hpp"
+#include "policy/values/result.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::control {
 

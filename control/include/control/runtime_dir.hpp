@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "control/descriptor.hpp"
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::control {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "control/release_report.hpp"
+#include "policy/decisions/limit.hpp"
 #include "policy/kinds.hpp"
-#include "policy/limit.hpp"
 #include "policy/policy.hpp"
 
 namespace curb::control {

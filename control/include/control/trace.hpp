@@ -22,10 +22,10 @@
 #include <string_view>
 #include <vector>
 
+#include "policy/decisions/limit.hpp"
 #include "policy/kinds.hpp"
-#include "policy/limit.hpp"
 #include "policy/policy.hpp"
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::control::trace {
 

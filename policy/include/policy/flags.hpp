@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "policy/policy.hpp"
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::policy {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "policy/size.hpp"
+#include "policy/values/size.hpp"
 
 namespace curb::policy {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "policy/policy.hpp"
-#include "policy/result.hpp"
+#include "policy/values/result.hpp"
 
 namespace curb::policy {
 

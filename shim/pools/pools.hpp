@@ -1,0 +1,222 @@
+// The stream-ordered memory pools of this process, and the memory of graphs, with the charge of each.
+//
+// A pool's charge is CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: the process also holds memory that was freed but that the
+// pool keeps. The graphs of a device share one pool without a handle, whose size is
+// CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT. Pools grow in units of 32 MiB (measured on an H200; default and explicit
+// pools and the memory of graphs alike). Thread-safe. Holds no lock while calling the driver.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "devices.hpp"
+#include "places.hpp"
+#include "policy/values/granule.hpp"
+#include "waiting.hpp"
+
+namespace curb::shim::pools {
+
+// A pool's release threshold: the unused bytes it keeps at a synchronisation. While lowered, it is 0 in the driver, and
+// the program still reads the value it has set. Thread-safe. Holds no lock while calling the driver.
+class Threshold {
+  public:
+    // Handles the program's set call. `call` sets it in the driver.
+    template <class Call>
+    CUresult set(std::uint64_t value, Call call) {
+        const BusyCount::Guard guard(setting_);
+        return keep(value) ? CUDA_SUCCESS : call();
+    }
+    // Handles the program's get call. `call` has the driver write it to `value`.
+    template <class Call>
+    CUresult get(std::uint64_t &value, Call call) {
+        for (;;) {
+            const std::uint64_t before = restored();
+            const CUresult result = call();
+            if (result != CUDA_SUCCESS || settles(value, before)) return result;
+        }
+    }
+
+    void lower(CUmemoryPool pool) noexcept;
+    void restore(CUmemoryPool pool) noexcept;
+    // Resets it for a new pool in the same record.
+    void start_anew() noexcept;
+
+  private:
+    bool keep(std::uint64_t value) noexcept;  // stores the program's value; false if not lowered
+    std::uint64_t restored() noexcept;
+    // While lowered, replaces the driver's answer by the program's value. False if the answer may be older than a
+    // restoration: ask the driver again.
+    bool settles(std::uint64_t &value, std::uint64_t restored_before) noexcept;
+
+    std::mutex mutex_;
+    bool lowered_ = false;
+    std::optional<std::uint64_t> program_;  // the program's value; nullopt while the driver still has it
+    std::uint64_t restored_ = 0;            // number of restorations
+    BusyCount setting_;                     // threads that may be setting it in the driver
+};
+
+struct Pool {
+    std::atomic<CUmemoryPool> handle{nullptr};  // null for the memory of a device's graphs, or if the record is unused
+    Kind kind = Kind::pools;                    // or managed, or graphs
+    Device *device = nullptr;                   // null if not charged: host memory, or another process's
+    Pool *next_unused = nullptr;
+    std::atomic<Bytes> charged{0};
+    std::atomic<Bytes> claimed{0};  // idle bytes that requests on their way to the driver will use
+    std::atomic<bool> live{true};
+    std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
+    BusyCount visitors;                // threads that query the driver about it
+    BusyCount settling;                // threads that have changed `charged` but not yet the ledger
+    // Units of Ledger::ahead() of requests that have returned, and how many of them a reading of the pool's size
+    // covers.
+    std::atomic<std::uint64_t> used_ahead{0}, read_ahead{0};
+    std::atomic<bool> keeps{false};          // its memory at a synchronisation, when last asked: requests may run ahead
+    std::atomic<std::uint32_t> requests{0};  // since the program set the threshold, while it did not keep its memory
+    Places places;
+    Threshold threshold;
+    std::atomic<bool> shared{false};  // with another process
+    std::size_t blocks = 0;           // managed blocks in use; under the lock, as the next two
+    bool destroyed = false;           // but managed blocks are still in use
+    Bytes kept_charged = 0;           // the charge for them
+};
+
+// Returns the pool with this handle; null if unknown.
+Pool *known(CUmemoryPool handle) noexcept;
+// The same, but records an unknown pool (such as a device's default pool) on `device`. Null if host memory is
+// exhausted.
+Pool *find(CUmemoryPool handle, Device *device) noexcept;
+// Returns the pool of the device's graphs. Null if host memory is exhausted.
+Pool *graphs_of(Device &device) noexcept;
+// Returns the number of graph-memory trims. An executable that got its memory before the last one may allocate again.
+std::uint64_t graph_trims() noexcept;
+void graphs_trimmed() noexcept;
+// Records a pool's device (null: not charged) and kind (pools or managed). Leaves a known pool unchanged.
+void note(CUmemoryPool handle, Device *device, Kind kind) noexcept;
+// Records a new pool. If the handle is known, that pool ended without curb's knowledge and is credited.
+void made(CUmemoryPool handle, Device *device, Kind kind) noexcept;
+// Marks the pool as shared with another process, which made it or imports it.
+void share(CUmemoryPool handle) noexcept;
+bool any_shared() noexcept;
+// Removes a pool that is about to be destroyed. The caller then owns its charge, and calls ended() after the driver has
+// destroyed the pool, or put_back() if the driver fails.
+struct Forgotten {
+    Bytes charged = 0;
+    Bytes kept_charged = 0;  // of these, held on by live allocations and by frees that may not be complete
+    Pool *pool = nullptr;    // null if it was unknown
+};
+Forgotten forget(CUmemoryPool handle) noexcept;
+// Returns the bytes that stay charged: `kept_charged` for a managed pool with blocks in use, until the last one is
+// freed (NVML does not see managed memory, so it cannot show when that returns). Otherwise 0.
+Bytes ended(Pool &pool, Bytes kept_charged = 0) noexcept;
+void put_back(Pool &pool) noexcept;
+
+namespace detail {
+inline constinit std::atomic<bool> any_blocks{false};  // some block of a managed pool is in use
+void note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept;
+}  // namespace detail
+
+// Records a block of a managed pool. Does nothing for other pools. If host memory is exhausted, the destroyed pool is
+// credited too early.
+inline void note_block(Pool &pool, CUdeviceptr pointer) noexcept {
+    if (pool.kind == Kind::managed) detail::note_managed_block(pool, pointer);
+}
+// Guards the free of a block. If it is a managed pool's, removes its record before the driver frees it, because
+// afterwards another thread may get the same pointer.
+class FreedBlock : NoCopy {
+  public:
+    explicit FreedBlock(CUdeviceptr pointer) noexcept : pointer_(pointer) {
+        if (detail::any_blocks.load(std::memory_order_acquire)) find();
+    }
+    ~FreedBlock() {  // restores the record unless freed() was called
+        if (pool_) put_back();
+    }
+
+    void freed() noexcept {
+        if (pool_) end();
+    }
+
+  private:
+    void find() noexcept;
+    void put_back() noexcept;
+    void end() noexcept;
+
+    CUdeviceptr pointer_;
+    Pool *pool_ = nullptr;
+};
+
+// Far from the cap, a request of up to kPoolUnit takes a unit that the ledger has reserved ahead, and asks neither for
+// the pool's size nor for the limits. The unit stays reserved until the pool has been read: by every 16th request, by
+// one whose memory lies where the pool had none, and before a decision near the cap. False if there is no unit, or if
+// the pool does not keep its memory, since its size then changes too often.
+class Ahead : NoCopy {
+  public:
+    explicit Ahead(Pool &pool) noexcept
+        : pool_(pool), has_(pool.keeps.load(std::memory_order_relaxed) && pool.device->ledger.take_ahead()) {}
+    ~Ahead() {
+        if (!has_) return;
+        pool_.used_ahead.fetch_add(1, std::memory_order_seq_cst);
+        if (!pool_.live.load(std::memory_order_seq_cst)) [[unlikely]]
+            return_to_ledger(pool_);
+    }
+    explicit operator bool() const noexcept { return has_; }
+
+  private:
+    // Returns the units of requests that have returned, without reading the pool: it has ended.
+    static void return_to_ledger(Pool &pool) noexcept;
+
+    Pool &pool_;
+    bool has_;
+};
+// Asks whether the pool keeps its memory at a synchronisation. Calls the driver.
+void query_keeps(Pool &pool) noexcept;
+// Call it when the program has set the threshold: a later request calls query_keeps() again.
+void threshold_changed(Pool &pool) noexcept;
+// Takes back the units that are offered, and reads the pools that may have grown. Afterwards Ledger::ahead() is what
+// requests under way have. Calls the driver.
+void settle_ahead(Device &device) noexcept;
+
+// The pool that serves the device's stream-ordered requests, as last asked: null if the driver must be asked.
+Pool *current_on(const Device &device) noexcept;
+// Call current_version() before asking the driver, and pass its result with the answer.
+std::uint64_t current_version() noexcept;
+void note_current(const Device &device, Pool *pool, std::uint64_t version) noexcept;
+// Call it after the program may have set another pool.
+void current_changed() noexcept;
+
+// Raises the pool's charge to its reserved bytes. Returns the increase, which the caller traces. Calls the driver:
+// after an allocation it breaks no capture that the allocation has not broken, and for graph memory none (the contract
+// suite tests both). In other places the caller must hold RelaxedCapture.
+Bytes raise(Pool &pool) noexcept;
+// Sets the charge of every pool of the device to its reserved bytes, unless another thread changes it meanwhile.
+void reconcile(Device &device) noexcept;
+// Returns the charge of each pool of the device that has one, without managed pools and graph memory. May throw
+// std::bad_alloc.
+std::vector<Bytes> charges(const Device &device);
+// Returns the charge of all pools of the device together, with managed pools and graph memory.
+Bytes charged(const Device &device) noexcept;
+// Claims idle bytes of the pool for one request during its lifetime. If two requests counted on the same bytes, the
+// pool would grow.
+class Claim : NoCopy {
+  public:
+    Claim(Pool &pool, Bytes bytes) noexcept;
+    ~Claim();
+    explicit operator bool() const noexcept { return bytes_ != 0; }  // true if the pool had that many idle bytes
+
+  private:
+    Pool &pool_;
+    Bytes bytes_ = 0;
+};
+
+// Makes every pool of the device return its unused memory at the program's next synchronisation, until
+// restore_thresholds(). This does not stall, and it includes memory the device is still using now. (Measured on an
+// H100: all of it returns.)
+void lower_thresholds(Device &device) noexcept;
+void restore_thresholds(Device &device) noexcept;
+
+// Trims every pool of the device and returns the freed bytes. The caller holds RelaxedCapture, and should synchronise
+// before if it may, so that the driver sees frees as complete.
+Bytes trim(Device &device) noexcept;
+
+}  // namespace curb::shim::pools
