@@ -117,9 +117,9 @@ def table(results: Sequence[Result]) -> str:
 def page(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], raw: Path) -> str:
     """Returns the page: the rows with a target, or all if none has one. A row also has the ratios of its other lanes."""
     lines = [
-        f"# What a cap costs: {about['machine']}, {about['date']}",
+        f"# The cost of a cap: {about['machine']}, {about['date']}",
         "",
-        "By `scripts/bench`: [how it is measured](../PERFORMANCE.md#how-it-is-measured), [the columns](README.md).",
+        "By `scripts/bench`: [the method](../PERFORMANCE.md#how-it-is-measured), [the columns](README.md).",
         "",
         ", ".join(f"{name} {value}" for name, value in about.items() if name not in ("machine", "date")) + ".",
         "",
