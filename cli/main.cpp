@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include "command.hpp"
 #include "control/version_note.hpp"
 #include "terminal.hpp"
+#include "within.hpp"
 
 CURB_VERSION_NOTE(CURB_VERSION);
 
@@ -91,13 +93,15 @@ int run_command(const std::vector<std::string> &words) {
 }  // namespace curb::cli
 
 int main(int argc, char **argv) {
+    int status = curb::cli::kFailure;
     try {
         curb::cli::reserve_standard_descriptors();
-        const int status = curb::cli::run_command({argv + std::min(argc, 1), argv + argc});
+        status = curb::cli::run_command({argv + std::min(argc, 1), argv + argc});
         curb::cli::print("");  // flushes stdout: an answer that cannot be written is a failure
-        return status;
     } catch (const std::exception &error) {
         std::fprintf(stderr, "curb: %s\n", error.what());
-        return curb::cli::kFailure;
+        status = curb::cli::kFailure;
     }
+    if (curb::cli::calls_under_way() != 0) std::_Exit(status);
+    return status;
 }

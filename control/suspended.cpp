@@ -25,7 +25,6 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kLargest = 64 << 10;
-constexpr const char *kRecord = ".suspended.json";
 constexpr const char *kClaim = ".claim";
 
 // While this lives, root reads and writes files with the user's rights. It sets the file system's user of this thread:

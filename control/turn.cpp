@@ -12,6 +12,8 @@
 #include <charconv>
 #include <vector>
 
+#include "control/suspended.hpp"
+
 namespace curb::control {
 namespace {
 
@@ -65,13 +67,20 @@ struct Entry {
     policy::Bytes bytes = 0;
     int pid = 0;
 };
-// Returns the requests for this GPU, the oldest first. Their processes may be dead.
+// Returns the requests for this GPU, the oldest first. Their processes may be dead. Leaves out those of suspended
+// processes, which cannot take memory: each request behind one of theirs would wait for kLongest.
 std::vector<Entry> entries(int folder, const std::string &begins) {
     std::vector<Entry> out;
+    std::vector<int> suspended;
     DIR *files = ::opendir(("/proc/self/fd/" + std::to_string(folder)).c_str());
     if (!files) return out;
     while (const dirent *file = ::readdir(files)) {
         Entry entry{file->d_name};
+        if (entry.name.ends_with(suspended::kRecord)) {
+            int pid = 0;
+            std::from_chars(entry.name.data(), entry.name.data() + entry.name.size(), pid);
+            suspended.push_back(pid);
+        }
         if (!entry.name.starts_with(begins) || out.size() == kMostNames) continue;
         const char *end = entry.name.c_str() + entry.name.size();
         const char *bytes = std::find(entry.name.c_str() + begins.size(), end, '-');
@@ -80,6 +89,9 @@ std::vector<Entry> entries(int folder, const std::string &begins) {
         out.push_back(std::move(entry));
     }
     ::closedir(files);
+    std::erase_if(out, [&](const Entry &one) {
+        return std::find(suspended.begin(), suspended.end(), one.pid) != suspended.end();
+    });
     std::sort(out.begin(), out.end(), [](const Entry &a, const Entry &b) { return a.name < b.name; });
     return out;
 }

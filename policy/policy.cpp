@@ -84,6 +84,16 @@ std::optional<Value> within(Holds holds, const std::optional<Value> &own, const 
     return bound_holds ? bound : own;
 }
 
+// The same for a field of the process. Sizes cannot be compared before it is known of how much they are shares, so
+// Policy keeps the ceiling's too, and their users take the lower one.
+template <class Value>
+std::optional<Value> of_process(Holds holds, const std::optional<Value> &own, const std::optional<Value> &bound) {
+    return within(holds, own, bound);
+}
+std::optional<Size> of_process(Holds /*holds*/, const std::optional<Size> &own, const std::optional<Size> &bound) {
+    return own ? own : bound;
+}
+
 template <class Value>
 std::optional<Value> on_device(const std::optional<Value> &value, Bytes total) {
     return value ? std::optional<Value>(on_device(*value, total)) : std::nullopt;
@@ -145,12 +155,11 @@ Policy in_force(const Layer &own, const Layer &ceiling, Narrowing narrowed_to) {
     out.job_caps = std::move(narrowed_to.job);
     if (own.job.cap) out.job_caps.push_back(*own.job.cap);
     out.job_ceiling = ceiling.job.cap;
+    out.host_memory_ceiling = ceiling.suspend.host_memory;
     out.handed_in = std::move(narrowed_to.handed_in);
 #define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) \
-    if (auto said = within(Holds::holds, own.member, ceiling.member)) out.member = std::move(said);
+    if (auto said = of_process(Holds::holds, own.member, ceiling.member)) out.member = std::move(said);
 #include "policy/fields.def"
-    // Percentages cannot be compared with bytes before the device is known: terms_for() compares both caps.
-    out.job.cap = own.job.cap ? own.job.cap : ceiling.job.cap;
     return out;
 }
 

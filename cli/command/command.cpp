@@ -162,7 +162,9 @@ void Options::option(const char *name, std::string &to, const char *shape, const
     command_.add_option(name, to, line)->type_name(shape);
 }
 void Options::hidden_flag(const char *name, bool &to) { command_.add_flag(name, to)->group(""); }
-void Options::hidden_option(const char *name, std::string &to) { command_.add_option(name, to)->group(""); }
+void Options::hidden_options(const char *name, Words &to) {
+    command_.add_option(name, to)->group("")->allow_extra_args(false);
+}
 void Options::options(const char *name, Words &to, const char *shape, const char *line) {
     command_.add_option(name, to, line)->type_name(shape)->allow_extra_args(false);  // an argument may follow
 }

@@ -45,7 +45,7 @@ class Options {
     void option(const char *name, std::string &to, const char *shape, const char *line);
     // Not in the help: for libcurb.so, which starts the command for naps.
     void hidden_flag(const char *name, bool &to);
-    void hidden_option(const char *name, std::string &to);
+    void hidden_options(const char *name, std::vector<std::string> &to);
     // An option that may be given several times, once for each value.
     void options(const char *name, std::vector<std::string> &to, const char *shape, const char *line);
 

@@ -1,6 +1,7 @@
 // `curb cdi generate`: writes a specification of the Container Device Interface whose devices are caps.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "command.hpp"
@@ -34,9 +35,10 @@ struct CdiOptions {
     }
 };
 
-// CDI allows only letters, digits, '_', '-', '.' and ':' in the name of a device.
-std::string device_of(const std::string &cap) {
-    return cap.ends_with('%') ? cap.substr(0, cap.size() - 1) + "percent" : cap;
+// CDI allows only letters, digits, '_', '-', '.' and ':' in the name of a device. A size may have blanks and '%'.
+std::string device_of(std::string cap) {
+    std::erase(cap, ' ');
+    return cap.ends_with('%') ? cap.replace(cap.size() - 1, 1, "percent") : cap;
 }
 
 std::string mount_of(const std::string &outside, const char *inside) {
@@ -75,6 +77,9 @@ int generate(const CdiOptions &options) {
     if (const auto why = written(folder / "ld.so.preload", std::string(kLibrary) + "\n")) return wrong(*why);
     std::vector<std::string> devices, names;
     for (const std::string &cap : options.caps) {
+        const std::string name = fmt::format("{}={}", kKind, device_of(cap));
+        // Runtimes refuse a specification that has a device twice.
+        if (std::find(names.begin(), names.end(), name) != names.end()) continue;
         const fs::path file = folder / device_of(cap) / "policy.json";
         // Keep the file: an administrator may have edited it before running this command again after an upgrade.
         if (!fs::exists(file, error))
@@ -86,7 +91,7 @@ int generate(const CdiOptions &options) {
         // Mount the folder, not the file: an edit replaces the file, and a running container would keep the old one.
         devices.push_back(fmt::format("    {{\"name\": {}, \"containerEdits\": {{\"mounts\": [\n      {}\n    ]}}}}",
                                       json::text(device_of(cap)), mount_of(file.parent_path().native(), "/etc/curb")));
-        names.push_back(fmt::format("{}={}", kKind, device_of(cap)));
+        names.push_back(name);
     }
     const std::vector<std::string> mounts = {mount_of(library->native(), kLibrary),
                                              mount_of(command.native(), kCommand),

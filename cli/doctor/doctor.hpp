@@ -123,7 +123,7 @@ struct MachineCondition {
     PreloadFile preload_file;
     RuntimeCondition runtime;
     PolicyCondition policy;
-    std::optional<View> view;  // nullopt: NVML hangs
+    View view;
 };
 // Takes seconds if no GPU has persistence mode on, and longer if the driver hangs (within.hpp). Changes nothing, except
 // that it creates the user's runtime folder, as every program under curb does.

@@ -34,7 +34,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr auto kDriverPatience = 30s;    // cuInit with eight GPUs without persistence mode takes half of it
 constexpr auto kProcessesPatience = 2s;  // for processes under curb to answer
 
 // Returns the first word that is a version: "580.159.04" in "NVRM version: … Kernel Module  580.159.04  …".
@@ -283,17 +282,14 @@ void ask(ProcessCondition &facts, const Target &target) {
 MachineCondition inspect_machine() {
     MachineCondition out;
     out.driver = driver_condition();
-    const auto nvml = within(kNvmlPatience, [] { return std::pair(nvml_gpus(), nvml_driver_version()); });
-    if (nvml)
-        std::tie(out.nvml, out.driver.version) = *nvml;
-    else
-        out.nvml = "NVML has not answered for " + std::to_string(kNvmlPatience.count()) + " s";
+    out.nvml = nvml_gpus();
+    out.driver.version = nvml_driver_version();
     out.library = library_condition();
     out.installations = installations();
     out.preload_file = preload_file();
     out.runtime = runtime_condition();
     out.policy = policy_condition();
-    if (nvml) out.view = within(kNvmlPatience, [] { return poll_all(kProcessesPatience); });
+    out.view = poll_all(kProcessesPatience);
     return out;
 }
 
@@ -346,7 +342,7 @@ ProcessCondition inspect_process(int pid) {
     for (Preloaded &one : preloaded_by(pid, of_all, kPreloadFile)) facts.preloaded.push_back(std::move(one));
     facts.glibc = glibc_of(pid, maps);
     ask(facts, target);
-    facts.listed = within(kNvmlPatience, listed_by_nvml).value_or(std::nullopt);
+    facts.listed = listed_by_nvml();
     return facts;
 }
 

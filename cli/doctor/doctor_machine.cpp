@@ -79,10 +79,10 @@ std::vector<std::string> unlisted(const View &view) {
     return out;
 }
 
-void judge(const NvmlGpus &nvml, const DriverCondition &driver, const std::optional<View> &view, Findings &out) {
+void judge(const NvmlGpus &nvml, const DriverCondition &driver, const View &view, Findings &out) {
     if (!driver.fault.empty()) return;  // one cause is enough
     const Check check("nvml", out), mig("mig", out), mps("mps", out), persistence("persistence", out);
-    const auto hidden = view ? unlisted(*view) : std::vector<std::string>();
+    const auto hidden = unlisted(view);
     if (!nvml) {
         check.problem(true,
                       nvml.error().substr(0, nvml.error().find("; ")) +
@@ -292,7 +292,7 @@ Findings examine(const MachineCondition &facts) {
     judge(facts.preload_file, Check("ld.so.preload", out));
     judge(facts.runtime, Check("runtime-folder", out));
     judge(facts.policy, out);
-    if (facts.view) judge(*facts.view, out);
+    judge(facts.view, out);
     return out;
 }
 

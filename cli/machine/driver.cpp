@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 
 #include "nvml_abi.h"
 #include "target.hpp"
+#include "within.hpp"
 
 namespace curb::cli {
 namespace {
@@ -193,6 +195,46 @@ void read_instances(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     }
 }
 
+NvmlGpus read_gpus() {
+    if (!the_nvml()) return the_nvml().error();
+    const NvmlCalls &nvml = *the_nvml();
+    unsigned count = 0;
+    if (const auto error = nvml.nvmlDeviceGetCount_v2(&count))
+        return std::string("nvmlDeviceGetCount: ") + nvml.nvmlErrorString(error);
+    std::vector<GpuState> out;
+    for (unsigned index = 0; index < count; ++index) {
+        GpuState gpu;
+        gpu.index = static_cast<int>(index);
+        nvmlDevice_t device = nullptr;
+        // A GPU that this container may not use, or that has fallen off the bus: no process on it could be moved.
+        if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS) continue;
+        unsigned current = 0, pending = 0;  // a GPU without MIG answers NOT_SUPPORTED
+        gpu.mig = nvml.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS && current == 1;
+        if (std::string fault = read(nvml, device, gpu); !fault.empty()) return fault;
+        if (gpu.mig) read_instances(nvml, device, gpu);
+        unsigned on = 1;
+        gpu.kept_awake = !nvml.nvmlDeviceGetPersistenceMode ||
+                         nvml.nvmlDeviceGetPersistenceMode(device, &on) != NVML_SUCCESS || on != 0;
+        out.push_back(std::move(gpu));
+    }
+    return out;
+}
+
+std::atomic<bool> nvml_is_busy{false};
+
+// Returns nullopt if the call does not return in time, or if an earlier one has not returned yet.
+template <class Call>
+auto guarded(Call call) -> std::optional<decltype(call())> {
+    if (nvml_is_busy.exchange(true)) return std::nullopt;
+    return within(kDriverPatience, [call] {
+        struct Busy {
+            ~Busy() { nvml_is_busy = false; }
+        };
+        const Busy until_return;
+        return call();
+    });
+}
+
 }  // namespace
 
 const GpuUser *GpuState::user(int pid) const {
@@ -221,34 +263,17 @@ policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid
 }
 
 std::string nvml_driver_version() {
-    std::array<char, 96> text{};
-    const auto &nvml = the_nvml();
-    return nvml && nvml->nvmlSystemGetDriverVersion(text.data(), text.size()) == NVML_SUCCESS ? text.data() : "";
+    const auto version = guarded([]() -> std::string {
+        std::array<char, 96> text{};
+        const auto &nvml = the_nvml();
+        return nvml && nvml->nvmlSystemGetDriverVersion(text.data(), text.size()) == NVML_SUCCESS ? text.data() : "";
+    });
+    return version.value_or("");
 }
 
 NvmlGpus nvml_gpus() {
-    if (!the_nvml()) return the_nvml().error();
-    const NvmlCalls &nvml = *the_nvml();
-    unsigned count = 0;
-    if (const auto error = nvml.nvmlDeviceGetCount_v2(&count))
-        return std::string("nvmlDeviceGetCount: ") + nvml.nvmlErrorString(error);
-    std::vector<GpuState> out;
-    for (unsigned index = 0; index < count; ++index) {
-        GpuState gpu;
-        gpu.index = static_cast<int>(index);
-        nvmlDevice_t device = nullptr;
-        // A GPU that this container may not use, or that has fallen off the bus: no process on it could be moved.
-        if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS) continue;
-        unsigned current = 0, pending = 0;  // a GPU without MIG answers NOT_SUPPORTED
-        gpu.mig = nvml.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS && current == 1;
-        if (std::string fault = read(nvml, device, gpu); !fault.empty()) return fault;
-        if (gpu.mig) read_instances(nvml, device, gpu);
-        unsigned on = 1;
-        gpu.kept_awake = !nvml.nvmlDeviceGetPersistenceMode ||
-                         nvml.nvmlDeviceGetPersistenceMode(device, &on) != NVML_SUCCESS || on != 0;
-        out.push_back(std::move(gpu));
-    }
-    return out;
+    if (auto gpus = guarded(read_gpus)) return std::move(*gpus);
+    return "NVML has not answered for " + std::to_string(kDriverPatience.count()) + " s";
 }
 
 }  // namespace curb::cli

@@ -69,10 +69,11 @@ std::vector<const GpuUser *> users_of(const std::vector<GpuState> &gpus);
 // Returns the bytes that the process holds of the GPU with this UUID. 0 if NVML reports none.
 policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid, int pid);
 
-// Returns this machine's GPUs, or the error of NVML. If NVML cannot be used at all, the error has the remedy.
+// Returns this machine's GPUs, or the error of NVML. If NVML cannot be used at all, the error has the remedy. If NVML
+// does not return, the error says so after kDriverPatience, and at once until it has returned. One thread at a time.
 using NvmlGpus = policy::Result<std::vector<GpuState>, std::string>;
 NvmlGpus nvml_gpus();
-// Returns "580.159.04". Empty if NVML does not report it.
+// Returns "580.159.04". Empty if NVML does not report it, or does not return: then as nvml_gpus().
 std::string nvml_driver_version();
 
 }  // namespace curb::cli

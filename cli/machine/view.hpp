@@ -74,7 +74,8 @@ State state_of(const ViewProcess &process, const control::GpuStatus *books = nul
 // True if the process holds more of the GPU than its cap. False for a suspended process: its memory is in host memory.
 bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books);
 
-// Returns the present view. Takes as long as the slowest process under curb needs to answer, at most `patience`.
+// Returns the present view. Takes as long as the slowest process under curb needs to answer, at most `patience`, and as
+// nvml_gpus().
 View poll_all(std::chrono::milliseconds patience);
 
 // Asks these processes for details, one after the other. The view also has the processes that NVML lists.

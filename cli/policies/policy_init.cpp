@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 
 #include "command.hpp"
 #include "policy/values/words.hpp"
@@ -59,18 +58,26 @@ struct InitOptions {
     }
 };
 
-// Never replaces a file: it may be the policy of a running program.
+// Writes a new file, or none. Returns 0 or the error. Never replaces a file: it may be the policy of a running program.
+int write_new(const std::string &path) {
+    std::FILE *file = std::fopen(path.c_str(), "wx");
+    if (!file) return errno;
+    int error = std::fputs(kFirstPolicy, file) < 0 || std::fflush(file) != 0 ? errno : 0;
+    if (std::fclose(file) != 0 && error == 0) error = errno;  // some file systems report a full disk only now
+    if (error != 0) std::remove(path.c_str());
+    return error;
+}
+
 int policy_init(const InitOptions &options) {
     if (options.file == "-") {
         print(kFirstPolicy);
         return 0;
     }
     const std::string name = policy::quote(options.file);
-    const std::unique_ptr<std::FILE, decltype(&std::fclose)> file(std::fopen(options.file.c_str(), "wx"), &std::fclose);
-    if (!file && errno == EEXIST)
+    const int error = write_new(options.file);
+    if (error == EEXIST)
         return failed(name + " exists already; name another file, or print the policy: curb policy init -");
-    if (!file || std::fputs(kFirstPolicy, file.get()) < 0 || std::fflush(file.get()) != 0)
-        return failed(name + " cannot be written: " + std::strerror(errno));
+    if (error != 0) return failed(name + " cannot be written: " + std::strerror(error));
     print_text(
         fmt::format("wrote {0}: half of each GPU for each process, for a start\n"
                     "edit it, then: curb policy check {0}\n"

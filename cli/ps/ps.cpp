@@ -149,7 +149,7 @@ not answer), no curb, unknown (in another pid namespace). A narrow terminal
 shows fewer columns, never fewer processes. Notes follow the table: what a
 request waits for, refused requests of the last ten minutes, a process that is
 suspended, stopped, silent or over its cap. It answers within 0.3 s, also if
-processes are stuck.
+processes are stuck; if NVML is stuck, after 30 s, without its figures.
 
 With PID: its policy, what it holds by kind, pools, its last refusals and
 releases, calls that bypass curb. Processes under curb are those of this user

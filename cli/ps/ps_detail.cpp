@@ -122,7 +122,8 @@ class Detail {
         if (books) text += ", cuda:" + std::to_string(books->ordinal);
         title(text + ", " + plain(gpu.uuid));
         if (books) about_books(*books);
-        line(2, "NVML says", use.nvml ? format_human(*use.nvml) : "nothing of this process");
+        const std::string nothing = view_.nvml_fault.empty() ? "nothing of this process" : plain(view_.nvml_fault);
+        line(2, "NVML says", use.nvml ? format_human(*use.nvml) : nothing);
     }
 
     void about_books(const control::GpuStatus &books) {

@@ -118,25 +118,25 @@ Made make(const std::function<CUresult()> &call, const Progress::Line &line, con
     return {error, progress.so_far()};
 }
 
-Left state_of(const Driver &driver, int pid) {
-    Left left;
+FoundState state_of(const Driver &driver, int pid) {
+    FoundState state;
     try_again([&] {
-        left.error = driver.cuCheckpointProcessGetState(pid, &left.state);
-        return left.known = left.error == CUDA_SUCCESS;
+        state.error = driver.cuCheckpointProcessGetState(pid, &state.state);
+        return state.known = state.error == CUDA_SUCCESS;
     });
-    return left;
+    return state;
 }
 
-Left unlock(const Driver &driver, int pid) {
+FoundState unlock(const Driver &driver, int pid) {
     CUresult error = CUDA_SUCCESS;
     try_again([&] {
         CUcheckpointUnlockArgs arguments{};
         return (error = driver.cuCheckpointProcessUnlock(pid, &arguments)) == CUDA_SUCCESS;
     });
     if (error == CUDA_SUCCESS) return {error, CU_PROCESS_STATE_RUNNING, true};
-    Left left = state_of(driver, pid);
-    left.error = error;
-    return left;
+    FoundState state = state_of(driver, pid);
+    state.error = error;
+    return state;
 }
 
 }  // namespace curb::cli

@@ -51,8 +51,8 @@ Made make(
     const std::function<CUresult()> &call, const Progress::Line &line, const std::string &note,
     const std::function<void()> &meanwhile = [] {});
 
-// The state in which a process was left.
-struct Left {
+// The state of a process, by the driver.
+struct FoundState {
     CUresult error = CUDA_SUCCESS;  // of the last call on it
     CUprocessState state = CU_PROCESS_STATE_FAILED;
     bool known = false;  // false: the driver does not report the state
@@ -61,8 +61,8 @@ struct Left {
     [[nodiscard]] std::string name() const { return known ? state_name(state) : "unknown"; }
 };
 // Asks the driver for the state. Tries up to five times.
-Left state_of(const Driver &driver, int pid);
+FoundState state_of(const Driver &driver, int pid);
 // Unlocks the process. Tries up to five times: a process that stays locked hangs.
-Left unlock(const Driver &driver, int pid);
+FoundState unlock(const Driver &driver, int pid);
 
 }  // namespace curb::cli

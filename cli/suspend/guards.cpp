@@ -126,8 +126,10 @@ bool wrong_gpus(Guard &guard, const SuspendFacts &facts) {
             return true;
     if (!facts.host) return false;
     const Bytes held = held_by(**facts.gpus, pid);
-    if (facts.most_host) {
-        const Bytes most = facts.most_host->on(facts.host->total), spare = facts.host->total / 10;
+    if (facts.is_nap) {
+        Bytes most = facts.host->total;
+        for (const policy::Size &size : facts.most_host) most = std::min(most, size.on(facts.host->total));
+        const Bytes spare = facts.host->total / 10;
         if (guard.refuse(held > most && most < facts.host->total,
                          fmt::format("{} would have to go to host memory, and suspend.host_memory is {}",
                                      format_human(held), format_human(most)),

@@ -44,9 +44,10 @@ struct Facts {
 struct SuspendFacts : Facts {
     std::optional<Books> books;
     std::optional<HostRoom> host;
-    int companion = 0;                      // another process that holds GPU memory and works together with it; 0: none
-    bool force = false;                     // skips the checks that only suspect a problem
-    std::optional<policy::Size> most_host;  // for a nap: takes no more host memory, and leaves a tenth of it free
+    int companion = 0;                    // another process that holds GPU memory and works together with it; 0: none
+    bool force = false;                   // skips the checks that only suspect a problem
+    bool is_nap = false;                  // leaves a tenth of the host memory free
+    std::vector<policy::Size> most_host;  // takes no more host memory than the least of these
 };
 // Returns the reason to refuse. nullopt if there is none.
 std::optional<Refusal> why_not_suspend(const SuspendFacts &facts);

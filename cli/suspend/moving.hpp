@@ -28,7 +28,7 @@ class Moving {
     [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const;
     [[nodiscard]] int refused(const Refusal &refusal) const { return ended(kRefused, "unchanged", refusal.text()); }
     // Prints the state of a process that is neither as before nor as wanted. Returns the exit status.
-    [[nodiscard]] int half_done(const Left &left, const std::string &why, const std::string &how,
+    [[nodiscard]] int half_done(const FoundState &state, const std::string &why, const std::string &how,
                                 const std::string &remedy) const;
     // Adds a JSON answer. False without --json: then the caller prints text.
     [[nodiscard]] bool answer(const json::Members &members) const;

@@ -160,7 +160,7 @@ class Resuming : Moving {
                                         whole == 0 ? "" : " of " + format_human(back(whole)), seconds_text(so_far));
                  },
                  "half a resume cannot be stopped: it goes on to its end");
-        const Left state = moved.error == CUDA_SUCCESS ? Left() : state_of(driver, pid_);
+        const FoundState state = moved.error == CUDA_SUCCESS ? FoundState() : state_of(driver, pid_);
         if (moved.error == CUDA_SUCCESS || state.is(CU_PROCESS_STATE_LOCKED))
             return unlocked(driver, back(held()), moved.time);
         const std::string why = cannot_ + "the driver could not move it back: " + driver.text(moved.error);
@@ -170,11 +170,11 @@ class Resuming : Moving {
     }
 
     int unlocked(const Driver &driver, Bytes bytes, std::optional<Seconds> time) const {
-        const Left left = unlock(driver, pid_);
-        if (!left.is(CU_PROCESS_STATE_RUNNING))
-            return half_done(left,
-                             cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(left.error),
-                             "; its state is " + left.name(), "again");
+        const FoundState state = unlock(driver, pid_);
+        if (!state.is(CU_PROCESS_STATE_RUNNING))
+            return half_done(state,
+                             cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(state.error),
+                             "; its state is " + state.name(), "again");
         suspended::remove(target_.process);
         if (target_.under_curb)
             open_gate(pid_, std::chrono::duration_cast<policy::Duration>(time.value_or(Seconds(0))));

@@ -28,7 +28,7 @@ struct SuspendOptions {
     Selection selection;
     std::string timeout = "10s";
     bool force = false, sim = false, json = false, until_used = false, nap = false;
-    std::string host_memory = "100%";
+    std::vector<std::string> host_memory;
 
     void declare(Options &takes) {
         selection.declare(takes);
@@ -38,11 +38,13 @@ struct SuspendOptions {
         takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
         takes.json(json);
         takes.hidden_flag("--nap", nap);
-        takes.hidden_option("--host-memory", host_memory);
+        takes.hidden_options("--host-memory", host_memory);
     }
-    [[nodiscard]] std::optional<policy::Size> most_host() const {
-        const auto size = policy::parse_size(host_memory);
-        return nap && size ? std::optional(*size) : std::nullopt;
+    [[nodiscard]] std::vector<policy::Size> most_host() const {
+        std::vector<policy::Size> out;
+        for (const std::string &text : host_memory)
+            if (const auto size = policy::parse_size(text)) out.push_back(*size);
+        return out;
     }
 };
 
@@ -74,6 +76,7 @@ class Suspending : Moving {
         known.gpus = nvml_gpus();
         known.books = books_of(target_);
         known.host = host_room(pid_);
+        known.is_nap = options_.nap;
         known.most_host = options_.most_host();
         // A napping process does not block its companions: its next call brings it back.
         if (*known.gpus && !options_.nap) known.companion = companion_of(target_, **known.gpus);
@@ -155,10 +158,10 @@ class Suspending : Moving {
                      "half a suspend cannot be stopped: it goes on to its end; curb resume {} brings the process back",
                      pid_),
                  [&] { gate_.keep_closed(); });
-        const Left left = moved.error == CUDA_SUCCESS ? Left() : state_of(driver, pid_);
-        if (moved.error == CUDA_SUCCESS || left.is(CU_PROCESS_STATE_CHECKPOINTED))
+        const FoundState state = moved.error == CUDA_SUCCESS ? FoundState() : state_of(driver, pid_);
+        if (moved.error == CUDA_SUCCESS || state.is(CU_PROCESS_STATE_CHECKPOINTED))
             return done(record, lock_time, moved.time);
-        if (left.is(CU_PROCESS_STATE_LOCKED)) suspended::remove(target_.process);
+        if (state.is(CU_PROCESS_STATE_LOCKED)) suspended::remove(target_.process);
         const bool unsupported = moved.error == CUDA_ERROR_NOT_SUPPORTED;
         return give_up(driver,
                        cannot_ + "the driver could not move it out: " + driver.text(moved.error) +
@@ -167,11 +170,11 @@ class Suspending : Moving {
 
     // Unlocks the process and prints `why` and its state. Returns the exit status.
     int give_up(const Driver &driver, const std::string &why, int status = kRefused) const {
-        const Left left = unlock(driver, pid_);
-        if (left.is(CU_PROCESS_STATE_RUNNING)) return ended(status, "running", why + "; it runs on");
+        const FoundState state = unlock(driver, pid_);
+        if (state.is(CU_PROCESS_STATE_RUNNING)) return ended(status, "running", why + "; it runs on");
         return half_done(
-            left, why,
-            fmt::format("; it could not be unlocked ({}, its state is {})", driver.text(left.error), left.name()),
+            state, why,
+            fmt::format("; it could not be unlocked ({}, its state is {})", driver.text(state.error), state.name()),
             std::to_string(pid_));
     }
 

@@ -104,15 +104,12 @@ std::string aligned(const std::vector<std::vector<std::string>> &lines) {
     for (const auto &cells : lines) {
         widths.resize(std::max(widths.size(), cells.size()));
         for (std::size_t i = 0; cells.size() > 1 && i < cells.size(); ++i)
-            if (cells[i].size() <= kWidest) widths[i] = std::max(widths[i], cells[i].size());
+            if (const std::size_t width = width_of(cells[i]); width <= kWidest) widths[i] = std::max(widths[i], width);
     }
     std::string out;
     for (const auto &cells : lines) {
         std::string line;
-        for (std::size_t i = 0; i < cells.size(); ++i) {
-            line += (i == 0 ? "" : "  ") + cells[i];
-            line.append(widths[i] - std::min(widths[i], cells[i].size()), ' ');
-        }
+        for (std::size_t i = 0; i < cells.size(); ++i) line += (i == 0 ? "" : "  ") + padded(cells[i], widths[i]);
         out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
     }
     return out;

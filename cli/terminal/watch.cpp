@@ -116,7 +116,7 @@ int watch(std::chrono::milliseconds every, const std::function<std::string()> &d
             const bool blank = std::exchange(printed, true) && !head.empty();
             if (!print(in_place ? InPlace::text(text, screen) : (blank ? "\n" : "") + text)) return shown.status;
             int signal = signals.wait_until(begin + every);
-            if (signal == SIGWINCH && !in_place) signal = signals.wait_until(begin + every);
+            while (signal == SIGWINCH && !in_place) signal = signals.wait_until(begin + every);
             if (signal == 0 || signal == SIGWINCH) continue;
             if (signal == SIGINT) return 0;
             screen_of_ours.leave();

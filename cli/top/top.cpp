@@ -10,7 +10,6 @@
 #include <chrono>
 #include <clocale>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -39,7 +38,7 @@ struct TopOptions {
 };
 
 constexpr auto kPatience = 300ms;  // for processes to answer
-constexpr auto kEvery = 1s;        // between two polls of the machine
+constexpr auto kEvery = 1s;        // polls the machine so often
 constexpr int kKeyPatienceMs = 100;
 constexpr int kControlC = 3, kEscape = 27;
 
@@ -63,14 +62,11 @@ class Top {
     explicit Top(bool sim) : sim_(sim) { state_.unicode = std::string_view(::nl_langinfo(CODESET)) == "UTF-8"; }
 
     int run() {
-        Clock::time_point next = Clock::now();
+        poll();
+        polled_.wait_for(kEvery);  // so that the first screen has figures
         while (!quits_) {
-            if (Clock::now() >= next) {
-                view_ = poll_all(kPatience);
-                remember(state_, view_);
-                next = Clock::now() + kEvery;
-            }
-            take_answer(next);
+            take_view();
+            take_answer();
             draw();
             if (const int key = ::getch(); key != ERR) press(key);
         }
@@ -78,6 +74,23 @@ class Top {
     }
 
   private:
+    void poll() {
+        next_ = Clock::now() + kEvery;
+        polled_ = in_background([] { return poll_all(kPatience); });
+    }
+    void take_view() {
+        if (is_ready(polled_)) {
+            view_ = polled_.get();
+            remember(state_, view_);
+        }
+        if (!polled_.valid() && Clock::now() >= next_) poll();
+    }
+    void take_answer() {
+        if (!is_ready(answer_)) return;
+        state_.message = answer_.get();
+        next_ = Clock::now();
+    }
+
     void draw() const {
         TopState &state = state_;
         const auto height = static_cast<std::size_t>(std::max(LINES, 1)),
@@ -115,12 +128,6 @@ class Top {
             else if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80)
                 out += '?';
         return out;
-    }
-
-    void take_answer(Clock::time_point &next) {
-        if (!answer_.valid() || answer_.wait_for(0s) != std::future_status::ready) return;
-        state_.message = answer_.get();
-        next = Clock::now();
     }
 
     [[nodiscard]] const ViewProcess *selected() const {
@@ -210,7 +217,7 @@ class Top {
             return;
         }
         state_.message = "curb " + words + " ...";
-        answer_ = std::async(std::launch::async, answer_of, words);
+        answer_ = in_background([words] { return answer_of(words); });
     }
 
     bool sim_;
@@ -218,7 +225,9 @@ class Top {
     mutable TopState state_;  // mutable: drawing moves the selection to an existing row
     std::string prompt_, typed_;
     std::function<void(const std::string &)> then_;
+    std::future<View> polled_;
     std::future<std::string> answer_;
+    Clock::time_point next_;  // when it polls again
     bool quits_ = false;
 };
 
@@ -260,16 +269,11 @@ int top(const TopOptions &options) {
     if (options.sim)
         if (const auto fault = use_sim()) return failed("top: " + *fault);
     std::setlocale(LC_ALL, "");
-    int status = 0;
-    {
-        const Terminal terminal;
-        if (!terminal)
-            return failed("top: nothing is known of the terminal " + policy::quote(variable("TERM")) +
-                          "; set TERM, as in TERM=xterm curb top");
-        status = Top(options.sim).run();
-    }
-    if (a_call_hangs()) std::_Exit(status);  // the driver's exit handlers would wait for the call that hangs
-    return status;
+    const Terminal terminal;
+    if (!terminal)
+        return failed("top: nothing is known of the terminal " + policy::quote(variable("TERM")) +
+                      "; set TERM, as in TERM=xterm curb top");
+    return Top(options.sim).run();
 }
 
 }  // namespace

@@ -226,10 +226,15 @@ policy::Result<Recording, std::string> read_trace(const std::string &file, bool 
     if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode))
         reader.expect(static_cast<std::size_t>(status.st_size / kShortestLine));
     std::vector<char> buffer(std::size_t{1} << 20);
+    const auto read_some = [&] {
+        ssize_t size = 0;
+        do size = ::read(fd, buffer.data(), buffer.size());
+        while (size < 0 && errno == EINTR);
+        return size;
+    };
     std::string snapshot;
     for (bool is_first = true;; is_first = false) {
-        const ssize_t size = ::read(fd, buffer.data(), buffer.size());
-        if (size < 0 && errno == EINTR) continue;
+        const ssize_t size = read_some();
         if (size < 0) return fault(errno);
         const std::string_view piece(buffer.data(), static_cast<std::size_t>(size));
         if (is_first && begins_as_pickle(piece) && !snapshots)

@@ -12,14 +12,8 @@ def fail(message):
     sys.exit(f"{NAME}: {message}")
 
 
-def is_check(arguments):
-    """For a script that does not run curb."""
-    if arguments not in ([], ["--check"]):
-        sys.exit(f"usage: scripts/{NAME} [--check]")
-    return bool(arguments)
-
-
 def is_check_and_curb(arguments):
+    """Returns whether --check is given, and the path of the command curb. Exits on other arguments, or without curb."""
     others = [one for one in arguments if one != "--check"]
     if len(others) > 1 or any(one.startswith("-") for one in others):
         sys.exit(f"usage: scripts/{NAME} [--check] [CURB]")
@@ -30,7 +24,7 @@ def is_check_and_curb(arguments):
 
 
 def write(due, check):
-    """Writes each text to its file. With `check` prints the differences instead, and fails if there are any."""
+    """Writes each text to its file. With `check` prints the differences instead, and exits with an error if there are any."""
     stale = []
     for file, text in due.items():
         there = file.read_text() if file.exists() else ""
@@ -39,7 +33,7 @@ def write(due, check):
         stale.append(str(file.relative_to(ROOT)))
         if check:
             lines = (one.splitlines(keepends=True) for one in (there, text))
-            sys.stdout.writelines(difflib.unified_diff(*lines, "there", "due"))
+            sys.stdout.writelines(difflib.unified_diff(*lines, "the file", "the text to write"))
         else:
             file.write_text(text)
     if check and stale:

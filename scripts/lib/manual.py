@@ -1,6 +1,6 @@
-"""The manual pages, in mdoc: docs/man/*.in with their {{directives}} filled in.
+"""Fills in the {{directives}} of the manual pages, docs/man/*.in, in mdoc.
 
-curb.1 has the output of `curb COMMAND --help`. curb-policy.5 has sections of docs/POLICY.md and files of config/examples.
+curb.1 gets the output of `curb COMMAND --help`. curb-policy.5 gets sections of docs/POLICY.md and files of config/examples.
 """
 
 import re
@@ -23,7 +23,7 @@ LITERAL_WIDTH = 72  # a terminal's 80 less the indent
 
 
 def escaped(text):
-    """Plain text for roff, at any place of a line."""
+    """Escapes plain text for roff, for any place in a line."""
     text = text.replace("\\", "\\e")
     for sign, name in (("…", "..."), ("—", "\\(em"), ("→", "->"), ("×", "x"), ("µ", "\\(mc"), ("\u00a0", "\\ ")):
         text = text.replace(sign, name)
@@ -32,7 +32,7 @@ def escaped(text):
 
 
 def styled(text):
-    """Markdown within a paragraph: code, bold, links."""
+    """Converts Markdown within a paragraph to roff: code, bold, links."""
     text = re.sub(r" \(\[\d{4}\]\([^)]*\)\)", "", text)  # links to decisions
     text = re.sub(r"\[(\d{4})\]\(([^)]*)\)", r"docs/\2", text)
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
@@ -48,7 +48,7 @@ def styled(text):
 
 
 def lines_of(text):
-    """A paragraph for roff: each sentence begins a line, and no line is long or looks like a request."""
+    """Splits a paragraph for roff. Each sentence starts a line, and no line is long or looks like a request."""
     out = []
     for sentence in re.split(r"(?<=[.!?])(?:(?<=\w{2}[.!?])|(?<=\W[.!?])) +|(?<=[.!?][)\"]) +", text):
         for line in textwrap.wrap(sentence, 78, break_long_words=False, break_on_hyphens=False):
@@ -57,12 +57,12 @@ def lines_of(text):
 
 
 def argument(text):
-    """Text as an argument of a macro: escapes quotes, and words that are names of macros."""
+    """Escapes text for an argument of a macro: quotes, and words that are names of macros."""
     return re.sub(r"(^| )(?=[A-Z%][A-Za-z]{1,2}( |$))", r"\1\\&", text.replace('"', "\\(dq"))
 
 
 def narrowed(line):
-    """A line of literal text as several that fit: a comment behind code moves above it."""
+    """Splits a line of literal text into lines that fit. A comment behind code moves above it."""
     if len(line) <= LITERAL_WIDTH:
         return [line]
     indent, said = re.match(r"( *)(.*)", line).groups()
@@ -81,7 +81,7 @@ def literal(text):
 
 
 def tagged(rows):
-    """Rows of (tag, paragraph), both in roff."""
+    """Returns a tagged list of rows (tag, paragraph), both in roff."""
     out = [".Bl -tag -width Ds"]
     for tag, text in rows:
         out += [f".It {argument(tag)}", *lines_of(text)]
@@ -92,7 +92,7 @@ def tagged(rows):
 
 
 def option_tag(left):
-    """ "--cap SIZE": the option bold, its value italic. """
+    """Returns "--cap SIZE" with the option in bold and its value in italics."""
     names, _, value = left.partition(" ")
     tag = ", ".join(f"\\fB{escaped(name)}\\fR" for name in names.split(","))
     return f"{tag} \\fI{escaped(value)}\\fR" if value else tag
@@ -195,7 +195,7 @@ def markdown_lines(text):
 
 
 def sections(text):
-    """The sections of a document by heading; the text before the first heading under ""."""
+    """Returns the sections of a document by heading. The text before the first heading is under ""."""
     parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)
     return {"": parts[0], **{name.replace("`", ""): body for name, body in zip(parts[1::2], parts[2::2])}}
 
@@ -212,7 +212,7 @@ def with_headings(name, body):
 
 
 def tidied(lines):
-    """The lines without .Pp where mdoc makes a paragraph anyway."""
+    """Returns the lines without each .Pp beside which mdoc makes a paragraph by itself."""
     out = []
     for line in lines:
         if line == ".Pp" and out and re.match(r"\.(Sh|Ss|Pp)", out[-1]):
@@ -230,14 +230,14 @@ def filled(template, directives):
         if found and found[1] in directives:
             out += directives[found[1]](*filter(None, [found[2]]))
         elif "{{" in line:
-            fail(f"{template.relative_to(ROOT)} has a directive that is none: {line}")
+            fail(f"{template.relative_to(ROOT)} has an unknown directive: {line}")
         else:
             out.append(line)
     return "\n".join(tidied(out)) + "\n"
 
 
 def pages(curb, policy_document):
-    """File and text of each page."""
+    """Yields the file and the text of each page."""
     commands = commands_of(curb)
     policy = sections(policy_document)
 

@@ -4,7 +4,7 @@ import re
 
 
 def rows_of(file, macro):
-    """The cells of each row: names unchanged, adjacent string literals joined. None if a row has another form."""
+    """Returns the cells of each row, with adjacent string literals joined. None: a row has another form, or there is none."""
     text = re.sub(r"^\s*//.*$", "", file.read_text(), flags=re.MULTILINE)
     rows = []
     for found in re.finditer(rf'^{macro}\(((?:"(?:[^"\\]|\\.)*"|[^"()])*)\)$', text, re.MULTILINE):

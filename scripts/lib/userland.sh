@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # Sourced by scripts that test in a new, minimal userland, which debootstrap makes as root.
 
-# userland SUITE FOLDER [ARCHITECTURE]: bookworm, trixie, noble, … as debootstrap has it, from debian_mirror, in a folder that
-# is not there. The kernel must be able to start the programs of another architecture (binfmt_misc).
+# userland SUITE FOLDER [ARCHITECTURE]: makes a userland of a suite of debootstrap (bookworm, trixie, noble, …), from
+# debian_mirror, in a new folder. For another architecture the kernel must be able to start its programs (binfmt_misc).
 userland() {
     local suite=$1 folder=$2 architecture=${3:-$(dpkg --print-architecture)} recipe components=main mirror
-    ((EUID == 0)) || fail "a userland can be set up by root alone"
+    ((EUID == 0)) || fail "only root can make a userland"
     command -v debootstrap >/dev/null || fail "there is no debootstrap" "install it: apt-get install debootstrap"
     mirror=$(debian_mirror)
     recipe=$(readlink -f "/usr/share/debootstrap/scripts/$suite")
@@ -19,14 +19,14 @@ userland() {
             chroot "$folder" /debootstrap/debootstrap --second-stage
     } >"$folder.log" 2>&1 || {
         tail -n 20 "$folder.log" >&2
-        fail "debootstrap failed; all that it said is in $folder.log"
+        fail "debootstrap failed; its output is in $folder.log"
     }
     rm -f "$folder.log"
     echo '127.0.0.1 localhost' >"$folder/etc/hosts" # debootstrap does not write it
 }
 
-# inside FOLDER [NAME=VALUE]... -- COMMAND...: runs a command there, with mounts and processes of its own, which end with it.
-# Of this machine it uses the kernel, /dev and the network.
+# inside FOLDER [NAME=VALUE]... -- COMMAND...: runs a command in a userland, in mount and pid namespaces of its own, which end
+# with it. Of this machine it uses the kernel, /dev and the network.
 inside() {
     local folder=$1 variables=()
     shift
@@ -39,7 +39,7 @@ inside() {
         bash "$folder" "${variables[@]}" "$@"
 }
 
-# Has the kernel run programs for aarch64 by qemu-user, as systemd does, until forget_aarch64.
+# Makes the kernel run programs for aarch64 by qemu-user, as systemd does, until forget_aarch64.
 binfmt=/proc/sys/fs/binfmt_misc registered=
 emulate_aarch64() {
     [[ -e $binfmt/register ]] || mount -t binfmt_misc none "$binfmt" ||
@@ -50,17 +50,17 @@ emulate_aarch64() {
 }
 forget_aarch64() { [[ -z $registered ]] || echo -1 >"$registered"; }
 
-# machine FOLDER COMMAND...: boots a userland of Debian's for arm64 as a machine that qemu emulates, with two processors, Debian's
-# own kernel and no network. Runs the command there as root and returns its exit status. The machine changes a copy in memory.
+# machine FOLDER COMMAND...: boots a Debian userland for arm64 in a machine that qemu emulates, with two processors, Debian's
+# kernel and no network. Runs the command there as root and returns its exit status. Changes stay in the machine's memory.
 machine() {
     local folder=$1 kernel status
     shift
     kernel=$(compgen -G "$folder.kernel/boot/vmlinuz-*") || {
-        # The userland is the kernel's initial one, so it needs no modules.
+        # The userland is the initramfs, so the kernel needs no modules.
         # shellcheck disable=SC2016 # for the shell in there to fill in
         inside "$folder" -- bash -c 'cd /tmp && apt-get -qq download "$(apt-cache depends linux-image-cloud-arm64 |
             sed -n "s/.*Depends: \(linux-image-\)/\1/p")"' >"$folder.log" 2>&1 ||
-            fail "Debian's kernel for arm64 cannot be had: $(tail -n 1 "$folder.log")"
+            fail "Debian's kernel for arm64 cannot be downloaded: $(tail -n 1 "$folder.log")"
         dpkg-deb -x "$folder"/tmp/linux-image-*.deb "$folder.kernel"
         rm -f "$folder"/tmp/linux-image-*.deb
         kernel=$(compgen -G "$folder.kernel/boot/vmlinuz-*")

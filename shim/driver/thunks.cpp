@@ -200,17 +200,35 @@ class Preloads {
     const link_map *begin_ = nullptr, *end_ = nullptr;
 };
 
-// Limits the calls of a stub that calls curb again without having loaded libcuda: they would recurse for ever.
-constinit thread_local int stubs_without_driver = 0;
+// The calls on this thread that went to a stub while libcuda was not loaded. A stub that calls curb again would recurse
+// for ever: each call has its frame below the last one's. If it jumps to curb, it has the same frame, as have the
+// calls of a loop in the program.
+struct StubCalls {
+    const void *frame = nullptr;  // of the last one
+    int below = 0, same = 0;      // in a row
+};
+constinit thread_local StubCalls stub_calls;
+
+// True if the stub does not end by itself.
+bool is_endless(const void *frame) noexcept {
+    constexpr int kMostBelow = 16, kMostSame = 4096;
+    StubCalls &calls = stub_calls;
+    if (frame > calls.frame)
+        calls.below = calls.same = 0;
+    else
+        ++(frame < calls.frame ? calls.below : calls.same);
+    calls.frame = frame;
+    if (calls.below < kMostBelow && calls.same < kMostSame) return false;
+    calls = {};
+    return true;
+}
 
 // Returns the address for a thunk with an empty slot: the program's own stub if libcuda is not loaded.
 void *without_slot(std::size_t number) noexcept {
     const KeepErrno keep_errno;
     const char *name = name_of(number);
-    constexpr int kNested = 16;
-    if (!driver_loaded() && ++stubs_without_driver < kNested)
+    if (!driver_loaded() && !is_endless(__builtin_frame_address(0)))
         if (void *stub = stubs::definition(name, named(name), stubs::caller())) return stub;
-    stubs_without_driver = 0;
     if (!driver_loaded()) detail::load_driver();
     if (!driver_loaded()) return address_of<has_no_device>();
     void *function = curb_named_slots[number].load(std::memory_order_acquire);

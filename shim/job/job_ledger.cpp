@@ -188,7 +188,7 @@ constexpr std::uint64_t request_of(std::size_t row, std::uint32_t number) noexce
 }
 
 // Passes on the requests that this process has not answered, and changed live caps.
-void look_at_rows() noexcept {
+void pass_on_changes() noexcept {
     static std::array<std::uint32_t, kGpus> passed_on{};
     static std::array<Bytes, kGpus> live_caps{};
     bool caps_changed = false;
@@ -222,7 +222,7 @@ void hold_slot() {
     if (!taken) return;
     for (;;) {
         const std::uint32_t seen = segment->changes.load();
-        look_at_rows();
+        pass_on_changes();
         wait_for_others(segment->changes, seen);
         constexpr std::uint64_t kPauseMs = 10;  // a program that writes there without end does not keep it busy
         sleep_ms(kPauseMs);

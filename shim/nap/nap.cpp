@@ -58,29 +58,30 @@ constinit std::atomic<bool> refused_since_poll{false};
 constinit std::atomic<bool> wanted{false}, was_wanted{false};  // set by begin_soon()
 constinit std::atomic<bool> by_request{false};                 // begin_soon() requested the nap
 
-// How the process left its GPUs, and with how many bytes; when the gate opened at its last return, and how long the
-// resume took.
-enum class Left : std::uint8_t { no, by_nap, by_command };
-constinit std::atomic<Left> left{Left::no};
-constinit std::atomic<policy::Bytes> left_bytes{0};
+// What moved the process out of its GPUs, and with how many bytes; when the gate opened at its last return, and how
+// long the resume took.
+enum class MovedOutBy : std::uint8_t { nothing, nap, command };
+constinit std::atomic<MovedOutBy> moved_out_by{MovedOutBy::nothing};
+constinit std::atomic<policy::Bytes> moved_out_bytes{0};
 constinit std::atomic<std::uint64_t> opened_ms{0}, resume_took_ms{0};
 
 // Runs when the gate opens: traces the return, if the process was out. Async-signal-safe.
 void opened() noexcept {
-    const Left how = left.exchange(Left::no, std::memory_order_acq_rel);
-    if (how == Left::no) return;
+    const MovedOutBy what = moved_out_by.exchange(MovedOutBy::nothing, std::memory_order_acq_rel);
+    if (what == MovedOutBy::nothing) return;
     const std::uint64_t now = now_ms(), called = called_ms.load(std::memory_order_acquire),
                         resume = resume_took_ms.exchange(0, std::memory_order_acq_rel);
     opened_ms.store(now, std::memory_order_release);
-    trace::back(left_bytes.load(std::memory_order_relaxed), how == Left::by_nap && called != 0 ? now - called : resume);
+    trace::back(moved_out_bytes.load(std::memory_order_relaxed),
+                what == MovedOutBy::nap && called != 0 ? now - called : resume);
 }
 
-void note_out(Left how, policy::Bytes bytes) noexcept {
-    left_bytes.store(bytes, std::memory_order_relaxed);
+void note_out(MovedOutBy what, policy::Bytes bytes) noexcept {
+    moved_out_bytes.store(bytes, std::memory_order_relaxed);
     resume_took_ms.store(0, std::memory_order_relaxed);
     gate::on_open(opened);
-    left.store(how, std::memory_order_release);
-    trace::out(bytes, how == Left::by_nap ? "nap" : "suspend");
+    moved_out_by.store(what, std::memory_order_release);
+    trace::out(bytes, what == MovedOutBy::nap ? "nap" : "suspend");
 }
 
 struct Shared {
@@ -207,8 +208,18 @@ bool wait_and_come_back(Helper &helper) {
     return true;
 }
 
+// The most host memory that a nap may take, by the user's policy and by the ceiling.
+struct HostMemory {
+    std::string own, ceiling;
+};
+HostMemory host_memory() {
+    const auto snapshot = process::snapshot();
+    const auto text = [](const std::optional<policy::Size> &most) { return most ? policy::format(*most) : "100%"; };
+    return {text(snapshot->policy.suspend.host_memory), text(snapshot->policy.host_memory_ceiling)};
+}
+
 // Takes one nap, on the thread curb-nap. The gate is open again when it returns, unless the process is then suspended.
-void take_nap(const std::string &host_memory) {
+void take_nap(const HostMemory &most) {
     called_ms.store(0, std::memory_order_seq_cst);
     no_room_since_ms.store(0, std::memory_order_relaxed);
     gate::on_wait(noted_call);
@@ -217,14 +228,15 @@ void take_nap(const std::string &host_memory) {
         return refuse("the driver cannot move processes out of their GPUs; that takes 570 or newer");
     if (!gate::close(kMove))
         return refuse("the kernel has no membarrier, so it is not known which calls are under way");
-    if (const std::string why = stays(); !why.empty()) return refuse(why);
+    if (const std::string why = why_not(); !why.empty()) return refuse(why);
     if (const std::string why = bypassing(); !why.empty()) return refuse(why);
     if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100) || wait_queue::any()) {
         if (by_request.load(std::memory_order_relaxed)) return refuse("a call of CUDA is under way");
         return gate::open();  // it is not idle
     }
     Helper helper;
-    if (!helper.start({"suspend", "--nap", "--host-memory", host_memory, std::to_string(getpid())}))
+    if (!helper.start(
+            {"suspend", "--nap", "--host-memory", most.own, "--host-memory", most.ceiling, std::to_string(getpid())}))
         return refuse("the command curb is not beside libcurb.so, or cannot be started");
     const auto first = helper.line();
     const auto bytes = first ? moved(*first) : std::nullopt;
@@ -234,7 +246,7 @@ void take_nap(const std::string &host_memory) {
         return refuse(first.value_or("the command curb ended without a word"));
     }
     refusals.store(0, std::memory_order_relaxed);
-    note_out(Left::by_nap, *bytes);
+    note_out(MovedOutBy::nap, *bytes);
     note([&](control::NapStatus &now) {
         now.out = true;
         now.since = control::unix_now();
@@ -269,11 +281,6 @@ void come_back_at_any_cost() noexcept {
             sleep_ms(100);
         }
     }
-}
-
-std::string host_memory() {
-    const auto most = process::snapshot()->policy.suspend.host_memory;
-    return most ? policy::format(*most) : "100%";
 }
 
 void run() {
@@ -406,7 +413,7 @@ std::optional<std::uint64_t> poll() noexcept try {
     return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());
 }
 
-std::string stays() noexcept try {
+std::string why_not() noexcept try {
     if (captures::any()) return "a graph capture is under way";
     if (shared::any())
         return "it shares GPU memory with other processes (CUDA IPC or exported handles), and the driver cannot move "
@@ -422,12 +429,12 @@ std::string stays() noexcept try {
 
 bool stay_out() noexcept {
     if (!change_from_out(Phase::staying_out)) return false;
-    Left by_nap = Left::by_nap;
-    left.compare_exchange_strong(by_nap, Left::by_command, std::memory_order_acq_rel);
+    MovedOutBy nap = MovedOutBy::nap;
+    moved_out_by.compare_exchange_strong(nap, MovedOutBy::command, std::memory_order_acq_rel);
     return true;
 }
 
-void left_by_command(policy::Bytes bytes) noexcept { note_out(Left::by_command, bytes); }
+void moved_out_by_command(policy::Bytes bytes) noexcept { note_out(MovedOutBy::command, bytes); }
 void brought_back(std::uint64_t took_ms) noexcept { resume_took_ms.store(took_ms, std::memory_order_release); }
 
 std::optional<control::NapStatus> status() {

@@ -20,7 +20,7 @@ std::optional<std::uint64_t> poll() noexcept;
 void begin_soon() noexcept;
 
 // Returns why the process cannot leave its GPUs now. Empty if it knows no reason. Thread-safe.
-std::string stays() noexcept;
+std::string why_not() noexcept;
 
 // For `curb suspend`: turns a nap into a suspend, which `curb resume` ends and a call does not. False if the process
 // does not nap. Thread-safe.
@@ -28,7 +28,7 @@ bool stay_out() noexcept;
 
 // Record a move for the trace: `curb suspend` has moved `bytes` to host memory, or `curb resume` has brought the
 // process back in `took_ms` and opens the gate next.
-void left_by_command(policy::Bytes bytes) noexcept;
+void moved_out_by_command(policy::Bytes bytes) noexcept;
 void brought_back(std::uint64_t took_ms) noexcept;
 
 // Returns the status of naps. nullopt if the policy has no naps and none was requested. Thread-safe. May throw

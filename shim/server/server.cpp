@@ -369,14 +369,14 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
     }
     const bool was_open = !gate::is_closed();
     out.closed = gate::close(std::chrono::milliseconds(std::min<std::uint64_t>(*asked.close_for, kLongestLeaseMs)));
-    if (was_open && out.closed) out.stays = nap::stays();
+    if (was_open && out.closed) out.stays = nap::why_not();
     if (!out.stays.empty()) {
         gate::open();
         out.closed = false;
         return out;
     }
     if (!out.closed) out.why = "the kernel has no membarrier, so it is not known which calls are under way";
-    if (out.closed && asked.moved != 0) nap::left_by_command(asked.moved);
+    if (out.closed && asked.moved != 0) nap::moved_out_by_command(asked.moved);
     if (const char *call = out.closed ? gate::call_under_way() : nullptr) out.waits_for = call;
     return out;
 }

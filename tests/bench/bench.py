@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""What a cap costs: calls of the driver and whole programs, bare, under curb and under other preloads, in turns.
+"""Measures the cost of a cap: driver calls and whole programs, bare, under curb and under other preloads, in turns.
 
-Runs on a driver that does nothing and on a simulated one, and on a GPU where there is one. measures.py lists what is
-measured, docs/PERFORMANCE.md says how. Exit status: 0 all lanes of curb's were measured (whatever the figures are), 1 one
-could not be.
+Uses a no-op driver, a simulated one, and a GPU if there is one. measures.py lists the measurements, docs/PERFORMANCE.md
+describes the method. Exit status: 0 all lanes of curb and bare were measured, whatever the figures are; 1 one failed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import measures
 import results as written
 from gpu_tests import ROOT, Device, NvmlError, Unavailable, of_toolkit
 from running import NO_TIME, OWN, Result, Run, Setting, measured
-from subjects import MPS, Mps, Subject, own_subjects, peer
+from subjects import BARE, MPS, Mps, Subject, own_subjects, peer
 
 
 def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -30,21 +29,21 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add(
         "--against", action="append", default=[], metavar="NAME=LIB[,VAR=VALUE...]|mps",
-        help="also under this preload, or under NVIDIA's MPS with a limit; may be repeated",
+        help="also measure under this preload, or under NVIDIA's MPS with a memory limit; may be repeated",
     )  # fmt: skip
     add(
         "--driver", nargs="+", choices=list(written.DRIVERS), default=[],
-        help="which drivers, in this order (default: gpu and noop; where there is no GPU noop and sim)",
+        help="the drivers, in this order (default: gpu and noop; without a GPU noop and sim)",
     )  # fmt: skip
-    add("--only", nargs="+", default=[], metavar="WORD", help="groups whose name has one of these in it")
-    add("--list", action="store_true", help="name the groups and exit")
-    add("--quick", action="store_true", help="seven short samples of each, not 31, in one cast")
-    add("--casts", type=int, metavar="N", help="so many processes of each lane, one by one (3)")
-    add("--minutes", type=float, default=math.inf, metavar="M", help="begin nothing new after so long")
+    add("--only", nargs="+", default=[], metavar="WORD", help="only groups whose name contains one of these words")
+    add("--list", action="store_true", help="print the names of the groups and exit")
+    add("--quick", action="store_true", help="take seven short samples of each lane instead of 31, in one cast")
+    add("--casts", type=int, metavar="N", help="start the processes of each lane N times (default 3)")
+    add("--minutes", type=float, default=math.inf, metavar="M", help="start nothing new after M minutes")
     add("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
     add("--build", type=Path, default=ROOT / "build", metavar="DIR", help="the build (default build/)")
-    add("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="where results go")
-    add("--keep", type=Path, metavar="DIR", help="keep what the lanes said on stderr, and their policies")
+    add("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="the folder for the results")
+    add("--keep", type=Path, metavar="DIR", help="keep the lanes' stderr and policies there")
     options = parser.parse_args(words)
     options.casts = options.casts or (1 if options.quick else 3)
     return options
@@ -58,16 +57,18 @@ def device_of(options: argparse.Namespace) -> Device | None:
 
 
 def chosen(options: argparse.Namespace, peers: Sequence[str]) -> list[measures.Group]:
+    """Returns the groups that --only selects. Exits if there is none."""
     found = [group for group in measures.groups(peers) if not options.only or any(word in group.name for word in options.only)]
     if not found:
-        sys.exit(f"bench: no group has {' or '.join(options.only)} in its name; --list names them")
+        sys.exit(f"bench: no group has {' or '.join(options.only)} in its name; --list prints the names")
     return found
 
 
 def work(
     groups: Sequence[measures.Group], drivers: Sequence[str], cast: int
 ) -> Iterator[list[tuple[measures.Group, str]]]:
-    """Batches of groups, in order. The lanes of one batch start together; they are at most as many as there are cores."""
+    """Yields batches of groups, in order. All lanes of a batch start together. A batch of several groups has at most as many
+    lanes as there are cores."""
     together: list[tuple[measures.Group, str]] = []
     lanes = 0
     for driver in drivers:
@@ -84,14 +85,14 @@ def work(
 
 
 def compile_thrust(setting: Setting) -> None:
-    """The C++ program of tests/bench/programs, if it is not up to date."""
+    """Compiles programs/thrust_loop.cu if it is not up to date."""
     source = Path(__file__).parent / "programs" / "thrust_loop.cu"
     program = setting.build / "tests" / "bench_thrust"
     if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
         try:
             command = [of_toolkit("nvcc"), "-O2", "-std=c++17", "-arch=native", str(source), "-o", str(program)]
         except Unavailable:
-            return  # the setting says so
+            return  # why_no_thrust has this text
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             setting.why_no_thrust = f"nvcc failed: {done.stderr.strip()[-200:]}"
@@ -111,7 +112,7 @@ Keep = Callable[[list[Result], list[Subject]], None]
 def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: Keep) -> list[Result]:
     library = Path(os.environ.get("CURB_LIBRARY") or options.build / "lib" / "libcurb.so").resolve()
     if not library.exists():
-        sys.exit(f"bench: there is no {library}; run scripts/bench, which builds it, or name another in CURB_LIBRARY")
+        sys.exit(f"bench: there is no {library}; run scripts/bench, which builds it, or name another one in CURB_LIBRARY")
     try:
         peers = [peer(text) for text in options.against if text != MPS]
     except argparse.ArgumentTypeError as wrong:
@@ -121,7 +122,7 @@ def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: 
         sys.exit("bench: --driver gpu: there is no NVIDIA GPU here")
     names = [subject.name for subject in peers] + [MPS] * (MPS in options.against)
     if len(set(names)) < len(names):
-        sys.exit(f"bench: --against: two have one name ({', '.join(names)})")
+        sys.exit(f"bench: --against: two libraries have the same name ({', '.join(names)})")
     groups = chosen(options, names)
     mps = Mps(folder / "mps", options.gpu) if MPS in options.against else None
     runs: dict[tuple[str, str], Run] = {}
@@ -133,7 +134,7 @@ def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: 
         )  # fmt: skip
         if "gpu" in drivers and any("Thrust" in group.name for group in groups):
             compile_thrust(setting)
-        # All groups, and then all again, so that a lack of time costs pairs and not rows.
+        # All groups once, then all again. If the time is short, rows have fewer pairs, but no row is missing.
         for cast in range(options.casts):
             if cast > 0 and setting.left_s() <= 0:
                 break
@@ -161,12 +162,12 @@ def main() -> int:
         print("\n".join(f"{group.name}  ({', '.join(group.drivers)})" for group in chosen(options, [])))
         return 0
     device = device_of(options)
-    about = {"machine": "", "date": written.today(), **written.machine(device)}
+    about = {"machine": "", **written.machine(device)}
     about["machine"] = about.get("gpu") or f"{about['cores']}-core {about['processor']}"
     paths: list[Path] = []
 
     def keep(found: list[Result], subjects: list[Subject]) -> None:
-        """After each batch, so that an interrupted run keeps its results."""
+        """Writes the results after each batch, so that an interrupted run keeps them."""
         paths[:] = written.write(found, about, subjects, options.out)
 
     start = time.monotonic()
@@ -176,13 +177,15 @@ def main() -> int:
         found = run(options, folder, device, keep)
     print(f"\n{written.table(found)}\n\nin {time.monotonic() - start:.0f} s")
     print(*(f"written: {path}" for path in paths), sep="\n")
-    failed = [result for result in found if result.figure is None or result.lost]
-    return 1 if any(result.subject in OWN and not _expected(result) for result in failed) else 0
+    return 1 if any(is_failure(result, found) for result in found) else 0
 
 
-def _expected(result: Result) -> bool:
-    """A program without its package, or a lack of time, is no failure."""
-    return result.group.program or result.why == NO_TIME
+def is_failure(result: Result, found: Sequence[Result]) -> bool:
+    """Returns true if a lane of curb or bare failed. It may lack time, and a program its package, without which bare fails too."""
+    if result.subject not in OWN or (result.figure and not result.lost) or result.why == NO_TIME:
+        return False
+    bare_ran = any(one.group is result.group and one.subject == BARE and one.figure for one in found)
+    return not result.group.program or (bare_ran and result.subject != BARE)
 
 
 if __name__ == "__main__":

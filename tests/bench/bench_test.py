@@ -1,4 +1,4 @@
-"""What the bench makes of samples and options: bench_test.py BUILD, which has the probe and the drivers."""
+"""Tests the bench: its statistics, targets, options and lanes. bench_test.py BUILD, a build with the probe and the drivers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class Pairs(unittest.TestCase):
         assert figure.ratio and figure.base_ns
         self.assertEqual((figure.ratio.median, figure.ratio.low, figure.ratio.high), (4.0, 3.0, 5.0))
         self.assertEqual(figure.base_ns.median, 10.0)
-        rates = Figure.of([2.0, 2.0], [1.0, 1.0], rates=True)  # of which more is better
+        rates = Figure.of([2.0, 2.0], [1.0, 1.0], rates=True)  # more is better
         self.assertEqual(rates.ratio and rates.ratio.median, 0.5)
         self.assertIsNone(Figure.of([2.0], None, rates=False).ratio)
 
@@ -62,7 +63,8 @@ class Peers(unittest.TestCase):
         self.assertEqual((subject.name, dict(subject.env)), ("other", {"LIMIT": "8g", "PLACE": "/a=b"}))
 
     def test_a_wrong_peer_is_refused(self) -> None:
-        for text in ("other", "=x", "curb=/bin/true", "direct=/bin/true", "other=/nowhere.so", "other=/bin/true,LIMIT"):
+        own = [f"{subject.name}=/bin/true" for subject in own_subjects(Path())]
+        for text in (*own, "direct=/bin/true", "mps=/bin/true", "other", "=x", "other=/nowhere.so", "other=/bin/true,LIMIT"):
             with self.subTest(text), self.assertRaises(argparse.ArgumentTypeError):
                 peer(text)
 
@@ -85,7 +87,7 @@ class Work(unittest.TestCase):
         return [(group.name, driver) for batch in bench.work(groups, ["gpu", "noop"], cast) for group, driver in batch]
 
 
-# A lane that answers each line by an expression, which may use the number of its cast.
+# A lane that answers each command with the value of an expression, which may use `cast`, its number.
 _LANE = """
 import json, os, sys
 cast = int(os.getcwd().rpartition("-")[2])
@@ -136,6 +138,16 @@ class Casts(unittest.TestCase):
         self.assertEqual((result.casts, result.lost), ((2,), True))
         self.assertIn("no such luck", " ".join(result.notes))
 
+    def test_a_program_fails_the_bench_only_if_it_runs_without_curb(self) -> None:
+        for bare, curb, fails in (("{'ns': 1}", "0/0", True), ("0/0", "0/0", False), ("0/0", "{'ns': 1}", False)):
+            with self.subTest(bare=bare, curb=curb):
+                run = self.run_of({BARE: bare, CURB: curb}, [Row("row", BARE, None), Row("row", CURB, BARE)])
+                run.group.program = True
+                found = run.results()
+                self.assertEqual([bench.is_failure(result, found) for result in found], [False, fails])
+                run.group.program = False
+                self.assertEqual([bench.is_failure(result, found) for result in found], [bare == "0/0", curb == "0/0"])
+
     def test_nothing_begins_when_time_is_over(self) -> None:
         self.setting.deadline = 0
         (result,) = self.run_of({CURB: "{'ns': 1}"}, [Row("row", CURB, None)]).results()
@@ -144,7 +156,7 @@ class Casts(unittest.TestCase):
 
 class Directly(unittest.TestCase):
     def functions(self, driver: str, subject: Subject, folder: Path) -> dict[str, tuple[str, str]]:
-        """Each function's address as programs find it, and the driver's own."""
+        """Returns for each function the address that programs find, and that of the driver's own."""
         setting = Setting(BUILD, folder, {}, None)
         env = setting.environment(driver, folder) | subject.preload(folder)
         probe = [str(BUILD / "tests" / "bench_probe"), "--direct"]
@@ -166,13 +178,29 @@ class Lanes(unittest.TestCase):
     def test_a_lane_that_ends_or_stays_silent_fails_with_the_reason(self) -> None:
         for script, timeout_s, why in (
             ("echo no such thing >&2; exit 3", 20, "ended with status 3 before 'ready': no such thing"),
-            ("sleep 60", 0.1, "nothing said within 0.1 s"),
+            ("sleep 60", 0.1, "no event within 0.1 s"),
         ):
             with self.subTest(script), tempfile.TemporaryDirectory() as folder:
                 lane = Lane(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, Path(folder))
                 with self.assertRaisesRegex(ProgramFailed, why):
                     lane.ready(timeout_s)
                 lane.close()
+
+    def test_a_lane_that_does_not_end_is_killed_with_children_in_sessions_of_their_own(self) -> None:
+        script = """setsid sleep 60 & echo '{"event": "ready", "pid": '$!'}'; wait"""
+        with tempfile.TemporaryDirectory() as folder:
+            lane = Lane(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, Path(folder))
+            child = Path(f"/proc/{lane.expect('ready', 20)['pid']}/stat")
+            self.assertTrue(child.exists())
+            lane.close()
+            for _ in range(100):
+                try:
+                    if ") Z " in child.read_text():  # dead; init has to reap it
+                        return
+                except OSError:
+                    return
+                time.sleep(0.1)
+            self.fail("the child still runs")
 
 
 if __name__ == "__main__":

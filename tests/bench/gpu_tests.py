@@ -1,4 +1,4 @@
-"""What the bench shares with tests/gpu: asking a GPU, ending programs, and writing results."""
+"""The parts of tests/gpu that the bench uses too."""
 
 from __future__ import annotations
 

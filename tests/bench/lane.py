@@ -1,7 +1,7 @@
-"""One process that takes samples on request: a probe, or a whole program, under one subject.
+"""A lane: one process under one subject that takes samples on request. It is a probe or a whole program.
 
-It prints the event "ready" and then answers commands: "sample COUNT" by the nanoseconds of one of so many operations, and some
-probes also by those of one by the driver's own functions; "finish" (programs alone) by what it has computed.
+It prints the event "ready", then answers commands. "sample COUNT" makes so many operations and returns the nanoseconds of one;
+some probes add the nanoseconds of one by the driver's own functions. "finish" (programs only) returns the losses.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from gpu_tests import Program, end_all
 
 @dataclass(frozen=True)
 class Times:
-    """Nanoseconds of one operation: as a program calls it, and by the driver's own functions in the same process."""
+    """Nanoseconds of one operation: by the functions that a program finds, and by the driver's own in the same process."""
 
     ns: float
     direct_ns: float | None = None
     no_direct: str = ""
-    """Why `direct_ns` is missing, where it is expected."""
+    """The reason why a probe that measures `direct_ns` could not."""
 
 
 class Lane(Program):
@@ -32,13 +32,14 @@ class Lane(Program):
         return Times(said["ns"], said.get("direct_ns"), said.get("no_direct", ""))
 
     def finish(self, timeout_s: float) -> list[float]:
-        """The losses."""
+        """Returns the losses of all steps."""
         self.tell("finish")
         losses: list[float] = self.expect("finished", timeout_s)["losses"]
         return losses
 
     def close(self) -> None:
-        """Ends it, by the end of its input or by force, and every process that it started."""
+        """Closes its stdin. If it does not end within 2 s, kills it and its descendants; in any case the rest of its process
+        group."""
         assert self._process.stdin
         try:
             self._process.stdin.close()
@@ -48,6 +49,6 @@ class Lane(Program):
         end_all(self._process)
 
     def tail(self) -> str:
-        """One line, for a remark."""
+        """Returns the last line of its stderr, for a remark."""
         lines = self._stderr.read_text(errors="replace").strip().splitlines()
         return f": {lines[-1][:200]}" if lines else ""

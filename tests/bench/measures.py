@@ -1,5 +1,5 @@
-"""The one list of what is measured: groups of lanes that take samples in turns, the rows that compare one lane with another,
-and the targets. Targets are shown beside the figures; nothing is judged by them."""
+"""The list of all measurements: groups of lanes that take samples in turns, the rows that compare two lanes, and the targets.
+Targets stand beside the figures; the bench does not fail by them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_tests import ROOT  # noqa: I001  (where tensorflow_site.py is found)
+from gpu_tests import ROOT  # noqa: I001  (sets the path of tensorflow_site.py)
 import tensorflow_site
 from pairs import Figure
 from subjects import BARE, CACHED, CURB, MPS, STACKS, TRACE
@@ -24,12 +24,12 @@ class Target:
     text: str
     met: Callable[[Figure], bool]
     drivers: tuple[str, ...]
-    """Where it applies: a ratio to a driver that does nothing means nothing."""
+    """The drivers for which it holds. A ratio to the no-op driver means nothing."""
 
 
 @dataclass(frozen=True)
 class LaneSpec:
-    """`argv`: the bench replaces PROBE, PYTHON, PROGRAMS, THRUST and PRELOAD (running.py)."""
+    """A lane's subject and command. running.py replaces PROBE, PYTHON, PROGRAMS, THRUST and PRELOAD in `argv`."""
 
     subject: str
     argv: tuple[str, ...]
@@ -43,7 +43,7 @@ class Row:
     against: str | None
     target: Target | None = None
     within: bool = False
-    """Compared with the driver's own functions in the lane's process; with `against`, where those cannot be found."""
+    """Compared with the driver's own functions in the lane's process. If these cannot be found, with `against`."""
 
 
 @dataclass
@@ -53,24 +53,25 @@ class Group:
     lanes: dict[str, LaneSpec]
     rows: list[Row]
     rates: bool = False
-    """Operations per second, not time for one."""
+    """The figures are operations per second, not the time of one."""
     operation: str = "call"
     count: int | None = None
-    """Operations in a sample; None: as many as take `sample_ms`, `most` at the most."""
+    """Operations in a sample. None: as many as take `sample_ms`, at most `most`."""
     sample_ms: float = 4.0
     most: int = 1_000_000
     pause_s: float = 0.0
-    """Between rounds."""
+    """The pause between two rounds."""
     pairs: int = 31
     limit_s: float = 10.0
-    """No new round begins after this time, in all casts together."""
+    """No new round starts after this time, over all casts."""
     recast: bool = True
-    """The lanes are started afresh for each cast. Not where every sample starts a process anyway."""
+    """The lanes start afresh for each cast. Not needed if every sample starts a process."""
     start_s: float = 60.0
+    """The limit for the start of its lanes."""
     once: bool = False
-    """Independent of the driver: measured with the first one alone."""
+    """Independent of the driver, so measured only with the first one."""
     program: bool = False
-    """A program, which reports at the end what it has computed."""
+    """A whole program, which reports its losses at the end."""
 
 
 def at_most(ratio: float, drivers: tuple[str, ...] = GPU) -> Target:
@@ -103,7 +104,7 @@ def _compare(
     within: bool = False,
     **more: Any,
 ) -> Group:
-    """Each of the subjects in `targets`, and every peer, against bare, or `within` its process."""
+    """Makes a group that compares the subjects of `targets` and all peers with bare, or `within` their own processes."""
     words = tuple(map(str, argv))
     subjects = [BARE, *targets, *peers]
     lanes = {subject: LaneSpec(subject, words, env) for subject in subjects}
@@ -115,7 +116,8 @@ def _compare(
 
 
 def _within(name: str, subject: str, target: Target | None, words: str = "") -> Row:
-    """Bare's is a control: its ratio has to be 1. MPS is in the driver, not before it. `words` end the lane's name."""
+    """Makes a row that compares within the process. Bare's row is a control: its ratio must be 1. MPS is a part of the driver,
+    so it is compared with bare. `words`: the end of the lane's name."""
     bare = None if subject == BARE else BARE + words
     return Row(name, subject + words, bare, target, within=subject != MPS)
 
@@ -142,12 +144,12 @@ def _calls(peers: Sequence[str]) -> list[Group]:
 
 
 def _job() -> Group:
-    """One process of a job beside seven others, which hold their contexts and take samples in turns with it."""
+    """Measures a process of a job of eight, whose other processes hold contexts and take samples in turns with it."""
     words = ("PROBE", "plain", str(2 * MIB))
     job = (("CURB_JOB", f"bench {os.getpid()}"), ("CURB_JOB_CAP", "64GiB"))
     alone = (("CURB_JOB", f"bench {os.getpid()} alone"), ("CURB_JOB_CAP", "64GiB"))
     lanes = {CURB: LaneSpec(CURB, words), f"{CURB}, job of 1": LaneSpec(CURB, words, alone)}
-    lanes |= {f"{CURB}, job of 8{', another' * (i > 0)}{f' {i}' * (i > 0)}": LaneSpec(CURB, words, job) for i in range(8)}
+    lanes |= {f"{CURB}, job of 8" + (f", another {i}" if i else ""): LaneSpec(CURB, words, job) for i in range(8)}
     name = "alloc + free, 2 MiB, under a job's cap"
     rows = [
         Row(name, f"{CURB}, job of 1", CURB, adds(180, "+180 ns at most")),
@@ -166,7 +168,7 @@ def _threads(peers: Sequence[str]) -> Group:
             lanes[f"{subject}, {many}"] = LaneSpec(subject, words)
             target = at_least(0.95) if many == 16 and subject == CURB else None
             rows.append(_within(name, subject, target, f", {many}"))
-    # Threads that have no core of their own take turns.
+    # With fewer cores the threads would share them.
     twofold = at_least(2, NOOP) if (os.cpu_count() or 1) >= 16 else None
     for subject, of_subject in ((BARE, None), (CURB, twofold)):
         rows.append(Row("16 threads against 1", f"{subject}, 16", f"{subject}, 1", of_subject))
@@ -174,8 +176,8 @@ def _threads(peers: Sequence[str]) -> Group:
 
 
 def _live() -> list[Group]:
-    """A block comes and goes beside many others; and any one of the many is exchanged, so that the books, and the driver's,
-    are read where the processor's caches hold nothing of them."""
+    """Allocates and frees a block beside many live ones; and exchanges a random one of the many, whose records, curb's and the
+    driver's, are then not in the processor's caches."""
     found = []
     for probe, name, target in (
         ("beside", "alloc + free, 4 KiB, beside N live blocks", at_most(1.3, ALL)),
@@ -210,7 +212,7 @@ def _edit() -> Group:
 
 
 def _traces() -> list[Group]:
-    # Few in a sample, and time between samples: the events have to be written, not dropped.
+    # Small samples with pauses, so that the events are written and not dropped.
     found = []
     for name, words in (
         ("alloc + free, 2 MiB", ("plain", str(2 * MIB))),
@@ -220,7 +222,7 @@ def _traces() -> list[Group]:
         lanes = {subject: LaneSpec(subject, ("PROBE", *words)) for subject in (CURB, TRACE)}
         rows = [Row(f"traced: {name}", TRACE, CURB, adds(400, "+200 ns an event"))]
         found.append(Group(f"tracing, {name}", ALL, lanes, rows, operation="pair", most=1000, pause_s=0.04))
-    # One stack in a pair, and fewer in a sample than are taken at once; smaller allocations have none.
+    # A pair has one stack. A sample has fewer than curb can store at once. Smaller allocations have no stack.
     for name, size, most, target in (
         ("256 MiB, each with its stack", 256 * MIB, 100, adds(50_000, "+50 us a stack")),
         ("2 MiB, below the size", 2 * MIB, 1000, adds(40, "+40 ns")),
@@ -248,7 +250,7 @@ def _programs(peers: Sequence[str]) -> list[Group]:
     same = at_least(0.995)
     torch = ("PYTHON", "PROGRAMS/torch_train.py")
     uncached = (("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),)
-    # JAX and TensorFlow take most of the GPU at once otherwise, and two would not fit side by side.
+    # Otherwise JAX and TensorFlow take most of the GPU at their start, and two would not fit.
     side_by_side = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),)
     grows = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), *_tensorflow())
     steps_of = ("PYTHON", "PROGRAMS/train_steps.py")
@@ -270,7 +272,7 @@ def _programs(peers: Sequence[str]) -> list[Group]:
             name, peers, argv, targets, GPU, env,
             rates=True, operation="step", count=steps, limit_s=14, start_s=150, program=True,
         )  # fmt: skip
-        # A control: another bare process, whose ratio has to be 1.
+        # A control: another bare process, whose ratio must be 1.
         group.lanes[_AGAIN] = group.lanes[BARE]
         group.rows.insert(0, Row(name, _AGAIN, BARE))
         found.append(group)
@@ -285,7 +287,7 @@ def _programs(peers: Sequence[str]) -> list[Group]:
 
 
 def _tensorflow() -> tuple[tuple[str, str], ...]:
-    """The variables with which a program has TensorFlow; none where it is not installed."""
+    """Returns the variables that a program needs to import TensorFlow; none if it is not installed."""
     try:
         return tuple(tensorflow_site.environment(ROOT / "build", fetch=False).items())
     except tensorflow_site.NoTensorFlow:

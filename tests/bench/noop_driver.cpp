@@ -1,4 +1,4 @@
-// A libcuda.so.1 that does nothing, at once: in front of it, what a call costs is what curb costs.
+// A libcuda.so.1 whose functions do nothing. A call through curb then takes only curb's own time.
 
 #include <dlfcn.h>
 
@@ -8,7 +8,7 @@
 #pragma GCC visibility push(default)
 #include "cuda_abi.h"
 
-// The functions that the bench and curb call. Those that return a value return a plausible one.
+// The functions that the bench and curb call.
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 CUresult cuDeviceGetCount(int *count) {
     *count = 1;
@@ -72,8 +72,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 
 namespace {
 
-// Addresses that were never used: from a range of the thread's own, so that threads do not contend here, and laid out
-// as by the driver, small blocks side by side in granules of 2 MiB.
+// Returns an address that was never used. Each thread has its own range, so threads do not contend here. As by the
+// driver, small blocks lie side by side in granules of 2 MiB.
 CUdeviceptr fresh_address(size_t bytes) {
     static std::atomic<uint64_t> threads{0};
     thread_local CUdeviceptr next = (threads.fetch_add(1) + 1) << 44;

@@ -1,7 +1,7 @@
-"""Statistics of samples that were taken in turns.
+"""Statistics of samples that lanes took in turns.
 
-A round takes one sample of every lane, one right after the other, and begins with another lane each time: A B, B A. The samples
-of two lanes in one round are a pair, so a drifting clock, or other work on the machine, affects both.
+A round takes one sample of each lane, one right after the other. The next round starts with another lane: A B, B A. The samples
+of two lanes in one round are a pair, so a drifting clock or other work on the machine affects both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Spread:
     low: float
     """The first quartile."""
     high: float
-    """The third."""
+    """The third quartile."""
 
     @staticmethod
     def of(values: Sequence[float]) -> Spread:
@@ -29,13 +29,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Figure:
-    """A lane's nanoseconds of one operation, and their ratio to another lane's, pair by pair."""
+    """A lane's nanoseconds of one operation, and the comparison with another lane, pair by pair."""
 
     ns: Spread
     pairs: int
     base_ns: Spread | None = None
     ratio: Spread | None = None
-    """A ratio of times, or of rates (more is better) where rates are measured."""
+    """A ratio of times; of rates (more is better) if the group measures rates."""
     added_ns: Spread | None = None
 
     @staticmethod

@@ -1,6 +1,5 @@
-// How fast traces are read and replayed: replay_speed [EVENTS]
-//
-// Makes a trace of so many events in memory, as libcurb.so writes it, reads it and replays it.
+// Measures how fast curb reads and replays a trace: replay_speed [EVENTS]. Makes the trace in memory, as libcurb.so
+// writes it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +14,7 @@ namespace {
 using namespace curb;
 using Clock = std::chrono::steady_clock;
 
-// Allocations and frees of plain memory, around 6 GiB held.
+// Returns a trace of allocations and frees of plain memory, with at most about 6 GiB held.
 std::string trace_of(std::size_t events) {
     std::string out = control::trace::text({4711, "0.1.0", 1, "bench", {{0, "GPU-1", "", 80 * policy::GiB}}});
     std::vector<control::trace::Event> live;

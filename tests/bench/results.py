@@ -1,8 +1,7 @@
-"""The figures as a table for the terminal, as a short page in Markdown, and as JSON, compressed under raw/."""
+"""Writes the figures: a table for the terminal, a short page in Markdown, and compressed JSON under raw/."""
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import platform
@@ -17,7 +16,7 @@ from running import Result
 from subjects import DIRECT, Subject
 
 DRIVERS = {
-    "noop": "a driver that does nothing: what is left is the subject's own cost",
+    "noop": "the no-op driver, on which only the subject itself takes time",
     "sim": "the simulated driver",
     "gpu": "the real driver",
 }
@@ -28,7 +27,7 @@ def machine(device: Device | None) -> dict[str, str]:
     here = {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
-        "load": f"{os.getloadavg()[0]:.1f}",  # of other work, too
+        "load": f"{os.getloadavg()[0]:.1f}",
         "libc": " ".join(platform.libc_ver()),
     }
     return describe(device) | here
@@ -96,7 +95,7 @@ def _by_driver(results: Sequence[Result]) -> Iterator[tuple[str, list[Result]]]:
 
 
 def _remarks(results: Sequence[Result]) -> list[str]:
-    """Each remark once, with the rows that it belongs to."""
+    """Returns each remark once, with its rows."""
     rows: dict[str, list[str]] = {}
     for result in results:
         for text in [result.why] if result.why else result.notes:
@@ -105,7 +104,7 @@ def _remarks(results: Sequence[Result]) -> list[str]:
 
 
 def table(results: Sequence[Result]) -> str:
-    """For the terminal."""
+    """Returns the table for the terminal."""
     blocks = []
     for says, some in _by_driver(results):
         rows = [list(_HEAD), *(cells(result) for result in some)]
@@ -116,7 +115,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def page(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], raw: Path) -> str:
-    """The rows that have a target, or all if none has; beside each the ratios of the others that were measured with it."""
+    """Returns the page: the rows with a target, or all if none has one. A row also has the ratios of its other lanes."""
     lines = [
         f"# What a cap costs: {about['machine']}, {about['date']}",
         "",
@@ -179,7 +178,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(item) for item in value]
     return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
-def today() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).date().isoformat()

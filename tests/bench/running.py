@@ -1,7 +1,7 @@
-"""Runs groups, cast by cast: starts their lanes, takes rounds of samples, and turns those of all casts into results.
-A lane that fails is reported in its rows, and stops nothing else.
+"""Runs groups cast by cast: starts their lanes, takes rounds of samples, and makes results from the samples of all casts. A lane
+that fails does not stop the others; its rows have the reason.
 
-Where its memory lies makes a process fast or slow for its whole life, so one process of each lane is not enough.
+A process can be fast or slow for its whole life, by the place of its memory. So each cast starts new processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_TIME = "no time was left"
 
 @dataclass(frozen=True)
 class Result:
-    """One row of the table. `figure` None: `why` says why there is none."""
+    """One row of the table. If `figure` is None, `why` has the reason."""
 
     driver: str
     group: Group
@@ -41,13 +41,13 @@ class Result:
     why: str = ""
     notes: tuple[str, ...] = ()
     casts: tuple[float, ...] = ()
-    """The median of each cast: of the ratio, or of the time where nothing is compared."""
+    """The median of each cast: of the ratio, or of the time if the row has no comparison."""
     lost: bool = False
-    """A cast of it failed after another had gone well."""
+    """True if a cast failed after another one had succeeded."""
 
     @property
     def met(self) -> bool | None:
-        """None: no target is meant here."""
+        """Returns true if the figure meets its target. None: it has no target on this driver."""
         target = self.row.target
         if target is None or self.figure is None or self.driver not in target.drivers:
             return None
@@ -56,7 +56,7 @@ class Result:
 
 @dataclass
 class Setting:
-    """Where the bench runs."""
+    """The build, folder, subjects, device and limits of a run of the bench."""
 
     build: Path
     folder: Path
@@ -69,7 +69,7 @@ class Setting:
     deadline: float = math.inf
 
     def environment(self, driver: str, folder: Path) -> dict[str, str]:
-        """Every lane's variables: its driver, and a folder of its own for curb's sockets."""
+        """Returns the variables of every lane: they select the driver, and the bench's folder for curb's sockets."""
         env = clean_environment() | {"PYTHONUNBUFFERED": "1", "XDG_RUNTIME_DIR": str(self.folder)}
         if driver == "gpu":
             assert self.device
@@ -91,7 +91,7 @@ class _Running:
 
 
 class Run:
-    """A group on a driver. For each cast: start, wait until ready, measure, close."""
+    """A group on a driver. For each cast the caller calls start, wait, measure and close."""
 
     def __init__(self, group: Group, driver: str, setting: Setting) -> None:
         self.group = group
@@ -100,8 +100,9 @@ class Run:
         self._setting = setting
         self._lanes: dict[str, _Running] = {}
         self._done: list[dict[str, _Running]] = []
-        """The lanes of each cast, which took their samples in the same rounds."""
+        """The lanes of each cast that did not fail. They took their samples in the same rounds."""
         self._why: dict[str, str] = {}
+        """Why a lane failed, by its name."""
 
     def start(self) -> None:
         if self._setting.left_s() <= 0:
@@ -119,11 +120,11 @@ class Run:
                 self._why[name] = str(failure)
 
     def wait(self) -> None:
-        """Until every lane is ready, or has failed to be."""
+        """Waits until every lane is ready or has failed."""
         limit = min(self.group.start_s, max(self._setting.left_s(), 1))
         begun = time.monotonic()
         for name in list(self._lanes):
-            # They started together, so the time of one counts for all.
+            # They started together, so one limit counts for all.
             self._try(name, lambda one: one.lane.ready(max(limit - (time.monotonic() - begun), 1)))
 
     def measure(self) -> None:
@@ -147,7 +148,7 @@ class Run:
         self._done.append(dict(self._lanes))
 
     def close(self) -> None:
-        # In parallel, because a framework ends slowly.
+        # In parallel, because frameworks end slowly.
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda one: one.lane.close(), self._lanes.values()))
         self._lanes.clear()
@@ -179,7 +180,7 @@ class Run:
         )  # fmt: skip
 
     def _compared(self, row: Row) -> tuple[str, list[tuple[list[float], list[float]]], list[str]]:
-        """The base of comparison, the times here and there, cast by cast, and remarks."""
+        """Returns the name of what the row is compared with, the times of both by cast, and remarks."""
         mine = [one.samples for (one,) in self._casts_of(row.lane)]
         notes: list[str] = []
         if row.within:
@@ -197,7 +198,7 @@ class Run:
         return against, both or alone, notes
 
     def _casts_of(self, *names: str) -> list[list[_Running]]:
-        """These lanes of each cast in which none of them failed."""
+        """Returns these lanes, for each cast in which none of them failed."""
         return [[cast[name] for name in names] for cast in self._done if all(name in cast for name in names)]
 
     def _notes(self, row: Row) -> list[str]:
@@ -221,14 +222,14 @@ class Run:
         return dropped
 
     def _calibrate(self, running: _Running) -> None:
-        """Finds how many operations fill a sample, with more and more of them."""
+        """Finds how many operations fill a sample, by samples of more and more operations."""
         if self.group.count is not None:
             running.count = self.group.count
             return
         wanted_ns = (1.0 if self._setting.quick else self.group.sample_ms) * 1e6
         count = 1
         while True:
-            # The quickest of three: threads that wake late would be counted otherwise.
+            # The quickest of three, because threads that wake up late make a small sample slow.
             tries = 3 if count < 1000 else 1
             ns = max(min(running.lane.sample(count, _ANSWER_S).ns for _ in range(tries)), 0.1)
             fits = max(int(wanted_ns / ns), 1)
@@ -238,7 +239,7 @@ class Run:
         running.count = min(fits, self.group.most)
 
     def _try(self, name: str, step: Callable[[_Running], None]) -> None:
-        """One step of a lane. A lane that fails is closed; the others go on."""
+        """Makes one step of a lane. Closes the lane if it fails."""
         running = self._lanes[name]
         try:
             step(running)
@@ -254,7 +255,7 @@ class Run:
     def _lane(self, name: str, spec: LaneSpec, subject: Subject) -> Lane:
         folder = self._folder(name, len(self._done))
         preload = subject.preload(folder)
-        # The started programs get the preload; the process that starts and times them is bare.
+        # A probe that starts programs gives the preload to them, and is bare itself.
         starts = "PRELOAD" in spec.argv
         env = self._setting.environment(self.driver, folder) | dict(spec.env) | ({} if starts else preload)
         return Lane(list(itertools.chain.from_iterable(self._words(word, preload) for word in spec.argv)), env, folder)
@@ -275,7 +276,7 @@ class Run:
 
 
 def _from(number: int, lanes: list[str]) -> list[str]:
-    """Each round begins with another lane, because the first one finds the GPU as the pause left it."""
+    """Returns the lanes in the order of a round. Each round starts with another lane, because the first one finds the GPU idle."""
     first = number % max(len(lanes), 1)
     return lanes[first:] + lanes[:first]
 
@@ -307,8 +308,8 @@ def _losses_text(casts: Sequence[tuple[Sequence[float], Sequence[float]]]) -> st
 
 
 def measured(runs: Sequence[Run]) -> None:
-    """One cast of groups. All lanes start at once and get ready in parallel. Then one group after the other is measured,
-    while the rest sleep."""
+    """Measures one cast of these groups. All lanes start at once. Then one group after the other takes its samples, while the
+    other lanes sleep."""
     try:
         for run in runs:
             run.start()

@@ -1,4 +1,5 @@
-"""What a lane runs under: nothing, curb by one policy or another, another preload, or NVIDIA's MPS with a limit."""
+"""The subjects under which a lane can run: none (bare), curb with several policies, another preload, or NVIDIA's MPS with a
+limit."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from gpu_tests import Preload
 
 CAP = "64GiB"
 _CACHE = {"max": "32GiB", "idle": "1h"}
-# Variables that must not come from the shell that runs the bench.
+# Beginnings of the variables that must not come from the shell.
 _DECIDED_HERE = ("LD_PRELOAD", "CURB_CAP", "CURB_POLICY", "CUDA_MPS_", "PYTORCH_", "XLA_", "TF_")
 
 
@@ -30,7 +31,7 @@ class Subject:
     cannot: str = ""
 
     def preload(self, folder: Path) -> dict[str, str]:
-        """The variables that put it before a program. Writes its policy into the folder."""
+        """Returns the variables that run a program under it. Writes its policy into the folder."""
         env = dict(self.env)
         if self.library:
             env["LD_PRELOAD"] = str(self.library)
@@ -47,14 +48,14 @@ class Subject:
 
 BARE, CURB, CACHED, TRACE, STACKS, MPS = "bare", "curb", "curb+cache", "curb+trace", "curb+stacks", "mps"
 DIRECT = "direct"
-"""No subject, but a base of comparison: the driver's own functions in the subject's own process."""
+"""Not a subject, but a base of comparison: the driver's own functions, called in the subject's process."""
 
 
 def own_subjects(library: Path) -> list[Subject]:
     capped = {"gpu": {"*": {"cap": CAP}}}
     cached = {"gpu": {"*": {"cap": CAP, "cache": _CACHE}}}
     return [
-        Subject(BARE, "nothing before the driver"),
+        Subject(BARE, "only the driver"),
         Subject(CURB, f"libcurb.so, cap {CAP}, no cache", library, policy=capped),
         Subject(CACHED, f"libcurb.so, cap {CAP}, a cache of {_CACHE['max']}", library, policy=cached),
         Subject(TRACE, f"libcurb.so, cap {CAP}, and a trace", library, policy=capped),
@@ -63,7 +64,7 @@ def own_subjects(library: Path) -> list[Subject]:
 
 
 def peer(text: str) -> Subject:
-    """NAME=/path/lib.so[,VAR=value...]. Raises ArgumentTypeError."""
+    """Makes a subject of NAME=/path/lib.so[,VAR=value...]. Raises ArgumentTypeError."""
     preload = Preload.parse(text)
     said = "".join(f", {name}={value}" for name, value in preload.env.items())
     return Subject(preload.name, f"{preload.library.name}{said}", preload.library, preload.env)
@@ -74,8 +75,8 @@ def clean_environment() -> dict[str, str]:
 
 
 class Mps:
-    """A control daemon of the bench's own, whose clients are limited to the cap. The compute mode of the GPU stays as it is:
-    clients of MPS and other processes share the GPU in turns."""
+    """An MPS control daemon of the bench, with the cap as the memory limit of its clients. It leaves the GPU's compute mode as it
+    is, so clients of MPS and other processes use the GPU in turns."""
 
     def __init__(self, folder: Path, device_index: int) -> None:
         self._env = {
@@ -90,12 +91,12 @@ class Mps:
             (folder / name).mkdir(parents=True, exist_ok=True)
 
     def start(self) -> Subject:
-        """The subject. If MPS cannot run here, `cannot` says why."""
+        """Starts the daemon. Returns the subject. If MPS cannot run here, its `cannot` has the reason."""
         says = f"NVIDIA MPS, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT 0={CAP[:-2]}"
         if wrong := self._call("-d"):
             return Subject(MPS, says, drivers=("gpu",), cannot=wrong)
         self._runs = True
-        # The client sees the daemon's devices, which begin at 0.
+        # A client counts the daemon's devices, from 0.
         env = self._env | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={CAP[:-2]}", "CUDA_VISIBLE_DEVICES": "0"}
         return Subject(MPS, says, env=env, drivers=("gpu",))
 
@@ -104,7 +105,7 @@ class Mps:
             self._call(commands="quit -t 5\n")
 
     def _call(self, *options: str, commands: str = "") -> str:
-        """What went wrong; empty: nothing."""
+        """Calls nvidia-cuda-mps-control. Returns its error; empty: none."""
         if not self._control:
             return "there is no nvidia-cuda-mps-control"
         try:
@@ -113,6 +114,6 @@ class Mps:
                 capture_output=True, text=True, timeout=30, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return "nvidia-cuda-mps-control did not come back"
+            return "nvidia-cuda-mps-control did not end within 30 s"
         said = (done.stderr or done.stdout).strip()[:200]
         return f"nvidia-cuda-mps-control: {said}" if done.returncode != 0 else ""

@@ -136,6 +136,11 @@ class Cdi(Command):
         self.assertEqual(json.loads(ceiling.read_text())["gpu"]["*"]["cap"], "75%")
         self.assertIn("valid", self.curb("policy", "check", ceiling))
 
+    def test_names_of_devices(self) -> None:
+        self.generate("--cap", "8 GiB", "--cap", "8GiB", "--cap", "12.5%", "--cap", "12.5 %")
+        names = [one["name"] for one in json.loads((self.folder / "cdi/curb.json").read_text())["devices"]]
+        self.assertEqual(names, ["8GiB", "12.5percent"])
+
     def test_edits_of_a_ceiling_stay(self) -> None:
         self.generate("--cap", "4GiB")
         ceiling = self.folder / "files/4GiB/policy.json"

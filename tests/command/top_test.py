@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """`curb top` in a terminal of 80 x 24, by tmux: top_test.py BUILD"""
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import unittest
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
@@ -53,11 +56,29 @@ class Terminal:
             assert time.monotonic() < deadline, self.lines()
             time.sleep(0.05)
 
+    def shows_only(self, pid: int) -> list[str]:
+        """Filters the processes: root sees those of other tests too. Returns the lines."""
+        self.press("/")
+        self.press(str(pid), "Enter")
+        return self.shows(f'with "{pid}"')
+
     def resize(self, columns: int, lines: int) -> None:
         self.tmux("resize-window", "-x", str(columns), "-y", str(lines))
 
     def end(self) -> None:
         subprocess.run(["tmux", "-S", self.socket, "kill-server"], capture_output=True, check=False)
+
+
+def pid_of(command: list[str]) -> int:
+    """Waits for the process of this command."""
+    words = "\0".join([*command, ""]).encode()
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                if file.read_bytes() == words:
+                    return int(file.parent.name)
+    raise AssertionError(f"{command} does not run")
 
 
 class Top(unittest.TestCase):
@@ -84,6 +105,7 @@ class Top(unittest.TestCase):
         process.asked("pool")
         terminal = self.top()
         terminal.shows("774 MiB")
+        terminal.shows_only(process.pid)
         terminal.press("r")
         terminal.shows("release the cached memory of", "? (y/n)")
         terminal.press("n")
@@ -107,6 +129,24 @@ class Top(unittest.TestCase):
         terminal.press("q")
         terminal.shows("ended with 0")
 
+    def test_q_leaves_at_once_while_a_command_runs(self) -> None:
+        process = self.machine.told()
+        terminal = self.top()
+        terminal.shows_only(process.pid)
+        os.kill(process.pid, signal.SIGSTOP)  # curb release waits 5 s for it
+        terminal.press("r", "y")
+        command = pid_of([f"{BUILD}/bin/curb", "release", str(process.pid)])
+        os.kill(command, signal.SIGSTOP)
+        self.addCleanup(os.kill, command, signal.SIGKILL)
+        terminal.press("q")
+        terminal.shows("ended with 0")
+
+    def test_q_leaves_while_nvml_hangs(self) -> None:
+        terminal = self.top(CURB_SIM_NVML="hangs:init")
+        terminal.shows("q quit")
+        terminal.press("q")
+        terminal.shows("ended with 0")
+
     def test_order_filter_and_selection(self) -> None:
         few, many = self.machine.told(), self.machine.told()
         many.asked("take 64")
@@ -122,10 +162,7 @@ class Top(unittest.TestCase):
         terminal.press("o", "o")
         terminal.shows("by pid")
         self.assertEqual(order(), sorted([few.pid, many.pid]))
-        terminal.press("/")
-        terminal.press(str(few.pid), "Enter")
-        lines = terminal.shows(f'with "{few.pid}"')
-        self.assertNotIn(str(many.pid), "\n".join(lines))
+        self.assertNotIn(str(many.pid), "\n".join(terminal.shows_only(few.pid)))
         terminal.press("/", "Enter")
         terminal.shows(str(few.pid), str(many.pid))
 

@@ -1,6 +1,7 @@
 // libconformance_stubs.so: exports the driver's names itself, as libtensorflow_framework.so does: stubs that open the
 // library on first use, look the function up in it, and jump there. CONFORMANCE_STUBS says how they open it: `path` by
 // one of CONFORMANCE_PATHS, `absent` a library that does not exist, else by its name, which the run path may find.
+// `jumps`, `calls`: they open none, and jump to or call the function that the program finds first, which is curb's.
 //
 // Where there is no driver, they return an error that no driver returns.
 #include <dlfcn.h>
@@ -14,9 +15,17 @@ extern "C" {
 
 __attribute__((visibility("hidden"))) int conformance_stub_fails() { return 7777; }
 
+__attribute__((visibility("hidden"))) int conformance_stub_calls(void *argument) {
+    const auto count = reinterpret_cast<int (*)(void *)>(dlsym(RTLD_DEFAULT, "cuDeviceGetCount"));
+    const volatile int result = count(argument);  // no tail call
+    return result;
+}
+
 // Returns the address that a stub jumps to.
 __attribute__((visibility("hidden"), used)) void *conformance_stub_target(const char *symbol) {
     const char *asked = std::getenv("CONFORMANCE_STUBS");
+    if (asked && std::strcmp(asked, "jumps") == 0) return dlsym(RTLD_DEFAULT, symbol);
+    if (asked && std::strcmp(asked, "calls") == 0) return reinterpret_cast<void *>(&conformance_stub_calls);
     std::string file = symbol[0] == 'n' ? "libnvidia-ml.so.1" : "libcuda.so.1";
     if (asked && std::strcmp(asked, "absent") == 0) file = "libabsent.so.1";
     if (asked && std::strcmp(asked, "path") == 0) {

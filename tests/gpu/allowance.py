@@ -1,4 +1,4 @@
-"""A process's allowance of a device over time, as curb's log has it, beside the held memory that NVML showed."""
+"""Reads a process's allowance of a device over time from curb's log, and compares it with the held memory that NVML showed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from session import Entry
 from watch import MIB
 
 Series = Sequence[tuple[float, int]]
-"""(moment, bytes from then on); the moments are of time.monotonic()."""
+"""Pairs of a moment by time.monotonic() and the bytes from then on."""
 
-# The log's times are cut to the millisecond and written by a thread that may have to wait for a core.
+# A log line has its time cut to the millisecond, from a thread that may have waited for a core.
 _LOG_LATE_S = 0.010
 
-_BEGINS = ("allowance", "grown")
 _LINE = re.compile(r"cuda:(?P<ordinal>\d+).*?(?P<number>\d+(?:\.\d+)?) (?P<unit>B|KiB|MiB|GiB|TiB)")
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -27,14 +26,14 @@ class Change:
     bytes: int
     """The allowance from then on."""
     fell: bool
-    """Back after a release, rather than up by a step."""
+    """True if a release lowered it; false if it grew by a step."""
 
 
 def read(entries: Iterable[Entry], start: int, ordinal: int = 0) -> list[Change]:
-    """The lines on the allowance of that device, which begins at `start`."""
+    """Returns the changes of that device's allowance, which is `start` at first."""
     found: list[Change] = []
     for entry in entries:
-        if not entry.message.startswith(_BEGINS):
+        if not entry.message.startswith("allowance: "):
             continue
         line = _LINE.search(entry.message)
         if line is None:
@@ -50,11 +49,11 @@ def series(begin: float, start: int, changes: Iterable[Change]) -> list[tuple[fl
 
 
 def furthest_over_mib(held: Series, allowed: Series, sampling_s: float) -> float:
-    """By how much the held memory exceeded the allowance at the worst moment; below zero: never.
+    """Returns by how much the held memory exceeded the allowance at the worst moment. Negative: it never did.
 
-    `sampling_s`: the longest time between two samples. A change that a sample shows happened at any moment since the sample
-    before, so it is compared with the highest allowance in that time; a lowered allowance with the least that was held around
-    that moment.
+    `sampling_s`: the longest time between two samples. A change that a sample shows may have happened at any moment since the
+    sample before, so it is compared with the highest allowance in that time. A lowered allowance is compared with the least
+    that was held around that moment.
     """
     rises = [amount - max(_within(allowed, at - sampling_s, at + _LOG_LATE_S)) for at, amount in held]
     falls = [min(_within(held, at - _LOG_LATE_S, at + sampling_s)) - amount for at, amount in allowed]
@@ -62,7 +61,7 @@ def furthest_over_mib(held: Series, allowed: Series, sampling_s: float) -> float
 
 
 def _within(of: Series, begin: float, end: float) -> list[int]:
-    """Every amount that held at some moment between the two; before the first, nothing did."""
+    """Returns every amount that was valid at some moment between the two. Before the first change it is 0."""
     first = bisect.bisect_right(of, begin, key=lambda one: one[0])
     before = of[first - 1][1] if first else 0
     return [before, *(amount for at, amount in of[first:] if at <= end)]

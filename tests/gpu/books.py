@@ -1,4 +1,4 @@
-"""Compares curb's own account of what is held with the device's figure."""
+"""Compares curb's books with NVML's figure for the process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from session import Log, Session
 from watch import MIB
 
 REPORT_ONLY: dict[str, Any] = {"release": {"steps": []}}
-"""Members of a policy under which the signal prints the books and releases nothing."""
+"""Members of a policy. Under them the release signal logs the books and releases nothing."""
 
 _RELEASE_TIMEOUT_S, _BOOKS_TIMEOUT_S = 5.0, 1.0
-# How much the books may differ from the device's figure: whichever is more.
+# The books may differ from NVML's figure by so many MiB, or by this share of it if that is more.
 _CLOSE_MIB, _CLOSE_SHARE = 16.0, 0.01
 
 # `books: cuda:0 holds 5 B: allocations 3, managed 2, …; the device says 3`
@@ -33,8 +33,8 @@ class Comparison:
         return round(self.books_mib - self.device_mib, 1)
 
     @property
-    def said(self) -> str:
-        return f"the books say {self.books_mib:,.0f} MiB, the device {self.device_mib:,.0f}: {self.line}"
+    def text(self) -> str:
+        return f"curb's books have {self.books_mib:,.0f} MiB, NVML shows {self.device_mib:,.0f}: {self.line}"
 
     @property
     def agrees(self) -> bool:
@@ -42,11 +42,11 @@ class Comparison:
 
 
 class NoBooks(RuntimeError):
-    """curb printed no readable account; the text says what it printed."""
+    """curb logged no readable line of books. The text has what it logged."""
 
 
 def visible(message: str) -> int:
-    """The bytes in a line of books that NVML can see: it counts managed memory for no process. Raises NoBooks."""
+    """Returns the bytes in a line of books without managed memory, which NVML counts for no process. Raises NoBooks."""
     line = _LINE.search(message)
     if line is None:
         raise NoBooks(f"this is no line of books: {message[:200]}")
@@ -55,8 +55,8 @@ def visible(message: str) -> int:
 
 
 def compare(session: Session, log: Log, device: str = "cuda:0", index: int | None = None) -> Comparison:
-    """Requests the books by the signal while the program is idle, and asks NVML from outside. `index`: NVML's of that
-    device, where several are watched."""
+    """Requests the books by SIGUSR1 while the program is idle, and compares them with NVML's figure. `index`: NVML's index of
+    the device, if the session watches several. Raises NoBooks."""
     seen = len(log.messages())
     session.send()
     log.wait_for("released", seen, _RELEASE_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Draws amounts over time as an SVG text: no package needed, readable on light and on dark pages."""
+"""Draws amounts over time as SVG, without any package. The picture is readable on light and on dark pages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from html import escape
 
 Series = Sequence[tuple[float, float]]
-"""Seconds, and GiB from then on."""
+"""Pairs of a time in seconds and the GiB from then on."""
 
 _WIDTH, _HEIGHT = 760, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 92, 44, 48
-_LABEL_GAP = 15  # between the names at the right edge, so that they can be read
+_LABEL_GAP = 15  # the least between two names at the right edge
 
 _STYLE = """
   text { font: 12px system-ui, sans-serif; fill: #333 }
@@ -35,8 +35,7 @@ _STYLE = """
 def held_and_allowed(
     title: str, held: Series, allowance: Series, cap_gib: float, marks: Sequence[tuple[float, str]], end_s: float
 ) -> str:
-    """Held memory as a filled step line from 0 to `end_s`, the allowance as a dashed one, the cap, and moments that are
-    marked with a word."""
+    """Draws held memory as a filled step line from 0 to `end_s`, the allowance as a dashed one, the cap, and labelled moments."""
     held, allowance = _before(end_s, held), _before(end_s, allowance)
     most = max([cap_gib, *(amount for _, amount in [*held, *allowance])])
     frame = _Frame(end_s, math.ceil(most + 0.01))
@@ -48,7 +47,7 @@ def held_and_allowed(
 
 
 def held_alone(title: str, held: Series, marks: Sequence[tuple[float, str]], end_s: float) -> str:
-    """Held memory as a filled step line from 0 to `end_s`, and moments that are marked with a word."""
+    """Draws held memory as a filled step line from 0 to `end_s`, and labelled moments."""
     held = _before(end_s, held)
     frame = _Frame(end_s, math.ceil(max(amount for _, amount in held) + 0.01))
     return _picture(title, frame, held, [], marks, [])
@@ -82,7 +81,7 @@ def _last(series: Series) -> float:
 
 
 class _Frame:
-    """Where seconds and GiB lie in the picture."""
+    """Converts seconds and GiB to coordinates of the picture."""
 
     def __init__(self, seconds: float, gib: int) -> None:
         self.seconds = max(seconds, 1e-3)
@@ -96,7 +95,7 @@ class _Frame:
         return _HEIGHT - _BOTTOM - gib / self._gib * (_HEIGHT - _TOP - _BOTTOM)
 
     def steps(self, series: Series, end_s: float) -> str:
-        """From 0 s on: what held before that moment holds at it."""
+        """Returns a step line from 0 s to `end_s`. It starts with the last amount at or before 0 s."""
         at_first = [amount for seconds, amount in series if seconds <= 0]
         path = f"M{self.x(0):.1f} {self.y(at_first[-1] if at_first else 0):.1f}"
         for seconds, amount in series:
@@ -127,7 +126,7 @@ class _Frame:
         ]
 
     def names(self, lines: Sequence[tuple[str, float]]) -> list[str]:
-        """At the right end of each line, from the uppermost down, moved apart where they would touch."""
+        """Draws each name at the right end of its line, from the top down. Moves names apart that would touch."""
         placed: list[str] = []
         above = -math.inf
         for name, gib in sorted(lines, key=lambda line: -line[1]):
@@ -138,5 +137,5 @@ class _Frame:
 
 
 def _round_step(length: float) -> int:
-    """Between the numbers of an axis: at most ten of them."""
+    """Returns the smallest round step that divides the axis into at most ten parts."""
     return next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if length / step <= 10 or step == 1000)

@@ -1,4 +1,4 @@
-"""What every case gets: the machine, the build, a folder, and the ways to start a program, bare or under curb."""
+"""The machine, the build and the folder that a case works with, and the ways to start a program, bare or under curb."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tensorflow_site
 from nvml import Device
@@ -19,22 +20,23 @@ from session import Job, Session
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# Variables that a case sets, and that must not come from the shell: "default" has to mean the default.
-_DECIDED_BY_CASES = (
+# Beginnings of the variables that only a case may set. A value from the shell would change a "default" case.
+_SET_BY_CASES = (
     *("LD_PRELOAD", "CURB_CAP", "CURB_POLICY"),
     *("PYTORCH_", "XLA_PYTHON_CLIENT_", "XLA_CLIENT_"),
     *("TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
 )
-_COLUMNS = ("bare", "curb", "curb+cache", "curb+trace", "direct", "mps")
+# Names of curb's own columns and subjects, here and in tests/bench.
+_COLUMNS = ("bare", "curb", "curb+cache", "curb+trace", "curb+stacks", "direct", "mps")
 
 
 class Unavailable(RuntimeError):
-    """The case cannot run here; the text says what is missing."""
+    """The case cannot run here. The text says what is missing."""
 
 
 @dataclass(frozen=True)
 class Preload:
-    """Another library in front of the driver, given as NAME=/path/lib.so[,VAR=value...]. `name` heads its column."""
+    """Another library in front of the driver, given as NAME=/path/lib.so[,VAR=value...]. NAME is the head of its column."""
 
     name: str
     library: Path
@@ -46,12 +48,13 @@ class Preload:
 
     @staticmethod
     def parse(text: str) -> Preload:
-        """Raises ArgumentTypeError."""
+        """Raises ArgumentTypeError if the library does not exist, or the name is one of curb's own."""
         name, _, rest = text.partition("=")
         library, *variables = rest.split(",")
         path = Path(library).resolve()
         if not name or name in _COLUMNS or not path.is_file() or any("=" not in variable for variable in variables):
-            raise argparse.ArgumentTypeError(f"{text} is not NAME=/path/lib.so[,VAR=value...] with an existing library and a name of its own")
+            why = "is not NAME=/path/lib.so[,VAR=value...], or there is no such file, or curb uses the name itself"
+            raise argparse.ArgumentTypeError(f"{text} {why}")
         return Preload(name, path, dict(variable.split("=", 1) for variable in variables))
 
 
@@ -68,7 +71,7 @@ class Lab:
     _tensorflow: dict[str, str] | None = None
 
     def job(self, name: str, cap: str | None, growth: dict[str, str] | None = None, **more: object) -> Job:
-        """A policy of every device's `cap` (None: no cap) and `growth`. `more`: further members."""
+        """Writes a policy with this cap (None: no cap) and growth for every device. `more`: further members."""
         folder = self.folder_of(name)
         folder.mkdir(parents=True, exist_ok=True)
         job = Job(folder, cap, more, growth)
@@ -80,14 +83,14 @@ class Lab:
         return Session(argv, self.environment(env), [self.device], self.folder_of(name))
 
     def capped(self, argv: list[str], job: Job, env: dict[str, str] | None = None, devices: Sequence[Device] = ()) -> Session:
-        """By the two variables, without `curb run`. `devices`: watched in place of the one."""
+        """Starts it with LD_PRELOAD and CURB_POLICY, not by `curb run`. Watches `devices` instead of the lab's if given."""
         return Session(argv, self.capped_environment(job, env), devices or [self.device], job.folder)
 
     def capped_environment(self, job: Job, env: dict[str, str] | None = None) -> dict[str, str]:
         return self.environment(env) | {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(job.policy)}
 
     def run_by_curb(self, argv: list[str], job: Job) -> Session:
-        """`curb run`, which becomes the program."""
+        """Starts it by `curb run`, whose process becomes the program."""
         command = [str(self.built("bin/curb")), "run", "--policy", str(job.policy), "--", *argv]
         return Session(command, self.environment({"CURB_LIBRARY": str(self.library)}), [self.device], job.folder)
 
@@ -95,7 +98,7 @@ class Lab:
         return [sys.executable, str(PROGRAMS / program), *arguments]
 
     def need(self, module: str) -> dict[str, str]:
-        """The variables with which a program has that Python package. Raises Unavailable."""
+        """Returns the variables that a program needs to import this Python package. Raises Unavailable."""
         if module != "tensorflow":
             if importlib.util.find_spec(module) is None:
                 raise Unavailable(f"the Python package {module} is not installed")
@@ -108,22 +111,23 @@ class Lab:
         return self._tensorflow
 
     def compiled(self, source: str, *options: str) -> list[str]:
-        """Compiles a program with nvcc, once for each set of options, for the GPU of this machine."""
+        """Compiles a program with nvcc for the GPU of this machine, once for each set of options. Returns its command."""
         name = "-".join([Path(source).stem, *(option.strip("-") for option in options)])
         if name not in self._compiled:
             nvcc = of_toolkit("nvcc")
-            # By rpath, not LD_LIBRARY_PATH, which would give the frameworks other libraries than their own.
+            # An rpath, because LD_LIBRARY_PATH would replace the libraries that the frameworks bring.
             runtime = f"-rpath={Path(nvcc).resolve().parent.parent}/lib64"
             command = [nvcc, "-O2", "-std=c++17", "-arch=native", "-Xlinker", runtime]
             self._compiled[name] = _compile([*command, str(PROGRAMS / source), *options], self.folder / name)
         return [str(self._compiled[name])]
 
     def cubin(self, source: str) -> Path:
-        """An image for the GPU of this machine, to be loaded as a module."""
+        """Compiles a module for the GPU of this machine. Returns its file."""
         output = self.folder / Path(source).with_suffix(".cubin").name
         return _compile([of_toolkit("nvcc"), "-cubin", "-arch=native", str(PROGRAMS / source)], output)
 
     def built(self, name: str) -> Path:
+        """Returns a file of the build. Raises Unavailable if it is not there."""
         path = self.build / name
         if not path.exists():
             raise Unavailable(f"there is no {name} in the build")
@@ -138,14 +142,18 @@ class Lab:
         return self.folder / "".join(c if c.isalnum() else "-" for c in name)
 
     def environment(self, more: dict[str, str] | None) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_DECIDED_BY_CASES)}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_CASES)}
         # NVML counts devices in the order of the bus; CUDA does so only with this variable.
         device = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
         return kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
 
 
+STEER: dict[str, Any] = {"frameworks": {"steer": True}}
+"""Members of a policy that steers frameworks to allocators that can release."""
+
+
 def torch_allocator(conf: str) -> dict[str, str]:
-    """Selects PyTorch's allocator. Both names: PYTORCH_CUDA_ALLOC_CONF was the only one before PyTorch 2.9."""
+    """Returns the variables that select PyTorch's allocator. Before version 2.9 only PYTORCH_CUDA_ALLOC_CONF did."""
     return {"PYTORCH_ALLOC_CONF": conf, "PYTORCH_CUDA_ALLOC_CONF": conf} if conf else {}
 
 
@@ -158,7 +166,7 @@ def _compile(command: list[str], output: Path) -> Path:
 
 
 def of_toolkit(name: str) -> str:
-    """A program of the CUDA toolkit."""
+    """Returns the path of a program of the CUDA toolkit. Raises Unavailable."""
     toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
     usual = [path for path in (toolkit / "bin" / name, toolkit / name / name) if path.exists()]
     found = shutil.which(name) or (str(usual[0]) if usual else None)
@@ -168,4 +176,4 @@ def of_toolkit(name: str) -> str:
 
 
 Case = Callable[[Lab, Row], None]
-"""Fills its row as it goes, so that the results before a failure are kept."""
+"""Fills its row step by step, so that the results before a failure are kept."""

@@ -1,4 +1,4 @@
-"""Which machine and which software the results come from."""
+"""Describes the machine and the software that the results come from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy", 
 
 
 def describe(device: Device | None, library: Path | None = None) -> dict[str, str]:
-    """`library`: named by its digest, since a copy without history knows no commit."""
+    """Returns GPU, driver, commit, packages and so on. A copy of the tree without history has no commit, so the digest of
+    `library` names the build."""
     asked = {"gpu": device.name, "driver": device.driver_version, "cuda": device.cuda_version} if device else {}
     return {
         **{name: _or_unknown(ask) for name, ask in asked.items()},

@@ -1,7 +1,7 @@
-"""The device's own figures, from NVML, read by ctypes.
+"""Reads a device's figures from NVML by ctypes.
 
-Not through the nvidia-ml-py package: a machine with PyTorch need not have it, and its wrapper makes two calls and several
-objects of each sample, which costs more than the driver's answer (about 20 us).
+The package nvidia-ml-py is not used: a machine with PyTorch may lack it, and for each sample its wrapper makes two calls and
+several objects, which takes longer than the driver's answer (about 20 us).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _UNKNOWN = 2**64 - 1
 
 
 class NvmlError(RuntimeError):
-    """NVML is not there, or it refused; the text says which call."""
+    """NVML is missing, or a call of it failed. The text names the call."""
 
 
 class _ProcessInfo(ctypes.Structure):
@@ -30,7 +30,7 @@ class _Memory(ctypes.Structure):
 
 
 class Device:
-    """One GPU as NVML sees it, by nvidia-smi's index. Safe to use from several threads, but for `held`."""
+    """One GPU as NVML sees it, by nvidia-smi's index. Thread-safe."""
 
     def __init__(self, index: int) -> None:
         try:
@@ -40,21 +40,20 @@ class Device:
         self._call("nvmlInit_v2")
         self._handle = ctypes.c_void_p()
         self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(self._handle))
-        self._processes = (_ProcessInfo * _MOST_PROCESSES)()
         self.index = index
 
     def held(self) -> dict[int, int]:
-        """Bytes that each process holds on the device, by pid. One thread at a time: the buffer is reused."""
-        count = ctypes.c_uint(_MOST_PROCESSES)
-        self._call("nvmlDeviceGetComputeRunningProcesses_v3", self._handle, ctypes.byref(count), self._processes)
-        return {p.pid: p.used for p in self._processes[: count.value] if p.used != _UNKNOWN}
+        """Returns the bytes that each process holds on the device, by pid."""
+        count, processes = ctypes.c_uint(_MOST_PROCESSES), (_ProcessInfo * _MOST_PROCESSES)()
+        self._call("nvmlDeviceGetComputeRunningProcesses_v3", self._handle, ctypes.byref(count), processes)
+        return {p.pid: p.used for p in processes[: count.value] if p.used != _UNKNOWN}
 
     def used(self) -> int:
-        """Bytes in use on the device, by all processes: the only figure that includes managed memory."""
+        """Returns the bytes that all processes use on the device. Only this figure includes managed memory."""
         return int(self._memory().used)
 
     def free(self) -> int:
-        """Bytes that no process uses."""
+        """Returns the bytes that no process uses."""
         return int(self._memory().free)
 
     def total(self) -> int:
@@ -70,7 +69,7 @@ class Device:
         return self._text("nvmlSystemGetDriverVersion")
 
     def cuda_version(self) -> str:
-        """The newest CUDA that the driver serves."""
+        """Returns the newest version of CUDA that the driver supports."""
         version = ctypes.c_int()
         self._call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(version))
         return f"{version.value // 1000}.{version.value % 1000 // 10}"

@@ -1,4 +1,4 @@
-"""Every way of getting memory, up to a cap of 4,096 MiB and beyond it: one program a path, watched from outside."""
+"""Runs one program for each path to memory. Each fills a cap of 4,096 MiB and tries to exceed it, while NVML watches it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from session import Event
 from watch import MIB
 
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-# A walk with fewer refusals, or with a lower peak, was not near the cap.
+# A random walk with fewer refusals, or with a peak further below the cap, did not test the cap.
 _WALK_REFUSALS, _WALK_SHORT_MIB = 100, 256
 
 
 @dataclass(frozen=True)
 class Path:
-    """`row` is the program's word for it. `expected`: `fills` up to the cap and is refused there, or is `refused`, or is
-    `served` at once; `walks` at random."""
+    """A path to memory. `row`: its name in programs/paths.cpp. `expected`: `fills` the cap and is refused there; is `refused`;
+    is `served`; `walks` at random."""
 
     name: str
     row: str
     expected: str = "fills"
     device_figure: bool = False
-    """Judged by what is in use on the device: NVML counts managed memory for no process."""
+    """Judged by the use of the whole device: NVML counts managed memory for no process."""
     over_mib: int = 0
-    """By how much it may exceed the cap: a library is loaded lazily, and the size of its globals is unknown before."""
+    """By how much it may exceed the cap. A library is loaded lazily, and until then the size of its globals is unknown."""
 
 
 PATHS = (
@@ -62,7 +62,7 @@ PATHS = (
 
 @dataclass
 class Found:
-    """The result of one path under one column. `wrong` is judged for curb alone."""
+    """The result of one path in one column. Only curb's column is judged."""
 
     peak_mib: float = 0.0
     served: int = 0
@@ -92,10 +92,10 @@ def probe(lab: Lab, path: Path, label: str, column: Preload | None) -> Found:
         _probe(lab, path, label, column, found)
     except Unavailable as why:
         found.skipped = str(why)
-    except RuntimeError as failure:  # one failing path does not stop the others
+    except RuntimeError as failure:  # a failing path does not stop the others
         found.goes_on = False
         text = str(failure)
-        # Results are read on other machines: no folders of this one.
+        # Results are read on other machines, so the text must not name folders of this one.
         for folder in (lab.folder, PROGRAMS, lab.build.parent, *([column.library.parent] if column else [])):
             text = text.replace(f"{folder}/", "")
         found.wrong.append(text)
@@ -112,7 +112,7 @@ def _probe(lab: Lab, path: Path, label: str, column: Preload | None, found: Foun
     session = lab.capped(argv, job) if under_curb else lab.bare(argv, name, column.variables if column else {})
     books: dict[str, Comparison] = {}
 
-    def ask(when: str) -> None:
+    def check_books(when: str) -> None:
         session.watch.settle()  # in every column, so that NVML sees the peak
         if under_curb:
             try:
@@ -126,12 +126,12 @@ def _probe(lab: Lab, path: Path, label: str, column: Preload | None, found: Foun
             warm_mib = session.watch.settle() / MIB
             session.tell("fill")
             full = session.expect("full", 120)
-            _take_over(found, full)
-            ask("at the cap")
+            _record(found, full)
+            check_books("at the cap")
             session.tell("free")
             freed = session.expect("freed", 60)
             found.goes_on = full["works"] and freed["works"] and freed["again"]
-            ask("after the frees")
+            check_books("after the frees")
             session.end()
         finally:
             watch = session.watch
@@ -148,10 +148,10 @@ def _probe(lab: Lab, path: Path, label: str, column: Preload | None, found: Foun
     if under_curb:
         _judge(found, path, full, warm_mib)
         for when, one in books.items():
-            found.expect(one.agrees, f"{when} {one.said}")
+            found.expect(one.agrees, f"{when} {one.text}")
 
 
-def _take_over(found: Found, full: Event) -> None:
+def _record(found: Found, full: Event) -> None:
     found.details = {name: value for name, value in full.items() if name != "event"}
     found.served, found.tried = full["served"], full["tried"]
     if "by_error" in full:
@@ -162,29 +162,30 @@ def _take_over(found: Found, full: Event) -> None:
 
 def _judge(found: Found, path: Path, full: Event, warm_mib: float) -> None:
     if path.expected == "served":
-        found.expect(found.served == 1 and not found.error, f"fits and was refused: {full['call']} {found.error}")
+        found.expect(found.served == 1 and not found.error, f"refused, though it fits: {full['call']} {found.error}")
     else:
         found.expect(found.error == _OUT_OF_MEMORY, f"refused with '{found.error}', not with {_OUT_OF_MEMORY} alone")
     if path.expected == "refused":
-        found.expect(found.served == 0, "was served")
+        found.expect(found.served == 0, "served, though it must be refused")
     if path.expected == "fills":
         least = _least(path, full, warm_mib)
-        found.expect(found.served >= least, f"only {found.served:,} pieces served, {least:,} have room")
+        found.expect(found.served >= least, f"only {found.served:,} pieces served, {least:,} fit")
     if path.expected == "walks":
         refusals = found.tried - found.served
-        near = refusals >= _WALK_REFUSALS and found.peak_mib >= CAP_MIB - _WALK_SHORT_MIB
-        found.expect(near, f"was not near the cap: {refusals} refusals, peak {found.peak_mib:,.0f} MiB")
-    found.expect(bool(full["works"]), "a memset or a kernel went wrong at the cap")
-    found.expect(found.goes_on is not False, "does not go on after everything was given back")
+        managed_mib = full["managed_bytes"] / MIB
+        near = refusals >= _WALK_REFUSALS and found.peak_mib + managed_mib >= CAP_MIB - _WALK_SHORT_MIB
+        found.expect(near, f"was not near the cap: {refusals} refusals, peak {found.peak_mib:,.0f} MiB and {managed_mib:,.0f} managed")
+    found.expect(bool(full["works"]), "a memset or a kernel failed at the cap")
+    found.expect(found.goes_on is not False, "does not go on after all was freed")
 
 
 def _least(path: Path, full: Event, warm_mib: float) -> int:
-    """The pieces that have room, counted in what one takes of the device."""
+    """Returns how many pieces fit under the cap, by what one takes of the device."""
     piece_mib = full["piece_bytes"] / MIB
     if path.row == "contexts":
-        piece_mib = warm_mib  # that is a context, and little else
+        piece_mib = warm_mib  # a context, and little else
     elif piece_mib > 1:
         piece_mib = math.ceil(piece_mib / GRANULE_MIB) * GRANULE_MIB
     if piece_mib == 0:
-        return 1  # nothing was served, so nothing is known of a piece
+        return 1  # nothing was served, so the size of a piece is unknown
     return int((CAP_MIB - UNUSED_MIB - warm_mib) / piece_mib)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Every way of getting GPU memory, up to a cap of 4,096 MiB and beyond it, under curb and under other preloads.
+"""Fills a cap of 4,096 MiB by every path to GPU memory, under curb and under other preloads.
 
-Runs the rows of `path_probe.PATHS` once for each column, judges curb's, prints the table and writes it as JSON and as
-Markdown. Exit status: 0 all of curb's paths passed (or no GPU), 1 one failed, 77 no GPU with --strict.
+Runs the paths of `path_probe.PATHS` once for each column, judges curb's column, prints the table and writes it as JSON and as
+Markdown. Exit status: 0 all paths passed under curb (or no GPU), 1 one failed, 77 no GPU with --strict.
 """
 
 from __future__ import annotations

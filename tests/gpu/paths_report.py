@@ -1,4 +1,4 @@
-"""The table of paths as Markdown lines and as its own two files."""
+"""Writes the table of paths as lines of Markdown, and as a page and a JSON file of its own."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from path_probe import PATHS, Found
 from row import CAP_MIB
 
 _EXPLANATION = f"""\
-By `scripts/gpu-test paths`: one program a path, under a cap of {CAP_MIB:,} MiB, up to 24 pieces of 256 MiB, or as the row says, all
-kept. *Peak*: the most MiB that NVML showed for the process, context included; for managed memory, the rise of the device's use.
-A path passes if its peak is at most {CAP_MIB + 2:,} MiB, all that had room was served, the refusal is the driver's own
+By `scripts/gpu-test paths`: one program for each path, under a cap of {CAP_MIB:,} MiB. It keeps up to 24 pieces of 256 MiB, if the
+row does not say otherwise. *Peak*: the most MiB that NVML showed for the process, context included; for managed memory, the rise
+of the device's use. A path passes if its peak is at most {CAP_MIB + 2:,} MiB, every piece that fits was served, the refusal is
 `CUDA_ERROR_OUT_OF_MEMORY`, and a memset, a kernel and the path itself work afterwards. A library's array may exceed the cap once:
-it is loaded lazily, and its size is not known before. *Books*: by how much curb's account differs from the device's figure, at the
+it is loaded lazily, and until then its size is unknown. *Books*: by how much curb's books differ from NVML's figure, at the
 cap or after the frees (the worse); at most 16 MiB or 1 %.
 """
 _YES = {True: "yes", False: "no", None: ""}
 
 
 def lines(ours: dict[str, Found]) -> list[str]:
-    """curb's table by the paths' names, then what is wrong in it."""
+    """Returns curb's table, then its failures and skipped paths. `ours`: results by path."""
     rows: list[tuple[str, ...]] = [("path", "verdict", "peak MiB", "served", "error", "goes on", "books")]
     for name, one in ours.items():
         verdict = "skipped" if one.skipped else "FAIL" if one.wrong else "pass"
@@ -34,7 +34,7 @@ def lines(ours: dict[str, Found]) -> list[str]:
 
 
 def furthest(table: dict[str, Found]) -> str:
-    """The path on which the books were furthest from the device."""
+    """Returns a line on the path whose books differed most from the device."""
     off = {name: found.worst_off_mib for name, found in table.items() if found.worst_off_mib is not None}
     if not off:
         return "There are no books to compare with the device."
@@ -43,7 +43,7 @@ def furthest(table: dict[str, Found]) -> str:
 
 
 def beside(columns: dict[str, dict[str, Found]]) -> list[str]:
-    """Peaks under every column, by label and path."""
+    """Returns a table of peaks: a row for each path, a column for each label."""
     names = [path.name for path in PATHS if any(path.name in column for column in columns.values())]
     rows = [(name, *(_peak(column.get(name)) for column in columns.values())) for name in names]
     return report.markdown_table([("path", *columns), *rows])

@@ -1,4 +1,4 @@
-"""Sends the release signal and measures from outside what comes back, and when."""
+"""Sends the release signal, and measures by NVML how much the process gives back, and how fast."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Release:
     mib: float
     """By how much NVML's figure for the process fell."""
     ms: float | None
-    """From the signal to the last of it, as NVML showed it; None: nothing came back."""
+    """From the signal until NVML showed the last change. None: nothing came back."""
     log_line: str | None
-    """curb's own account; None: it gave none."""
+    """curb's log line on the release. None: there was none."""
 
 
 def record(row: Row, back: Release) -> None:

@@ -1,4 +1,4 @@
-"""The results as a table for the terminal, as a short page in Markdown, and as JSON, compressed under raw/."""
+"""Writes the results: a table for the terminal, a short page in Markdown, and compressed JSON under raw/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from row import CAP_MIB, Row
 
 try:
     import lzma
-except ImportError:  # a Python that was built without liblzma: raw files stay as they are
+except ImportError:  # this Python was built without liblzma: raw files are not compressed
     lzma = None
 
 _HEAD = ("case", "verdict", "peak MiB", "error at the cap", "goes on", "SIGUSR1 gave back", "in", "notes")
@@ -26,7 +26,7 @@ class Result:
 
 
 def table(rows: list[Row]) -> str:
-    """For the terminal: without the notes, which are long."""
+    """Returns the table for the terminal, with the notes below it."""
     cells = [_HEAD[:-1], *(_cells(row)[:-1] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
@@ -49,7 +49,7 @@ def write(result: Result, folder: Path, kind: str) -> list[Path]:
 
 
 def read(folder: Path, kind: str) -> Result | None:
-    """The newest result of that kind in the folder, with its figures. Returns None if there is none."""
+    """Returns the newest result of that kind in the folder, with its figures. None: there is none."""
     found = sorted((folder / "raw").glob(f"{kind}-[0-9]*.json*"))
     if not found:
         return None
@@ -62,7 +62,7 @@ def read(folder: Path, kind: str) -> Result | None:
 
 
 def write_files(machine: dict[str, str], folder: Path, kind: str, as_json: str, as_markdown: str) -> list[Path]:
-    """Writes both files, named after the day and the GPU."""
+    """Writes both files, with the date and the GPU in their names."""
     base = _base(machine, kind)
     raw = write_raw(folder, f"{base}.json", as_json + "\n")
     (folder / f"{base}.md").write_text(as_markdown)
@@ -70,7 +70,7 @@ def write_files(machine: dict[str, str], folder: Path, kind: str, as_json: str, 
 
 
 def write_raw(folder: Path, name: str, text: str) -> Path:
-    """Writes what a page is made from into FOLDER/raw/NAME.xz. `xz -dc` shows it."""
+    """Writes FOLDER/raw/NAME.xz. `xz -dc` shows it."""
     path = _raw(folder, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME) if lzma else text.encode())
@@ -126,7 +126,7 @@ def _markdown(result: Result) -> str:
         lines += [f"* {row.name}: {_first_line(wrong)}" for row in failed for wrong in row.wrong]
     for row in result.rows:
         figures = [_figure_link(machine, row.name, name) for name in row.figures]
-        # Output of programs is long, so only the JSON has it.
+        # The output of programs is long, so only the JSON has it.
         section = [] if row.section[:1] == ["```"] else row.section
         if section or figures:
             lines += ["", f"## {row.name}", "", *figures, *([""] if section and figures else []), *section]
@@ -152,7 +152,7 @@ def _sampling(rows: list[Row]) -> str:
     late = sum(s["later_than_5_ms"] for s in watched)
     return (
         f"NVML: {samples:,} samples, {min(s['median_ms'] for s in watched)} to {max(s['median_ms'] for s in watched)} ms apart "
-        f"(median of each case), {late:,} of them more than 5 ms after the one before, at worst "
+        f"(medians of the cases). {late:,} came more than 5 ms after the one before; the longest gap was "
         f"{max(s['worst_ms'] for s in watched)} ms."
     )
 

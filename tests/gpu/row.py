@@ -11,8 +11,8 @@ from session import Session
 from watch import MIB, Watch
 
 CAP_MIB = 4096
-# What a program may leave unused at the cap: the part that curb keeps for the driver (160 MiB, less the code that it has loaded),
-# and less than one unit of a pool (32 MiB).
+# The most that a program may leave unused at the cap: the part that curb keeps for code (160 MiB), one unit of a pool (32 MiB)
+# and one granule (2 MiB).
 UNUSED_MIB = 194
 CAP = f"{CAP_MIB}MiB"
 GRANULE_MIB = 2
@@ -20,7 +20,7 @@ GRANULE_MIB = 2
 
 @dataclass
 class Row:
-    """`verdict` is FAIL as soon as one `wrong` thing was found; `info`: measured, not judged; `skipped`: why in `note`."""
+    """`verdict`: pass; FAIL, with the reasons in `wrong`; info: measured, not judged; skipped, with the reason in `note`."""
 
     name: str
     verdict: str = "pass"
@@ -34,9 +34,9 @@ class Row:
     sampling: dict[str, Any] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     section: list[str] = field(default_factory=list)
-    """Markdown lines of its own in the results: in the page if they do not begin with ```, and in the JSON."""
+    """Markdown lines below the table of the page. Lines that begin with ``` are only in the JSON."""
     figures: dict[str, str] = field(default_factory=dict)
-    """SVG texts by name, each written to a file of its own beside the results; a page, under raw/, if the name ends with .html."""
+    """Pictures by name, each a file beside the page: SVG, or HTML under raw/ if the name ends with .html."""
     seconds: float = 0.0
 
     def expect(self, right: bool, otherwise: str) -> None:
@@ -46,7 +46,7 @@ class Row:
 
     @contextmanager
     def watching(self, session: Session, cap_mib: int | None = CAP_MIB) -> Iterator[Session]:
-        """Runs the session, and judges its peak even if the case fails."""
+        """Enters the session, and judges its peak at the end even if the case fails."""
         with session:
             try:
                 yield session
@@ -54,7 +54,7 @@ class Row:
                 self.watched(session.watch, cap_mib)
 
     def watched(self, watch: Watch, cap_mib: int | None = CAP_MIB) -> None:
-        """Records the peak and compares it with the cap. None: only records it."""
+        """Records the peak, and judges it by the cap. `cap_mib` None: only records it."""
         peak = watch.peak / MIB
         self.peak_mib = max(self.peak_mib or 0.0, round(peak, 1))
         self.sampling = watch.sampling()
@@ -67,5 +67,5 @@ class Row:
         self.note = f"{self.note}; {text}" if self.note else text
 
     def json(self) -> dict[str, Any]:
-        """With the figures' names alone: they are files of their own."""
+        """Returns its fields, with only the names of the figures, which are files of their own."""
         return asdict(self) | {"figures": list(self.figures)}

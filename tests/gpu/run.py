@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""curb on a real GPU: every framework at the cap, growth, steering, releases, signals, suspending, and what it all costs.
+"""Tests curb on a real GPU: frameworks at the cap, growth, steering, releases, suspends, naps, and what they cost.
 
-Runs the cases of `CASES` in order, judges each, prints a table, and writes it as Markdown and as JSON. One failing case never
-stops the others. Exit status: 0 all passed (or no GPU), 1 a case failed, 77 no GPU with --strict.
+Runs the cases of `CASES` in order, judges each, prints a table, and writes it as Markdown and as JSON. A failing case does not
+stop the others. Exit status: 0 all passed (or no GPU), 1 a case failed, 77 no GPU with --strict.
 
-Cases that need no framework run on the simulated driver too, for a look at a change here:
+Cases that need no framework also run on the simulated driver, to try a change of this folder:
 LD_LIBRARY_PATH=$PWD/build/sim CURB_SIM_STATE=$(mktemp -u) CURB_SIM_GPUS=2 scripts/gpu-test --out /tmp --only keep_free "two GPUs" contract
 """
 
@@ -66,45 +66,50 @@ def run_case(name: str, lab: Lab) -> Row:
     try:
         CASES[name](lab, row)
     except Unavailable as why:
-        row.verdict, row.note = "skipped", str(why)
+        row.add_note(str(why))
+        if not row.wrong:  # a failure before stays one
+            row.verdict = "skipped"
     except ProgramFailed as failure:
         row.goes_on = False
         row.expect(False, str(failure))
-    except Exception as error:  # an error in one case does not stop the others
+    except Exception as error:
         row.expect(False, f"{type(error).__name__}: {error}")
     row.seconds = round(time.monotonic() - start, 1)
     return row
 
 
-def begun(options: argparse.Namespace, machine: dict[str, str]) -> report.Result:
-    """What there is of the run: nothing without --resume. Ends the program if it was another machine's, or another tree's."""
+def earlier_result(options: argparse.Namespace, machine: dict[str, str]) -> report.Result:
+    """Returns the result that --resume continues, without the skipped cases; an empty one without --resume. Exits if that run
+    was of another machine, library or package."""
     found = report.read(options.resume, options.name) if options.resume else None
     if found is None:
         return report.Result(machine, [])
     differ = [name for name in machine if name not in ("date", "commit") and found.machine.get(name) != machine[name]]
     if differ:
-        told = ", ".join(f"{name} {found.machine.get(name)}, now {machine[name]}" for name in differ)
-        sys.exit(f"gpu-test: {options.resume} has a run of something else ({told}); begin another one with --out DIR")
-    # What was skipped may be there by now.
+        text = ", ".join(f"{name} {found.machine.get(name)}, now {machine[name]}" for name in differ)
+        sys.exit(f"gpu-test: the run in {options.resume} is of another machine or build ({text}); start a new one: --out DIR")
+    # A package that a case lacked may be installed by now.
     return report.Result(found.machine, [row for row in found.rows if row.verdict != "skipped"])
 
 
 def main() -> int:
     parser = parser_of("gpu-test", __doc__, "case")
-    parser.epilog = "`gpu-test paths` runs the table of paths to memory alone, under other preloads too; see its --help."
-    parser.add_argument("--name", default="gpu", help="results are called NAME-DATE-GPU (default gpu)")
+    parser.epilog = "`gpu-test paths` runs only the table of paths to memory, also under other preloads; see its --help."
+    parser.add_argument("--name", default="gpu", help="result files are named NAME-DATE-GPU (default gpu)")
     parser.add_argument("--quick", action="store_true", help="shorter captures, one pair of training runs")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run of that name in DIR: what it has is not run again")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="continue the run of that name in DIR, without the cases that it has")
     options = parser.parse_args()
     names = chosen(CASES, options.only, "case")
     if options.list:
         print("\n".join(names))
         return 0
-    with lab_for(options, names, options.quick) as lab:
-        before = begun(options, describe(lab.device, lab.library))
+    with lab_for(options, quick=options.quick) as lab:
+        before = earlier_result(options, describe(lab.device, lab.library))
         options.out, machine, rows = options.resume or options.out, before.machine, before.rows
+        done = {row.name for row in rows}
+        lab.names = [name for name in names if name not in done]
         written = []
-        for name in [name for name in names if name not in {row.name for row in rows}]:
+        for name in lab.names:
             row = run_case(name, lab)
             rows.append(row)
             print(f"{row.verdict:8}{row.seconds:6.1f} s  {name}", *row.wrong, sep="\n    ! " if row.wrong else "", flush=True)

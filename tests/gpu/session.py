@@ -1,11 +1,12 @@
-"""One program under test: started under curb or bare, controlled by JSON lines, watched, and always ended.
+"""One program under test: starts it under curb or bare, exchanges events and commands with it, watches it, and ends it.
 
-A program prints `{"event": …}` and then waits for a line on its stdin, so that the test sends a signal or starts a measurement
-at a moment that both know. programs/talk.py is the program's side.
+A program prints `{"event": …}` and then waits for a line on its stdin. So the test knows what the program is doing when it sends
+a signal or measures. programs/talk.py is the program's side.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -21,7 +22,7 @@ from typing import Any
 
 from machine import ROOT
 from nvml import Device
-from watch import MIB, Watch
+from watch import MIB, Watch, parent_of
 
 Event = dict[str, Any]
 _TAIL_LINES = 12
@@ -29,11 +30,11 @@ _STAMP = len("2026-11-21 16:31:00.123")
 
 
 class ProgramFailed(RuntimeError):
-    """The program ended, or the expected event did not come in time. The text has the end of its stderr."""
+    """The program ended, or did not print the expected event in time. The text has the end of its stderr."""
 
 
 def event_of(line: str | bytes) -> Event | None:
-    """The event in a line of a program's stdout. Returns None for a framework's own output."""
+    """Returns the event in a line of a program's stdout. None: the line is a framework's own output."""
     try:
         said = json.loads(line)
     except ValueError:
@@ -46,12 +47,22 @@ def ending(status: int) -> str:
 
 
 def end_all(leader: subprocess.Popen[Any]) -> None:
-    """Ends the leader of a session, and every process of the session."""
-    try:
+    """Kills a program that was started in a session of its own, its process group, and its descendants in other ones. Waits for
+    its end."""
+    for pid in _descendants(leader.pid) if leader.poll() is None else []:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(leader.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     leader.wait()
+
+
+def _descendants(root: int) -> list[int]:
+    parents = {pid: parent_of(pid) for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())}
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ class Entry:
     """One line of a log."""
 
     at: float
-    """On time.monotonic()'s clock, to the millisecond below."""
+    """By time.monotonic(), cut to the millisecond."""
     message: str
 
 
@@ -70,23 +81,23 @@ class Log:
         self._path = path
 
     def messages(self) -> list[str]:
-        """Its lines without the date, the pid and the level."""
+        """Returns its lines without the date, the pid and the level."""
         return [line.split(": ", 1)[-1] for line in self._lines()]
 
     def entries(self) -> list[Entry]:
-        """The lines with their times."""
-        ahead = time.time() - time.monotonic()  # the log is written by the wall clock
+        """Returns its lines with their times."""
+        ahead = time.time() - time.monotonic()  # the log has the time of day
         found = []
         for line in self._lines():
             try:
                 at = datetime.datetime.strptime(line[:_STAMP], "%Y-%m-%d %H:%M:%S.%f").timestamp() - ahead
             except ValueError:
-                continue  # the rest of a message of several lines
+                continue  # a further line of the message before
             found.append(Entry(at, line.split(": ", 1)[-1]))
         return found
 
     def wait_for(self, text: str, after: int, timeout_s: float) -> str | None:
-        """The first message from number `after` on with `text` in it. Returns None if none comes in time."""
+        """Waits for a message that contains `text`, and returns it. Skips the first `after` messages. None: none in time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for message in self.messages()[after:]:
@@ -106,7 +117,7 @@ class Job:
     folder: Path
     cap: str | None
     more: dict[str, Any] = field(default_factory=dict)
-    """Members of the policy beside those below, or in their place."""
+    """Further members of the policy. They replace those that text() writes."""
     growth: dict[str, str] | None = None
 
     @property
@@ -135,7 +146,7 @@ class Job:
 
 
 class Program:
-    """A process that prints events and waits for commands."""
+    """A process that prints events on stdout and reads commands from stdin. It leads a session of its own."""
 
     def __init__(self, argv: list[str], env: dict[str, str], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,15 +169,15 @@ class Program:
         threading.Thread(target=self._read, daemon=True).start()
 
     def expect(self, event: str, timeout_s: float = 90) -> Event:
-        """Returns the next event, which must be this one. Raises ProgramFailed."""
+        """Waits for the next event and returns it. Raises ProgramFailed if it is another one, or none comes in time."""
         try:
             said = self._events.get(timeout=timeout_s)
         except queue.Empty:
-            raise ProgramFailed(f"nothing said within {timeout_s:g} s, '{event}' expected{self.tail()}") from None
+            raise ProgramFailed(f"no event within {timeout_s:g} s, '{event}' expected{self.tail()}") from None
         if said is None:
-            raise ProgramFailed(f"ended with {self._status()} before '{event}'{self.tail()}")
+            raise ProgramFailed(f"{self._ending()} before '{event}'{self.tail()}")
         if said["event"] != event:
-            raise ProgramFailed(f"said {json.dumps(said)[:300]}, '{event}' expected{self.tail()}")
+            raise ProgramFailed(f"the event was {json.dumps(said)[:300]}, '{event}' expected{self.tail()}")
         return said
 
     def tell(self, command: str) -> None:
@@ -175,12 +186,12 @@ class Program:
             self._process.stdin.write(command + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise ProgramFailed(f"ended with {self._status()} before it was told '{command}'{self.tail()}") from None
+            raise ProgramFailed(f"{self._ending()} before the command '{command}'{self.tail()}") from None
 
     def tail(self) -> str:
-        """The end of its stderr, for the text of a failure."""
+        """Returns the end of its stderr, for the text of a failure."""
         lines = self._stderr.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-        # Results are read on other machines, so paths begin at the repository.
+        # Results are read on other machines, so paths start at the repository.
         return "".join(f"\n    | {line[:300]}".replace(f"{ROOT}/", "") for line in lines)
 
     def _read(self) -> None:
@@ -191,15 +202,15 @@ class Program:
                     self._events.put(event)
         self._events.put(None)
 
-    def _status(self) -> str:
+    def _ending(self) -> str:
         try:
-            return ending(self._process.wait(5))
+            return f"ended with {ending(self._process.wait(5))}"
         except subprocess.TimeoutExpired:
-            return "its stdout closed"
+            return "closed its stdout or stdin"
 
 
 class Session(Program):
-    """A running program that is watched. Leaving the `with` block ends it."""
+    """A program that NVML watches. Leaving the `with` block kills it."""
 
     def __init__(self, argv: list[str], env: dict[str, str], devices: Sequence[Device], folder: Path) -> None:
         used_before = devices[0].used()
@@ -215,14 +226,14 @@ class Session(Program):
         end_all(self._process)
 
     def send(self, number: signal.Signals = signal.SIGUSR1) -> float:
-        """Sends the signal and returns when."""
+        """Sends the signal, if the program still runs. Returns the moment."""
         now = time.monotonic()
         if self._process.poll() is None:
             os.kill(self.pid, number)
         return now
 
     def send_every(self, interval_s: float, most: int) -> list[float]:
-        """Sends SIGUSR1 until the program says something or ends. Returns the moments."""
+        """Sends SIGUSR1 until the program prints an event or ends, at most so many times. Returns the moments."""
         sent: list[float] = []
         while self.quiet() and self.running() and len(sent) < most:
             sent.append(self.send())
@@ -230,7 +241,7 @@ class Session(Program):
         return sent
 
     def held_mib(self) -> float:
-        """NVML's figure, once it no longer changes."""
+        """Returns NVML's figure, once it no longer changes."""
         return round(self.watch.settle() / MIB, 1)
 
     def running(self) -> bool:
@@ -241,12 +252,12 @@ class Session(Program):
         return self._events.empty()
 
     def end(self) -> None:
-        """Tells the program to end, and waits for it."""
+        """Sends the command "end" and waits for exit status 0. Raises ProgramFailed."""
         self.tell("end")
         self.finish()
 
     def finish(self, timeout_s: float = 30) -> None:
-        """Waits for exit status 0. Raises ProgramFailed."""
+        """Closes the program's stdin and waits for exit status 0. Raises ProgramFailed."""
         assert self._process.stdin
         self._process.stdin.close()
         try:
@@ -254,4 +265,4 @@ class Session(Program):
         except subprocess.TimeoutExpired:
             raise ProgramFailed(f"did not end within {timeout_s:g} s{self.tail()}") from None
         if self._process.returncode != 0:
-            raise ProgramFailed(f"ended with {self._status()}{self.tail()}")
+            raise ProgramFailed(f"{self._ending()}{self.tail()}")

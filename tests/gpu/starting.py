@@ -1,4 +1,4 @@
-"""How run.py and paths.py start: what both are asked, and the GPU, the build and the folder that they work with."""
+"""The options that run.py and paths.py share, and the lab that both make from them."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ _RESULTS = ROOT / "docs" / "results"
 
 
 def parser_of(prog: str, text: str | None, what: str) -> argparse.ArgumentParser:
-    """`text`: the program's own, of which the first line is shown. `what`: it runs several of these."""
+    """`text`: the program's docstring, whose first line is the description. `what`: "case" or "path"."""
     parser = argparse.ArgumentParser(prog=prog, description=(text or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=_RESULTS, metavar="DIR", help="where results go")
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"{what}s whose name contains one of these")
+    parser.add_argument("--out", type=Path, default=_RESULTS, metavar="DIR", help="the folder for the results")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"only {what}s whose name contains one of these words")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
     parser.add_argument("--strict", action="store_true", help="exit 77 where there is no GPU")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the programs' stderr and curb's logs there")
-    parser.add_argument("--list", action="store_true", help=f"name the {what}s and exit")
+    parser.add_argument("--list", action="store_true", help=f"print the names of the {what}s and exit")
     return parser
 
 
 def chosen(names: Iterable[str], words: Sequence[str], what: str) -> list[str]:
+    """Returns the names that contain one of the words, or all if there are no words. Exits if there is none."""
     found = [name for name in names if not words or any(word in name for word in words)]
     if not found:
-        sys.exit(f"gpu-test: no {what} is called {' or '.join(words)}; --list names them")
+        sys.exit(f"gpu-test: no {what} has {' or '.join(words)} in its name; --list prints the names")
     return found
 
 
 @contextmanager
 def lab_for(options: argparse.Namespace, names: Sequence[str] = (), quick: bool = False) -> Iterator[Lab]:
-    """Ends the program where there is no GPU, or no library."""
+    """Makes the lab. Exits if there is no GPU, or no libcurb.so."""
     try:
         device = Device(options.gpu)
     except NvmlError:
-        print("skipped: no NVIDIA GPU here (nvidia-smi not found or no device)")
+        print("skipped: no NVIDIA GPU here (no NVML, or no device)")
         sys.exit(77 if options.strict else 0)
     build = ROOT / "build"
     library = Path(os.environ.get("CURB_LIBRARY") or build / "lib" / "libcurb.so").resolve()

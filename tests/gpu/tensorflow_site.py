@@ -1,10 +1,10 @@
-"""Finds TensorFlow for the programs that need it, or fetches it.
+"""Finds TensorFlow for the programs that need it, or fetches it by pip.
 
-TensorFlow needs libraries of CUDA 12, and other versions of Python packages than PyTorch. So it has a folder of its own, which
+TensorFlow needs libraries of CUDA 12, and other versions of Python packages than PyTorch. So it is in a folder of its own, which
 only its programs see. In this order:
-  CURB_TENSORFLOW=SITE  a folder with an env.sh that sets what TensorFlow needs
+  CURB_TENSORFLOW=SITE  a folder with an env.sh that sets the variables for TensorFlow
   the Python that runs the tests, if it has TensorFlow
-  build/tensorflow      fetched by pip, where there is a network
+  build/tensorflow      fetched by pip, if there is a network
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 _VERSION = "2.21.0"
 # TensorFlow's wheel contains no CUDA library. These two are small, and CUDA 13 has no replacement for them.
 _PACKAGES = (f"tensorflow=={_VERSION}", "nvidia-cuda-runtime-cu12", "nvidia-cuda-cupti-cu12")
-# The CUDA 13 libraries that have the functions which TensorFlow calls, by the name that it opens. cuDNN 9 serves both.
+# The name that TensorFlow opens, and the CUDA 13 library that has the functions which it calls. cuDNN 9 works with both.
 _OF_CUDA_13 = {
     "libcublas.so.12": "libcublas.so.13",
     "libcublasLt.so.12": "libcublasLt.so.13",
@@ -32,11 +32,12 @@ _PIP_TIMEOUT_S = 900
 
 
 class NoTensorFlow(RuntimeError):
-    """The text says why there is none."""
+    """TensorFlow is missing. The text says why."""
 
 
 def environment(build: Path, fetch: bool = True) -> dict[str, str]:
-    """The variables with which a program has TensorFlow. Fetches it if it is missing, unless `fetch` is false."""
+    """Returns the variables that a program needs to import TensorFlow. Fetches it if it is missing, unless `fetch` is false.
+    Raises NoTensorFlow."""
     if named := os.environ.get("CURB_TENSORFLOW"):
         return _variables(Path(named))
     if importlib.util.find_spec("tensorflow") is not None:
@@ -50,7 +51,7 @@ def environment(build: Path, fetch: bool = True) -> dict[str, str]:
 
 
 def _variables(site: Path) -> dict[str, str]:
-    """The variables that SITE/env.sh sets."""
+    """Returns the variables that SITE/env.sh sets."""
     file = site / "env.sh"
     if not file.exists():
         raise NoTensorFlow(f"there is no {file}")
@@ -62,7 +63,7 @@ def _variables(site: Path) -> dict[str, str]:
 
 
 def _fetch(site: Path) -> None:
-    """By pip. Writes env.sh last, so that a folder without it is known to be incomplete."""
+    """Fetches it by pip. Writes env.sh last, so a folder without it is incomplete."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--upgrade", "--target", str(site), *_PACKAGES]
     try:
         done = subprocess.run(pip, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False)
@@ -89,7 +90,7 @@ def _fetch(site: Path) -> None:
 
 
 def _libraries_of_cuda_13() -> Path | None:
-    """None: the machine has CUDA 12's libraries, or no toolkit; then TensorFlow finds what it finds."""
+    """Returns their folder. None: the machine has no toolkit, or one of CUDA 12, which TensorFlow finds by itself."""
     found = sorted(Path("/usr/local").glob("cuda*/**/libcublas.so.13"))
     return found[0].parent if found else None
 

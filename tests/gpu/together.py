@@ -1,8 +1,8 @@
-"""Programs that run at the same time, and are judged only by their output and their end: they spend most of their time in
-Python's imports and in making contexts.
+"""Cases whose programs run at the same time. They are judged only by their output and their exit status, and spend most of
+their time in Python's imports and in creating contexts.
 
-The first case starts the runs of all selected cases; each case then waits for its own runs. A run that takes too long is
-killed with all its children.
+The first case starts the runs of all selected cases. Each case then waits for its own runs. A run that takes too long is
+killed with its descendants.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from session import Event, Job, end_all, ending, event_of
 
 BARE = "bare"
 ROOM = "32GiB"
-"""A cap that no run comes near."""
+"""A cap far above what any run needs."""
 _TAIL_LINES = 8
-_LEFT_TO_THE_REST = 2
+_FREE_CORES = 2  # for the driver's threads and the test itself
 
 
 @dataclass(frozen=True)
 class Run:
     name: str
-    """Within its case."""
+    """Unique in its case."""
     argv: list[str]
     env: dict[str, str]
     folder: Path
     limit_s: float = 90.0
     expected_s: float = 20.0
-    """The longest begin first."""
+    """The longest runs start first."""
     job: Job | None = None
-    """Under curb: by its policy."""
+    """Its policy and log. None: it runs without curb."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Outcome:
     seconds: float = 0.0
     stdout: str = ""
     stderr: str = ""
-    said: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     """The events in its stdout."""
 
     @property
@@ -57,24 +57,27 @@ class Outcome:
         return self.run.job is not None and self.run.job.log_file.exists()
 
     @property
-    def how(self) -> str:
-        """How it ended, with the last lines of its stderr."""
+    def ending(self) -> str:
+        """Its ending, with the last lines of its stderr."""
         ended = f"ended with {ending(self.status)}" if isinstance(self.status, int) else f"hung for {self.run.limit_s:g} s"
         return "\n    | ".join([ended, *(line[:300] for line in self.stderr.splitlines()[-_TAIL_LINES:])])
 
 
 Outcomes = dict[str, Outcome]
 Plan = Callable[[Lab, str], list[Run]]
-"""The runs of the case of that name."""
+"""Returns the runs of the case of that name. Raises Unavailable."""
 Judge = Callable[[Row, Outcomes], None]
 
 
 class Together:
+    """The runs of all cases that it has made."""
+
     def __init__(self) -> None:
         self._plans: dict[str, Plan] = {}
         self._planned: dict[str, list[Future[Outcome]] | Unavailable] | None = None
 
     def case(self, name: str, plan: Plan, judge: Judge) -> Case:
+        """Makes a case that waits for the runs of `plan` and then judges their outcomes."""
         self._plans[name] = plan
 
         def case(lab: Lab, row: Row) -> None:
@@ -101,7 +104,7 @@ class Together:
             except Unavailable as why:
                 planned[name] = why
         cores = len(os.sched_getaffinity(0))
-        pool = ThreadPoolExecutor(max(2, cores - _LEFT_TO_THE_REST), thread_name_prefix="together")
+        pool = ThreadPoolExecutor(max(2, cores - _FREE_CORES), thread_name_prefix="together")
         for name, run in sorted(runs, key=lambda one: -one[1].expected_s):
             futures = planned[name]
             assert isinstance(futures, list)
@@ -122,22 +125,22 @@ def _outcome(run: Run) -> Outcome:
         try:
             outcome.status = process.wait(run.limit_s)
         except subprocess.TimeoutExpired:
-            pass  # the status says that it hangs
+            pass  # the status stays "hangs"
         end_all(process)
     outcome.seconds = time.monotonic() - start
     outcome.stdout, outcome.stderr = (file.read_text(errors="replace") for file in files)
-    outcome.said = [event for line in outcome.stdout.splitlines() if (event := event_of(line))]
+    outcome.events = [event for line in outcome.stdout.splitlines() if (event := event_of(line))]
     return outcome
 
 
 def same_as_bare(row: Row, bare: Outcome, outcomes: Outcomes) -> None:
-    """The same events and the same end; curb was there, and said nothing on stderr."""
+    """Each outcome has the same events and exit status as the bare one. curb was active, and printed nothing on stderr."""
     for name, one in outcomes.items():
-        row.expect(one.status == bare.status, f"{name}: {one.how}")
-        row.expect(one.said == bare.said, f"{name}: {first_difference(bare.said, one.said)}")
-        row.expect(one.under_curb, f"{name}: curb wrote no log: it was not there")
+        row.expect(one.status == bare.status, f"{name}: {one.ending}")
+        row.expect(one.events == bare.events, f"{name}: {first_difference(bare.events, one.events)}")
+        row.expect(one.under_curb, f"{name}: curb was not active: it wrote no log")
         ours = [line for line in one.stderr.splitlines() if line.startswith(("curb", "[curb"))]
-        row.expect(not ours, f"{name}: {len(ours)} lines of curb's on stderr: {' | '.join(ours[:3])}")
+        row.expect(not ours, f"{name}: curb printed {len(ours)} lines on stderr: {' | '.join(ours[:3])}")
 
 
 def first_difference(bare: list[Event], under_curb: list[Event]) -> str:
@@ -145,5 +148,5 @@ def first_difference(bare: list[Event], under_curb: list[Event]) -> str:
         if one != other:
             different = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
             shown = [json.dumps({key: event.get(key) for key in different})[:300] for event in (one, other)]
-            return f"result {number + 1} ('{one['event']}'): {shown[1]} under curb, {shown[0]} without"
-    return f"{len(under_curb)} results under curb, {len(bare)} without"
+            return f"event {number + 1} ('{one['event']}'): {shown[1]} under curb, {shown[0]} without"
+    return f"{len(under_curb)} events under curb, {len(bare)} without"

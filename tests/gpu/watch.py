@@ -1,8 +1,8 @@
-"""Watches from outside what a process and its descendants hold of the GPU, so that no error of the program or of curb affects
-the figures.
+"""Samples by NVML what a process and its descendants hold of the GPU. An error of the program or of curb cannot change these
+figures.
 
-A thread asks NVML every 2 ms, for each device in turn. The driver can delay the answer (while it makes a context, for example),
-so the gaps between samples are recorded and reported beside the peak.
+A thread asks NVML every 2 ms, for each device in turn. The driver can delay the answer (while it creates a context, for example),
+so the results have the gaps between samples beside the peak.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ _LATE_S = 0.005
 
 
 class Watch:
-    """Samples while it is entered. `held`, `peak` in bytes; times are time.monotonic()'s, which all processes share.
+    """Samples while it is entered. Times are time.monotonic()'s, which all processes share.
 
-    Both are sums over the devices and the processes. By NVML's index: `held_on` has what is held of each device, `peak_of`
-    the most that each process held there. `peak_used` is the most that all processes used of the first device, and
-    `used_before` what they used before this one began.
+    held, peak           bytes held now, and the most so far: sums over the devices and the processes
+    held_on[index]       bytes held of a device, by NVML's index
+    peak_of[pid, index]  the most that a process held of a device
+    peak_used            the most that all processes of the machine used of the first device
+    used_before          the bytes that they used before the program started
     """
 
     def __init__(self, devices: Sequence[Device], root_pid: int, used_before: int) -> None:
@@ -51,32 +53,41 @@ class Watch:
         self._thread.join()
 
     def changes(self) -> list[tuple[float, int]]:
-        """The moments at which the held amount changed, and the new amounts."""
+        """Returns the moments at which `held` changed, with the new amounts."""
         return list(self._changes)
 
     def last_change_since(self, moment: float) -> float | None:
-        """When the held amount last changed after `moment`. Returns None if it did not."""
+        """Returns the moment of the last change of `held` after `moment`. None: there was none."""
         when, _ = self._changes[-1] if self._changes else (moment, 0)
         return when if when > moment else None
 
     def settle(self, quiet_s: float = 0.1, timeout_s: float = 2.0) -> int:
-        """Waits until nothing has changed for so long, and returns what is held then."""
+        """Waits until `held` has not changed for `quiet_s`, at most `timeout_s`. Returns it."""
         start = now = time.monotonic()
         while now - start < timeout_s and now - (self.last_change_since(start) or start) < quiet_s:
             time.sleep(quiet_s / 5)
             now = time.monotonic()
         return self.held
 
+    def falls_to(self, mib: float, timeout_s: float) -> float | None:
+        """Waits until at most so much is held. Returns the moment. None: not in time."""
+        deadline = time.monotonic() + timeout_s
+        while (now := time.monotonic()) < deadline:
+            if self.held <= mib * MIB:
+                return now
+            time.sleep(_INTERVAL_S)
+        return None
+
     def peak_on(self, index: int) -> int:
-        """The most that one of the processes held of that device."""
+        """Returns the most that any one of the processes held of that device."""
         return max((peak for (_, where), peak in self.peak_of.items() if where == index), default=0)
 
     def sampling_gap_s(self) -> float:
-        """The longest time between two samples."""
+        """Returns the longest time between two samples."""
         return max(self._gaps, default=0.0)
 
     def sampling(self) -> dict[str, float | int | str]:
-        """The gaps between samples, for the report."""
+        """Returns figures on the gaps between samples, for the report."""
         gaps = self._gaps or [0.0]
         return {
             "samples": len(self._gaps),
@@ -113,14 +124,15 @@ class Watch:
         return self.held_on[device.index]
 
     def _is_ours(self, pid: int) -> bool:
-        """True if `pid` is the watched process or descends from it. Reads /proc once for each pid."""
+        """Returns true if `pid` is the watched process or a descendant of it. Reads /proc once for each pid."""
         if pid not in self._ours:
-            parent = _parent(pid)
+            parent = parent_of(pid)
             self._ours[pid] = parent > 1 and self._is_ours(parent)
         return self._ours[pid]
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
+    """Returns the parent's pid. 0: there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

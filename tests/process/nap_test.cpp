@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include "capped.hpp"
+#include "ceiling.hpp"
 #include "naps.hpp"
 #include "traces.hpp"
 
@@ -183,6 +184,17 @@ TEST_CASE("a process that would take too much host memory stays, says why, and t
     CHECK(program.answers("give") == "given");
     REQUIRE(is_out(machine, program));
     CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a share of the host's memory in a policy does not lift the bytes of the machine's ceiling") {
+    const Ceiling ceiling(R"({ "version": 1, "suspend": { "host_memory": "1GiB" } })");
+    if (!can_try(ceiling)) return;
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "100ms", "host_memory": "100%")"),
+                    [&] { (void)ceiling.put_in_place(); });
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(within(20s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
+    CHECK_THAT(nap_of(machine, program)["refused"].get<std::string>(), contains("suspend.host_memory is 1 GiB"));
 }
 
 // Checks that the process stays in its GPUs, and that `curb ps PID` gives `why`.

@@ -32,7 +32,8 @@ inline std::int64_t held_by_books(const Machine &machine, const Program &program
 inline pid_t helper_of(pid_t pid) {
     for (const auto &entry : fs::directory_iterator("/proc")) {
         std::ifstream file(entry.path() / "cmdline");
-        const std::string words{std::istreambuf_iterator<char>(file), {}};
+        std::string words;
+        std::getline(file, words, '\xff');  // all of it; none if the process has just ended
         if (words.find(std::string("--nap\0", 6)) == std::string::npos) continue;
         if (words.ends_with('\0' + std::to_string(pid) + '\0')) return std::stoi(entry.path().filename());
     }

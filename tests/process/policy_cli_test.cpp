@@ -1,4 +1,7 @@
 // `curb policy`: its output for policy files and for commands.
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 
 #include "ceiling.hpp"
@@ -393,4 +396,25 @@ TEST_CASE("curb policy explain needs a command, which it does not run") {
     const Trace trace;
     CHECK(curb(joined({"policy", "explain"}, trace.command())).status == 0);
     CHECK_FALSE(trace.started());
+}
+
+TEST_CASE("curb policy init writes a valid policy, never over another file, and leaves none that is cut off") {
+    const TempDir dir;
+    const std::string file = (dir / "job.json").string();
+    const auto init = [&](rlim_t longest) {
+        return start({{CURB_BINARY, "policy", "init", file}, {}, {}, {}, [=] {
+                          const rlimit limit{longest, longest};
+                          ::setrlimit(RLIMIT_FSIZE, &limit);
+                          ::signal(SIGXFSZ, SIG_IGN);
+                      }});
+    };
+    const Outcome cut_off = init(100);
+    CHECK(cut_off.status == 125);
+    CHECK_THAT(cut_off.err, contains("cannot be written: File too large"));
+    CHECK_FALSE(fs::exists(file));
+    CHECK(init(RLIM_INFINITY).status == 0);
+    CHECK(curb({"policy", "check", file}).status == 0);
+    dir.write("job.json", "mine");
+    CHECK_THAT(init(RLIM_INFINITY).err, contains("exists already"));
+    CHECK(dir.read("job.json") == "mine");
 }

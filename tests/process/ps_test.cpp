@@ -232,3 +232,29 @@ TEST_CASE("curb ps and curb release name a framework whose allocator returns not
                    contains("\"returns_nothing\":[" + names + "]"));
     }
 }
+
+TEST_CASE("NVML that hangs does not hang the commands: they show what the processes answer, and say so") {
+    const Machine machine;
+    const Askable program(machine);
+    const std::string fault = "NVML has not answered for 30 s", id = program.id();
+    const std::vector<std::pair<Words, std::vector<std::string>>> rows{
+        {{"ps"}, {fault, id}},
+        {{"ps", id}, {fault, "40 GiB"}},
+        {{"metrics"}, {"curb_nvml_up 0", "pid=\"" + id}},
+        {{"doctor"}, {fault, "the one under curb answers"}},
+        {{"doctor", id}, {"518 MiB of 40 GiB"}},
+        {{"suspend", "--sim", id}, {fault}},
+    };
+    std::vector<Begun> begun;
+    for (const auto &row : rows) {
+        Words words{CURB_BINARY};
+        words.insert(words.end(), row.first.begin(), row.first.end());
+        const Environment environment = with(machine.environment(), {{"CURB_SIM_NVML", "hangs:init"}});
+        begun.emplace_back(Start{words, environment, {}, {}, {}, 90s});
+    }
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const Outcome outcome = begun[i].end();
+        CAPTURE(rows[i].first, outcome.err);
+        for (const std::string &text : rows[i].second) CHECK_THAT(outcome.out + outcome.err, contains(text));
+    }
+}

@@ -103,6 +103,21 @@ TEST_CASE("--watch without a terminal prints again with the time, or one JSON do
     }
 }
 
+TEST_CASE("--watch without a terminal prints at its times, however often a window is resized") {
+    const Machine machine;
+    const auto begin = std::chrono::steady_clock::now();
+    Running curb({CURB_BINARY, "ps", "--watch", "2"}, machine.environment());
+    curb.says_until("curb ps at 20");
+    for (int i = 0; i < 5; ++i) {  // one at a time: it is waiting again after each
+        curb.kill(SIGWINCH);
+        std::this_thread::sleep_for(50ms);
+    }
+    curb.says_until("curb ps at 20");
+    CHECK(std::chrono::steady_clock::now() - begin >= 2s);
+    curb.kill(SIGINT);
+    CHECK(curb.end() == 0);
+}
+
 TEST_CASE("--watch of a process ends with it") {
     const Machine machine;
     Program program(machine);

@@ -152,6 +152,11 @@ class Running {
         tell(line);
         return says();
     }
+    // True if it has ended. end() still returns its exit status.
+    [[nodiscard]] bool has_ended() const {
+        siginfo_t end{};
+        return ::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid != 0;
+    }
     // Waits for its end. Returns its exit status, or 128 + signal.
     int end() {
         int status = 0;

@@ -66,6 +66,19 @@ TEST_CASE("without libcuda the program gets its stub's own error") {
           "7777\n7777 7777 7777\n7777\nthere\nnot loaded\n");
 }
 
+TEST_CASE("without libcuda the program gets its stub's own error however often it asks") {
+    const Setting setting{.environment = {{"CONFORMANCE_STUBS", "absent"}}};
+    CHECK(same_answers(setting, {"stubbed.repeat", "loaded"}) == "7777 \nnot loaded\n");
+}
+
+TEST_CASE("a stub that calls curb instead of the driver ends, and curb loads libcuda") {
+    for (const char *how : {"calls", "jumps"}) {
+        CAPTURE(how);
+        const Setting setting{.environment = {{"CONFORMANCE_STUBS", how}}};
+        CHECK(answers(true, setting, {"stubbed.repeat", "loaded"}) == "3 \nloaded\n");  // CUDA_ERROR_NOT_INITIALIZED
+    }
+}
+
 TEST_CASE("a call of NVML before it is loaded reaches NVML through the program's stub") {
     CHECK(same_answers({}, {"stubbed.nvml"}) == "1\n");  // NVML_ERROR_UNINITIALIZED, NVML's own answer
 }

@@ -4,12 +4,14 @@
 #include <functional>
 
 #include "catch.hpp"
+#include "policies.hpp"
 #include "temp_dir.hpp"
 
 using namespace curb::cli;
 using curb::policy::Bytes;
 using curb::policy::GiB;
 using curb::policy::MiB;
+using curb::policy::size;
 
 namespace {
 
@@ -108,11 +110,17 @@ const std::vector<Row> kRows{
      },
      "the cgroup /job/7 has room for 8 GiB"},
     {[](auto &f) {
-         f.most_host = curb::policy::Size{curb::policy::Size::Unit::bytes, 7 * GiB};
+         f.is_nap = true;
+         f.most_host = {size("50%"), size("7GiB")};
      },
      "suspend.host_memory is 7 GiB"},
     {[](auto &f) {
-         f.most_host = curb::policy::Size{curb::policy::Size::Unit::basis_points, 10'000};
+         f.is_nap = true;
+         f.most_host = {size("5%"), size("7GiB")};
+     },
+     "suspend.host_memory is 6.4 GiB"},
+    {[](auto &f) {
+         f.is_nap = true;
          f.host = HostRoom{20 * GiB, "this machine", 128 * GiB};
      },
      "less than a tenth"},

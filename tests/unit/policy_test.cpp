@@ -156,6 +156,19 @@ TEST_CASE("Fields that the file leaves out come from the ceiling; fields in both
     }
 }
 
+TEST_CASE("The user's host memory for naps and the ceiling's are both kept if they cannot be compared yet") {
+    Layer own, ceiling;
+    for (const auto &[mine, bound] : {std::pair("50%", "64GiB"), std::pair("64GiB", "50%")}) {
+        own.suspend.host_memory = size(mine);
+        ceiling.suspend.host_memory = size(bound);
+        const Policy policy = in_force(own, ceiling, {});
+        CHECK(policy.suspend.host_memory == size(mine));
+        CHECK(policy.host_memory_ceiling == size(bound));
+        CHECK(in_force({}, ceiling, {}).suspend.host_memory == size(bound));
+        CHECK_FALSE(in_force(own, {}, {}).host_memory_ceiling);
+    }
+}
+
 // ---- laid over each other ----
 
 TEST_CASE("A layer replaces the fields that it has, and leaves the rest") {

@@ -1,6 +1,14 @@
 // Reading traces, whole and broken.
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <thread>
 
 #include "lines_of.hpp"
 #include "policy/values/words.hpp"
@@ -223,4 +231,32 @@ TEST_CASE("A file that is no trace is refused with its beginning, or the reason 
           "'/nonexistent/t.json' cannot be read: No such file or directory");
     CHECK_THAT(error_of(read_trace("/tmp")), contains("Is a directory"));
     CHECK(Run({}, "sh -c 'a\nb\x1B[31m'").recording().header.command == "sh -c 'a\\x0Ab\\x1B[31m'");
+}
+
+TEST_CASE("A signal while curb waits for the first bytes does not hide what they are") {
+    static std::atomic<int> came = 0;
+    struct sigaction note {
+    }, before{};
+    note.sa_handler = [](int) { ++came; };  // without SA_RESTART
+    REQUIRE(::sigaction(SIGUSR1, &note, &before) == 0);
+    const TempDir dir;
+    const std::string pipe = (dir / "pipe").string();
+    REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+    std::thread writer([&, reader = ::pthread_self(), id = ::gettid()] {
+        const int fd = ::open(pipe.c_str(), O_WRONLY | O_CLOEXEC);
+        const auto wait_until_it_reads = [&] {
+            for (char state = 0; state != 'S';) {
+                std::ifstream stat("/proc/self/task/" + std::to_string(id) + "/stat");
+                stat.ignore(1000, ')') >> state;
+            }
+        };
+        wait_until_it_reads();
+        ::pthread_kill(reader, SIGUSR1);
+        while (came == 0) std::this_thread::yield();
+        wait_until_it_reads();
+        if (::write(fd, "\x80\x04]", 3) == 3) ::close(fd);
+    });
+    CHECK_THAT(error_of(read_trace(pipe, false)), contains("is a pickle of Python and no trace"));
+    writer.join();
+    ::sigaction(SIGUSR1, &before, nullptr);
 }

@@ -35,6 +35,13 @@ TEST_CASE("padded() fills up with blanks to a number of visible columns") {
     CHECK(padded("python3", 3) == "python3");
 }
 
+TEST_CASE("aligned() puts cells below each other by their columns, and lets no long cell push the others away") {
+    CHECK(aligned({{"訓練", "1"}, {"Zoë", "22"}, {"ab", "3"}}) == "訓練  1\nZoë   22\nab    3\n");
+    const std::string longest = "訓練訓練訓練訓練訓練訓練訓練訓練訓練";  // 36 columns
+    CHECK(aligned({{longest, "1"}, {"a", "2"}}) == longest + "  1\na" + std::string(37, ' ') + "2\n");
+    CHECK(aligned({{longest + "-", "1"}, {"a", "2"}}) == longest + "-  1\na  2\n");
+}
+
 TEST_CASE("lines are broken at blanks, and words that are too long for a line anywhere") {
     CHECK(wrapped("one two", 7, 2) == "one two\n");
     CHECK(wrapped("one two three", 9, 0) == "one two\nthree\n");

@@ -48,7 +48,7 @@ TEST_CASE("Every GPU has a line, then come the processes with their states") {
     std::string all;
     for (const ScreenLine &line : lines) all += text_of(line) + "\n";
     for (const char *part : {"wait 3 s", "no curb", "stopped", "7.5 GiB     7 GiB", "python3 train_bert.py"})
-        CHECK_THAT(all, Catch::Matchers::Contains(part));
+        CHECK_THAT(all, contains(part));
 }
 
 TEST_CASE("A napping process is not shown as suspended") {
@@ -58,7 +58,7 @@ TEST_CASE("A napping process is not shown as suspended") {
     TopState state;
     std::string all;
     for (const ScreenLine &line : top_screen(view, state, 120, 24, kNow)) all += text_of(line) + "\n";
-    CHECK_THAT(all, Catch::Matchers::Contains(" napping ") && !Catch::Matchers::Contains(" suspended "));
+    CHECK_THAT(all, contains(" napping ") && !contains(" suspended "));
 }
 
 TEST_CASE("Above the keys stand the notes on the selected process, if there are any") {
@@ -70,16 +70,16 @@ TEST_CASE("Above the keys stand the notes on the selected process, if there are 
         return all;
     };
     state.sort = Sort::pid;
-    CHECK_THAT(screen(24), !Catch::Matchers::Contains("serve.py is stopped") &&
-                               Catch::Matchers::Contains("4711 (python3) runs under its last good policy"));
+    CHECK_THAT(screen(24),
+               !contains("serve.py is stopped") && contains("4711 (python3) runs under its last good policy"));
     view.processes[0].status->policy.error.clear();
     view.processes[0].status->gpus[0].live_cap.reset();
     view.processes[0].status->gpus[0].cap = 8 * GiB;
-    CHECK_THAT(screen(24), Catch::Matchers::Contains("4711 (python3) waits for 800 MiB since 3 s (thread 4720)") &&
-                               Catch::Matchers::Contains("growth step is due in 5 s"));
-    CHECK_THAT(screen(11), !Catch::Matchers::Contains("waits for"));
+    CHECK_THAT(screen(24), contains("4711 (python3) waits for 800 MiB since 3 s (thread 4720)") &&
+                               contains("growth step is due in 5 s"));
+    CHECK_THAT(screen(11), !contains("waits for"));
     state.at = 1;
-    CHECK_THAT(screen(24), !Catch::Matchers::Contains("waits for"));
+    CHECK_THAT(screen(24), !contains("waits for"));
 }
 
 TEST_CASE("Rows are in the chosen order, and only those that match the filter") {

@@ -7,9 +7,11 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "catch.hpp"
+#include "control/suspended.hpp"
 #include "temp_dir.hpp"
 
 namespace fs = std::filesystem;
@@ -28,6 +30,9 @@ struct Folder {
         fs::permissions(dir.path(), fs::perms::owner_all);
         places.xdg = dir.path();
         places.run_user = places.tmp = (dir / "none").string();
+    }
+    [[nodiscard]] fs::path record_of(pid_t pid) const {
+        return dir / ("curb/" + std::to_string(pid) + "-1" + curb::control::suspended::kRecord);
     }
     [[nodiscard]] std::size_t files() const {
         std::size_t count = 0;
@@ -54,6 +59,7 @@ class Waiter {
         close(ready[1]);
     }
     ~Waiter() { end(); }
+    [[nodiscard]] pid_t pid() const { return pid_; }
     void end() {
         if (pid_ == 0) return;
         kill(pid_, SIGKILL);
@@ -114,6 +120,18 @@ TEST_CASE("a process that does not take the free memory blocks others for some s
     const auto begin = std::chrono::steady_clock::now();
     while (!turn.has_come(kNeed)) usleep(50'000);
     CHECK(std::chrono::steady_clock::now() - begin >= Turn::kLongest - std::chrono::milliseconds(100));
+}
+
+TEST_CASE("a suspended process blocks no other, and waits for no memory") {
+    const Folder folder;
+    const Waiter suspended(folder.places);
+    Turn turn(folder.places, kGpu, kNeed);
+    CHECK_FALSE(turn.has_come(kNeed));
+    std::ofstream(folder.record_of(suspended.pid())).flush();
+    CHECK(turn.has_come(kNeed));
+    CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
+    fs::remove(folder.record_of(suspended.pid()));
+    CHECK_FALSE(turn.has_come(kNeed));
 }
 
 TEST_CASE("without a usable folder every process has its turn at once") {

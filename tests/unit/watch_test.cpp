@@ -68,7 +68,7 @@ class Watching {
     }
     void stop() {
         stopped_ = true;
-        std::ofstream(file_ + ".stop");  // an event, so that the thread does not wait for a poll
+        if (!file_.empty()) std::ofstream(file_ + ".stop");  // an event, so that the thread does not wait for a poll
         if (thread_.joinable()) thread_.join();
     }
     // Returns the CPU time of the watching thread.
@@ -98,7 +98,7 @@ class Watching {
     }
 
     std::unique_ptr<Watch> watch_;
-    std::string file_;
+    std::string file_;  // empty: not known
     std::atomic<bool> stopped_ = false;
     std::mutex mutex_;
     std::condition_variable news_;

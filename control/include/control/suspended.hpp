@@ -27,6 +27,9 @@ struct Process {
 // Returns the start of the process in clock ticks since boot. 0 if there is no such process, or if it is a zombie.
 std::uint64_t start_of(int pid);
 
+// The end of the file's name, which begins with the process's pid.
+inline constexpr const char *kRecord = ".suspended.json";
+
 // One device just before the suspend. Sizes in bytes.
 struct Gpu {
     std::string uuid;

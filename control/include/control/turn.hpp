@@ -26,11 +26,11 @@ class Turn {
     Turn &operator=(Turn &&) = delete;
     ~Turn();
 
-    // True unless an earlier request fits too: it needs at most `room`, the free bytes. Deletes the files of dead
-    // processes. May throw std::bad_alloc.
+    // True unless an earlier request fits too: it needs at most `room`, the free bytes. Requests of suspended processes
+    // do not count. Deletes the files of dead processes. May throw std::bad_alloc.
     [[nodiscard]] bool has_come(policy::Bytes room);
 
-    // True if another process waits for memory of this GPU. May throw std::bad_alloc.
+    // True if another process, which is not suspended, waits for memory of this GPU. May throw std::bad_alloc.
     static bool others_wait(const Places &places, const std::string &uuid);
 
   private:

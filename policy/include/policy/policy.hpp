@@ -157,12 +157,13 @@ struct Narrowing {
 
 // The policy in force in one process. Every field with a default has a value, except in `gpu`: terms_for() fills those.
 struct Policy : Layer {
-    Policy();                         // no caps
-    std::vector<GpuRule> ceiling;     // the device rules of the machine's ceiling
-    std::vector<CapFor> narrowed_to;  // CURB_CAP; as in Narrowing
-    std::vector<CapFor> job_caps;     // job.cap and CURB_JOB_CAP; as in Narrowing
-    std::optional<Size> job_ceiling;  // job.cap of the machine's ceiling
-    HandedIn handed_in;               // in force on devices that the user does not cap in another way
+    Policy();                                 // no caps
+    std::vector<GpuRule> ceiling;             // the device rules of the machine's ceiling
+    std::vector<CapFor> narrowed_to;          // CURB_CAP; as in Narrowing
+    std::vector<CapFor> job_caps;             // job.cap and CURB_JOB_CAP; as in Narrowing
+    std::optional<Size> job_ceiling;          // job.cap of the machine's ceiling
+    std::optional<Size> host_memory_ceiling;  // suspend.host_memory of the machine's ceiling
+    HandedIn handed_in;                       // in force on devices that the user does not cap in another way
     friend bool operator==(const Policy &, const Policy &) = default;
 };
 

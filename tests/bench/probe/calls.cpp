@@ -18,7 +18,7 @@ auto synchronise(const Driver &cuda, CUstream stream) {
     return [&cuda, stream] { must(cuda.cuStreamSynchronize(stream), "cuStreamSynchronize"); };
 }
 
-// A call that a shim passes on unchanged.
+// A call that curb and other preloads forward unchanged.
 Sample passed(Words) {
     return both([pool = default_pool()](const Driver &cuda) {
         return loop([&cuda, pool] {

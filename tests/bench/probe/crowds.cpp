@@ -13,7 +13,7 @@ namespace bench {
 
 namespace {
 
-// Threads that wait between samples. They are never joined: the process ends with them.
+// Threads that wait between samples. The end of the process ends them.
 struct Crew {
     explicit Crew(long threads, std::size_t bytes)
         : begin(threads + 1), end(threads + 1), failed(static_cast<std::size_t>(threads)), size(bytes) {
@@ -24,7 +24,7 @@ struct Crew {
         for (;;) {
             begin.arrive_and_wait();
             try {
-                driver();  // the context is made current
+                driver();  // makes the context current
                 for (long i = 0; i < count; ++i) {
                     CUdeviceptr block = 0;
                     must(cuda->cuMemAlloc_v2(&block, size), "cuMemAlloc_v2");
@@ -44,7 +44,7 @@ struct Crew {
     long count = 0;
 };
 
-// Of all threads together: the time for one pair is that of the sample by the number of pairs of all.
+// The time of one pair is that of the sample, divided by the pairs of all threads.
 Sample threads(Words words) {
     driver();
     const long many = number(words[0]);
@@ -62,7 +62,7 @@ Sample threads(Words words) {
                     if (reason) std::rethrow_exception(reason);
                 return time / static_cast<double>(crew->count * many);
             };
-            together(count / 8);  // untimed, as in a loop
+            together(count / 8);  // its time is dropped, as in loop()
             return together(count);
         };
     };

@@ -1,4 +1,4 @@
-// The driver's own functions, which no preload stands before.
+// Finds the driver's own functions behind a preload.
 
 #include "driver.hpp"
 #include "symbols.hpp"

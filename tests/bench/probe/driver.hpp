@@ -1,5 +1,5 @@
-// The driver as a program finds it: libcuda.so.1 by dlopen, its functions by dlsym. Linked against no CUDA library, so
-// that the environment alone selects the driver and what stands before it. And the same functions at the driver's own
+// The driver as a program finds it: libcuda.so.1 by dlopen, its functions by dlsym. The probe is not linked with a CUDA
+// library, so the environment alone selects the driver and the preload. And the same functions at the driver's own
 // addresses, as the base of comparison.
 #pragma once
 
@@ -39,21 +39,22 @@ struct Driver {
 #define BENCH_MEMBER(name) decltype(&::name) name = nullptr;
     BENCH_FUNCTIONS(BENCH_MEMBER)
 #undef BENCH_MEMBER
-    CUcontext context = nullptr;  // device 0's primary one
+    CUcontext context = nullptr;  // the primary context of device 0
 };
 
-// Loaded, initialised and with its context current in the calling thread. Throws Cannot.
+// Returns the driver, initialised. Makes its context current in the calling thread. Throws Cannot.
 const Driver &driver();
 
-// Device 0's default pool; told to keep everything that is freed, as frameworks set it.
+// Returns the default pool of device 0.
 CUmemoryPool default_pool();
+// Makes that pool keep all freed memory, as frameworks do.
 void keep_in_pool();
 
-// The driver's own functions (direct.cpp), past every preload; without a preload they are the same as driver()'s.
-// Memory that they allocate has to be freed by them.
+// The driver's own functions (direct.cpp), without any preload. Without a preload they are those of driver(). They must
+// free the memory that they allocate.
 struct Direct {
     Driver functions;
-    std::string missing;  // what could not be found; empty: nothing
+    std::string missing;  // the function that was not found; empty: none
 };
 const Direct &direct();
 

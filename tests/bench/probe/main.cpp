@@ -1,16 +1,15 @@
-// One probe of what calls of the driver cost, kept alive so that several of them, under several preloads, take samples
-// in turns: each is warm, and a clock that drifts meets all of them.
+// Measures the cost of driver calls. The process stays alive, so that several of them, under several preloads, take
+// samples in turns: each is warm, and a drifting clock affects all.
 //
-//   probe NAME [WORD...]       says {"event": "ready"}; for each line "sample COUNT" on stdin says
-//                              {"event": "sample", "ns": of one operation}, with "direct_ns" of one by the driver's own
-//                              functions where the two are compared, or "no_direct": why not; ends with its stdin
-//   probe --direct             every function with its address as programs find it, and the driver's own
+//   probe NAME [WORD...]       prints {"event": "ready"}, and for each line "sample COUNT" on stdin {"event": "sample",
+//                              "ns": of one operation}, with "direct_ns" of one by the driver's own functions if it
+//                              compares the two, or the reason in "no_direct"; ends at the end of stdin
+//   probe --direct             prints each function with the address that programs find, and that of the driver's own
 //
-// Status 3: the probe cannot run here, and the last line of stderr says why.
+// Status 3: the probe cannot run here. The last line of stderr has the reason.
 
 #include <array>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -44,7 +43,7 @@ void serve(const Sample &sample) {
     while (std::fgets(line.data(), line.size(), stdin)) {
         long count = 0;
         if (std::sscanf(line.data(), "sample %ld", &count) != 1 || count < 1)
-            throw Cannot(std::string("was told ") + line.data());
+            throw Cannot(std::string("there is no command ") + line.data());
         const Times times = sample(count);
         std::printf(R"({"event": "sample", "ns": %.3f)", times.ns);
         if (times.direct_ns) std::printf(R"(, "direct_ns": %.3f)", *times.direct_ns);

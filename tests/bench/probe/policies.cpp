@@ -1,4 +1,4 @@
-// How long an edit of the policy that CURB_POLICY names takes to be in force.
+// Measures how long an edit of the policy CURB_POLICY takes to be in force.
 
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kPiece = 2 << 20;
 
-// A policy with one word replaced, renamed over the file as editors do it.
+// Two versions of the policy, which differ in one word.
 class Policy {
   public:
     Policy(std::string word, std::string other) {
@@ -27,11 +27,11 @@ class Policy {
         read << file.rdbuf();
         texts_[0] = texts_[1] = read.str();
         const std::size_t at = texts_[0].find(word);
-        if (at == std::string::npos) throw Cannot(path_ + " does not say " + word);
+        if (at == std::string::npos) throw Cannot(path_ + " does not contain " + word);
         texts_[1].replace(at, word.size(), other);
     }
 
-    // `edited`: with the other word.
+    // Replaces the file by a rename, as editors do. `edited`: by the version with the other word.
     void put(bool edited) const {
         const std::string fresh = path_ + ".new";
         std::ofstream(fresh) << texts_[edited];
@@ -43,7 +43,7 @@ class Policy {
     std::string texts_[2];
 };
 
-// From the edit until the first request that it changes: one version refuses it, the other grants it.
+// The time from an edit until the answer to a request changes: one version refuses it, the other grants it.
 Sample edits(Words words) {
     const Policy policy(words[0], words[1]);
     const auto until = [&cuda = driver()](bool granted) {

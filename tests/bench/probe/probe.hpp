@@ -1,4 +1,4 @@
-// A probe sets up once, and then takes samples on request (main.cpp).
+// A probe prepares its operation once, and then takes samples on request (main.cpp).
 #pragma once
 
 #include <algorithm>
@@ -19,23 +19,23 @@ using Words = std::span<const std::string>;
 struct Times {
     Times(double found) : ns(found) {}
     double ns;                        // by the functions that a program finds
-    std::optional<double> direct_ns;  // by the driver's own, in the same sample
-    std::string no_direct;            // why there is none, where there should be one
+    std::optional<double> direct_ns;  // by the driver's own functions, in the same sample
+    std::string no_direct;            // the reason why both() has no direct_ns
 };
 
-// Does the operation so many times. Throws Cannot.
+// Makes the operation `count` times. Throws Cannot.
 using Sample = std::function<Times(long count)>;
 
 struct Probe {
     const char *name;
-    std::size_t words;  // that must follow the name, at least
+    std::size_t words;  // the least number of words after the name
     Sample (*make)(Words words);
 };
 
 std::span<const Probe> call_probes();    // calls.cpp: one thread, one call or pair of calls
 std::span<const Probe> crowd_probes();   // crowds.cpp: many threads, many live allocations
 std::span<const Probe> policy_probes();  // policies.cpp: an edit of the policy
-std::span<const Probe> start_probes();   // starts.cpp: programs begin
+std::span<const Probe> start_probes();   // starts.cpp: the start of a program
 
 inline long number(const std::string &word) { return std::stol(word); }
 inline std::size_t bytes(const std::string &word) { return std::stoull(word); }
@@ -46,8 +46,8 @@ inline double nanoseconds_since(Clock::time_point start) {
     return std::chrono::duration<double, std::nano>(Clock::now() - start).count();
 }
 
-// An operation in a loop. An eighth of it comes first, untimed: the process has slept since its last sample, while
-// others had the processor's caches. `settle` waits for what the operations have left under way.
+// Returns a sample that makes an operation in a loop. An eighth more comes first, untimed, because the process has
+// slept and others have used the processor's caches. `settle` waits until the device has finished the operations.
 template <class Operation, class Settle>
 Sample loop(Operation operation, Settle settle) {
     return [=](long count) mutable {
@@ -65,11 +65,11 @@ Sample loop(Operation operation) {
     return loop(operation, [] {});
 }
 
-// The operation by the functions that a program finds, and by the driver's own, in turns in one sample. Each has half
-// of its time, as far as the last sample tells, and is the first in every other sample. `make` makes a sample of the
-// operation by the functions that it is given. Equal halves are of so many operations each: of a few by many threads,
-// some more or less would be another thing.
+// How both() divides a sample: into halves of equal time, by the speeds in the last sample, or of equal operations.
+// With many threads and few operations, other numbers of operations would not be comparable.
 enum class Halves { of_time, equal };
+// Returns a sample that makes the operation by the functions that a program finds, and by the driver's own. The two are
+// first in turns. `make` returns a sample that uses the functions that it gets.
 template <class Make>
 Sample both(Make make, Halves halves = Halves::of_time) {
     const Sample found = make(driver());
@@ -82,7 +82,7 @@ Sample both(Make make, Halves halves = Halves::of_time) {
     return
         [found, own = Sample(make(direct().functions)), own_first = true, as_quick = 1.0, halves](long count) mutable {
             const long half = std::max(count / 2, 1L);
-            // No more than `count`, which bounds what may be queued at once.
+            // At most `count`, which limits how many operations may be queued at once.
             const long own_half = std::clamp(static_cast<long>(static_cast<double>(half) * as_quick), 1L, count);
             double ns = 0, direct_ns = 0;
             own_first = !own_first;

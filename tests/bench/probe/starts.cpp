@@ -1,4 +1,4 @@
-// Programs that begin and end. The process that starts them is bare; the words say what stands before the programs.
+// Starts programs and waits for their end. This process is bare; the words have the preload of the programs.
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -36,7 +36,7 @@ void run(const std::vector<std::string> &command, const std::vector<std::string>
         throw Cannot(command[0] + " ended with wait status " + std::to_string(status));
 }
 
-// This process's environment, without preloads.
+// Returns the environment of this process without LD_PRELOAD.
 std::vector<std::string> bare_environment() {
     std::vector<std::string> kept;
     for (char **variable = environ; *variable; ++variable)
@@ -51,7 +51,7 @@ Sample starts(Words words) {
     std::vector<std::string> environment = bare_environment();
     environment.insert(environment.end(), words.begin(), middle);
     const std::vector<std::string> command(middle + 1, words.end());
-    run(command, environment);  // its files are in the page cache from here on
+    run(command, environment);  // now its files are in the page cache
     return loop([=] { run(command, environment); });
 }
 

@@ -1,4 +1,4 @@
-// Looks a function up in the symbol table of a loaded library, past every preload: a preload answers dlsym.
+// Finds a function in the symbol table of a loaded library. dlsym would give the function of a preload.
 #pragma once
 
 #include <elf.h>
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string_view>
 
-// DT_GNU_HASH has no number of symbols: the last one is the end of the last chain.
+// Returns the number of symbols by DT_GNU_HASH, which does not store it: the last chain ends with the last symbol.
 inline std::size_t counted_symbols(const std::uint32_t *gnu_hash) {
     const std::uint32_t buckets = gnu_hash[0], first = gnu_hash[1], bloom_words = gnu_hash[2];
     const std::uint32_t *const bucket = gnu_hash + 4 + bloom_words * sizeof(ElfW(Addr)) / sizeof(std::uint32_t);
@@ -20,8 +20,8 @@ inline std::size_t counted_symbols(const std::uint32_t *gnu_hash) {
     return last + 1;
 }
 
-// `library`: its file name. Returns nullptr if it is not loaded or has no such function. glibc has made the entries of
-// the dynamic section absolute addresses.
+// Returns nullptr if no loaded library has the file name `library`, or it has no such function. glibc has made the
+// entries of the dynamic section absolute addresses.
 inline void *own_symbol(std::string_view library, std::string_view name) {
     for (const link_map *object = _r_debug.r_map; object; object = object->l_next) {
         const std::string_view path = object->l_name;

@@ -1,5 +1,5 @@
-// Sorting and summing with Thrust, whose temporaries are a cudaMalloc and a cudaFree each, as is a buffer of the loop's own.
-// Takes its turns as turns.py says. Knows nothing of curb.
+// Sorts and sums with Thrust. Each of Thrust's temporaries, and the loop's own buffer, takes a cudaMalloc and a cudaFree.
+// Answers the commands of turns.py.
 
 #include <cuda_runtime.h>
 #include <thrust/device_ptr.h>
@@ -26,7 +26,7 @@ struct Scrambled {
     __host__ __device__ unsigned operator()(unsigned at) const { return (at + seed) * 2'654'435'761u; }
 };
 
-// A sum over places and values, so that one item in a wrong place shows.
+// Returns a sum that changes if any item is in a wrong place.
 unsigned step(unsigned seed) {
     unsigned *own = nullptr;
     MUST(cudaMalloc(&own, kItems * sizeof(unsigned)), cudaSuccess);
@@ -55,7 +55,7 @@ int main() {
             const auto steps = [&](long many) {
                 for (long i = 0; i < many; ++i) sums.push_back(step(static_cast<unsigned>(sums.size())));
             };
-            steps(count / 8 + 1);  // untimed: the process has slept
+            steps(count / 8 + 1);  // untimed, because the process has slept
             const auto start = std::chrono::steady_clock::now();
             steps(count);
             const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;

@@ -1,7 +1,7 @@
 """Releases PyTorch's cache on request: `torch_release.py inside|signal`.
 
-`inside`: by torch.cuda.empty_cache(). `signal`: by SIGUSR1 to itself, timed until PyTorch's own figure shows no
-cache. The cache is 3.5 GiB in 180 segments, as a training leaves them.
+`inside`: by torch.cuda.empty_cache(). `signal`: by SIGUSR1 to itself; the time ends when PyTorch's own figure shows no cache.
+The cache is 3.5 GiB in 180 segments, as after a training.
 """
 
 from __future__ import annotations

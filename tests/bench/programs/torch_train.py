@@ -1,7 +1,7 @@
-"""Training in PyTorch, the same losses in each run: `torch_train.py transformer|resnet [graph|compile]`.
+"""Trains in PyTorch, with the same losses in each run: `torch_train.py transformer|resnet [graph|compile]`.
 
-`graph`: the whole step is one CUDA graph. `compile`: torch.compile of the model. Does not use curb. The losses stay on the
-device until the end, so that no step waits for the host.
+`graph`: the whole step is one CUDA graph. `compile`: torch.compile of the model. The losses stay on the device until the end, so
+that no step waits for the host.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 
-import turns  # noqa: I001  (where train.py is found)
+import turns  # noqa: I001  (sets the path of train.py)
 from train import Model, synthetic_text
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ _IMAGES, _SIDE, _CLASSES = 32, 128, 100
 
 
 def transformer() -> tuple[nn.Module, Tensor, Tensor]:
-    """The model, and inputs and targets by batch."""
+    """Returns the model, and the inputs and targets of all batches."""
     text = synthetic_text(16).cuda()
     return Model(), text[..., :-1].contiguous(), text[..., 1:].contiguous()
 
@@ -36,7 +36,7 @@ def resnet() -> tuple[nn.Module, Tensor, Tensor]:
 
 def main(name: str, how: str) -> None:
     torch.manual_seed(1)
-    # Warnings only: some gradients of images have no deterministic form; then the remark says that the losses differ.
+    # Only warnings, because some gradients of images have no deterministic form. A remark then reports different losses.
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
     model, inputs, targets = {"transformer": transformer, "resnet": resnet}[name]()
@@ -72,14 +72,14 @@ def main(name: str, how: str) -> None:
 def captured(
     train: Callable[[Tensor, Tensor], Tensor], batch: Tensor, wanted: Tensor
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """One step as a graph: what it reads is copied to the same place each time."""
+    """Captures one step as a graph. The returned step copies its inputs to the addresses that the graph reads."""
     batch, wanted = batch.clone(), wanted.clone()
-    beside = torch.cuda.Stream()
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
         for _ in range(3):
             train(batch, wanted)
-    torch.cuda.current_stream().wait_stream(beside)
+    torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         loss = train(batch, wanted)

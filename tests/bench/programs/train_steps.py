@@ -1,10 +1,9 @@
-"""Whole programs without PyTorch: `train_steps.py jax|tensorflow|cupy|cupy-uncached`. Each has the same losses in every run, and
-does not use curb.
+"""Whole programs without PyTorch: `train_steps.py jax|tensorflow|cupy|cupy-uncached`. Each has the same losses in every run.
 
 jax            the jitted step of tests/gpu/programs/jax_step.py
 tensorflow     the CNN of tests/gpu/programs/tensorflow_remedies.py
 cupy           a power iteration with temporaries in each step
-cupy-uncached  the same without CuPy's pool, so that each temporary is a cudaMalloc and a cudaFree
+cupy-uncached  the same without CuPy's pool, so that each temporary takes a cudaMalloc and a cudaFree
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import Any
 import turns
 
 Steps = tuple[Callable[[], Any], Callable[[Any], object]]
-"""One step, which returns its loss on the device, and a call that waits for a loss."""
+"""A function that makes a step and returns its loss, and one that waits for a loss."""
 
 
 def jax_steps() -> Steps:
-    from jax_step import start_of, step as step_of  # before JAX: it sets how XLA computes
+    from jax_step import start_of, step as step_of  # before JAX: it sets XLA_FLAGS
     import jax
 
     layers, momenta, x, y = start_of(2048, 8, 2048)
@@ -83,7 +82,7 @@ _KINDS: dict[str, tuple[Callable[[], Steps], int]] = {
     "cupy": (lambda: cupy_steps(cached=True), 20),
     "cupy-uncached": (lambda: cupy_steps(cached=False), 20),
 }
-"""With the number of first steps, which are slower than the others."""
+"""Each with the number of its first, slower steps."""
 
 
 def main(kind: str) -> None:

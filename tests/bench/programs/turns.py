@@ -1,4 +1,4 @@
-"""How a whole program takes its turns: it makes so many steps on request, and reports its losses at the end."""
+"""A whole program's side of the bench: it makes steps on request, and reports its losses at the end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from talk import say, wait  # noqa: E402
 
 
 def serve(steps: Callable[[int], None], losses: Callable[[], list[float]] = list) -> None:
-    """`steps` makes so many, and returns when the device has finished them. The caller has made the first, slower ones. Steps
-    after a sleep are slower too, so an eighth of a sample comes first, untimed."""
+    """Answers commands until stdin ends. `steps` makes so many steps and returns when the device has finished them. The caller
+    has made the first, slower ones. Steps after a sleep are slower too, so a sample starts with an eighth more, untimed."""
 
     def timed(count: int) -> float:
         steps(max(count // 8, 1))
@@ -25,7 +25,7 @@ def serve(steps: Callable[[int], None], losses: Callable[[], list[float]] = list
 
 
 def serve_samples(sample: Callable[[int], float], losses: Callable[[], list[float]] = list) -> None:
-    """`sample` makes so many operations and returns the nanoseconds of one."""
+    """Answers commands until stdin ends. `sample` makes so many operations and returns the nanoseconds of one."""
     say("ready")
     while True:
         word, _, count = wait().partition(" ")

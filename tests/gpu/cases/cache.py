@@ -1,5 +1,5 @@
-"""What the cache is worth to PyTorch: allocating and freeing in a loop with PyTorch's own caching, without any, and with
-curb's. scripts/bench measures what the driver's own calls cost then."""
+"""Measures allocations and frees in PyTorch without a cache, with curb's cache, and with PyTorch's own. scripts/bench measures
+the driver's calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAIRS, _PAIRS_QUICK = 1000, 200
 _TURNS, _TURNS_QUICK = 3, 1
 _NO_CACHING = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 _POLICY: dict[str, Any] = {"gpu": {"*": {"cache": {"max": "16GiB", "idle": "30s"}}}}
-"""Room for the largest block, and no cap."""
+"""The cache can keep the largest block. No cap."""
 
 
 def _cache_torch(lab: Lab, row: Row) -> None:
@@ -35,7 +35,7 @@ def _cache_torch(lab: Lab, row: Row) -> None:
     table = [["size", *runs]]
     for number, name in enumerate(("4 KiB", "64 KiB", "1 MiB", "2 MiB", "32 MiB", "256 MiB", "1 GiB", "8 GiB")):
         table.append([name, *(_cell([run[number] for run in found]) for found in runs.values())])
-    row.section = ["Microseconds for a pair: median, and 99th percentile.", "", *report.markdown_table(table)]
+    row.section = ["Microseconds for an allocation and its free: median, and 99th percentile.", "", *report.markdown_table(table)]
 
 
 def _cell(figures: list[dict[str, float]]) -> str:

@@ -1,7 +1,6 @@
-"""Training under CUDA graph capture while a release is requested every 100 ms."""
+"""Training under CUDA graph capture while the test requests a release every 100 ms."""
 
 from __future__ import annotations
-
 
 from lab import Case, Lab, torch_allocator
 from row import CAP, Row

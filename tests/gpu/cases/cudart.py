@@ -1,4 +1,4 @@
-"""A C++ program against the CUDA runtime, linked statically and as a shared library, bare and through `curb run`."""
+"""A C++ program with the CUDA runtime, linked statically or as a shared library. Starts by LD_PRELOAD, or by `curb run`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def _go_through(session: Session, job: Job, row: Row) -> None:
         row.details[event] = full
         row.error = ", ".join(full["errors"])
         row.expect(full["errors"] == _OUT_OF_MEMORY, f"{how}: unexpected error {row.error}")
-        row.expect(full["total_mib"] == CAP_MIB, f"cudaMemGetInfo says {full['total_mib']} MiB in all, not the cap")
+        row.expect(full["total_mib"] == CAP_MIB, f"cudaMemGetInfo shows {full['total_mib']} MiB in all, not the cap")
         held = session.held_mib()
-        row.expect(held >= CAP_MIB - UNUSED_MIB, f"{how}: refused with only {held:.0f} MiB held: the cap is not used")
+        row.expect(held >= CAP_MIB - UNUSED_MIB, f"{how}: refused with only {held:.0f} MiB held, far below the cap")
         session.tell(next_command)
     filled = row.details["full_async"]["filled_mib"]
     idle = session.expect("idle", 30)
@@ -43,7 +43,7 @@ def _go_through(session: Session, job: Job, row: Row) -> None:
     row.goes_on = idle["correct"] and done["correct"]
     row.expect(done["correct"], "computes wrongly after the release")
     row.expect(done["handled"] == 1, f"its own SIGUSR1 handler ran {done['handled']} times for 1 signal")
-    row.add_note(f"own C handler called {done['handled']} of 1")
+    row.add_note(f"its own handler in C ran {done['handled']} times for 1 signal")
     session.finish()
 
 

@@ -1,4 +1,4 @@
-"""The contract suite on the real driver, bare and under curb, and every way to look an entry point up."""
+"""The contract suite on the real driver, bare and under curb, and the conformance suite: every way to look an entry point up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import under_curb  # noqa: E402
 
 
 def _contract(lab: Lab, row: Row) -> None:
-    """Without curb: the driver does what the suite says, as the simulated driver does."""
+    """Without curb the real driver passes the suite, as the simulated driver does."""
     suite = lab.built("tests/driver_contract")
     names = under_curb.names(suite)
     failed = {case.name: case.said for case in under_curb.run(suite, names, None) if not case.holds}
@@ -25,7 +25,7 @@ def _contract(lab: Lab, row: Row) -> None:
 
 
 def _contract_under_curb(lab: Lab, row: Row) -> None:
-    """With curb and nothing to refuse: the driver still does it, and the books agree."""
+    """It passes under curb too, with a cap that nothing reaches, and curb's books equal NVML's figure."""
     suite = lab.built("tests/driver_contract")
     names = under_curb.names(suite)
     job = lab.job(row.name, "100%")
@@ -43,12 +43,12 @@ def _contract_under_curb(lab: Lab, row: Row) -> None:
         "books_off_mib": {case.name: case.off_mib for case in cases if case.off_mib is not None},
     }
     row.expect(bool(names), f"{suite.name} lists no cases")
-    row.expect(job.log_file.exists(), "curb wrote no log: it was not there")
+    row.expect(job.log_file.exists(), "curb was not active: it wrote no log")
     row.expect(not wrong, f"{len(wrong)} of {len(names)} hold bare and not under curb: " + "; ".join(wrong))
     row.add_note(f"{len(names) - len(failed)} of {len(names)} cases hold under curb; {under_curb.furthest(cases)}")
     for begins, why in under_curb.BY_DESIGN.items():
         if any(case.name.startswith(begins) for case in differ):
-            row.add_note(f"by design not: '{begins} …': {why}")
+            row.add_note(f"differs by design: '{begins} …': {why}")
     if bare:
         row.add_note(f"{len(bare)} fail without curb too")
 
@@ -60,7 +60,7 @@ def _conformance(lab: Lab, row: Row) -> None:
     lines = done.stdout.strip().splitlines()
     row.details = {"output": lines[-200:]}
     row.expect(done.returncode == 0, f"status {done.returncode}: " + "; ".join([*lines[-5:], done.stderr.strip()[-300:]]))
-    row.add_note(lines[-1] if lines else "it said nothing")
+    row.add_note(lines[-1] if lines else "it printed nothing")
 
 
 DRIVER = {

@@ -1,5 +1,6 @@
-"""Failing calls of the real driver: tests/between's driver stands before it, and the tests of tests/fault run as on the simulated
-driver. Each way of using memory has a process, in whose context one call after the other fails with each of five codes.
+"""Calls of the real driver fail on command. The driver of tests/between forwards to the real one, and the programs of tests/fault
+run on it as on the simulated driver. Each way of using memory has a process, in which one call after the other fails with each
+of five codes.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from row import Row
 from together import Outcomes, Run
 
 _SECONDS = 30
-"""For the faults of one way. All but those that need a context each are through in a few."""
+"""The limit for the faults of one way. Most ways take a few; those that create a context for each fault take longer."""
 _SLACK_MIB = "8"
-"""By how much the driver's own granules may change what is held."""
+"""The driver's granules may change the held memory by so much."""
 _SWEPT = re.compile(r"^\w+, (its own|others): (?P<reached>\d+) of (?P<all>\d+) faults, \d+ wrong$", re.M)
 _TRIED = re.compile(r"^(?P<reached>\d+) faults, \d+ wrong$", re.M)
 _START = "the_start"
-"""Needs a process for each fault."""
+"""The way that needs a process for each fault."""
 
 
 def environment(lab: Lab, folder: Path) -> dict[str, str]:
-    """Makes a program find that driver, and that driver the real one, which gets another name."""
+    """Returns variables with which a program finds the driver of tests/between, and that driver the real one, under another
+    name. Raises Unavailable."""
     between = lab.built("tests/between/libcuda.so.1")
     folder.mkdir(parents=True, exist_ok=True)
     for link, name in (("libcuda-behind.so.1", "libcuda.so.1"), ("libnvidia-ml.so.1", "libnvidia-ml.so.1")):
@@ -42,7 +44,7 @@ def _where_loaded(name: str) -> Path:
         file = Path(line.split(maxsplit=5)[-1])
         if file.name.startswith(stem):
             return file
-    raise Unavailable(f"{name} is nowhere to be seen")
+    raise Unavailable(f"{name} is not in /proc/self/maps")
 
 
 def plan(lab: Lab, name: str) -> list[Run]:
@@ -63,17 +65,17 @@ def plan(lab: Lab, name: str) -> list[Run]:
 
 def judge(row: Row, outcomes: Outcomes) -> None:
     reached = planned = 0
-    partly, alone = [], 0
+    partly, not_repeated = [], 0
     for name, one in outcomes.items():
         if one.status != 0:
-            row.expect(False, f"{name}: {one.how}\n    | " + "\n    | ".join(one.stdout.splitlines()[:12]))
+            row.expect(False, f"{name}: {one.ending}\n    | " + "\n    | ".join(one.stdout.splitlines()[:12]))
         for swept in (*_SWEPT.finditer(one.stdout), *_TRIED.finditer(one.stdout)):
             got = int(swept["reached"])
             every = int(swept.groupdict().get("all", got))
             reached, planned = reached + got, planned + every
             if got < 0.9 * every:
                 partly.append(f"{name} {got} of {every}")
-        alone += one.stdout.count(", but not in a process of its own")
+        not_repeated += one.stdout.count(", but not in a process of its own")
     row.goes_on = not row.wrong
     said = {name: one.stdout[-2000:] for name, one in outcomes.items()}
     row.details |= {"faults": reached, "planned": planned, "said": said}
@@ -82,5 +84,5 @@ def judge(row: Row, outcomes: Outcomes) -> None:
     row.add_note(f"{reached:,} faults of {planned:,} in {ways} ways of using memory; books and device compared after each")
     if partly:
         row.add_note("not all reached: " + ", ".join(partly))
-    if alone:
-        row.add_note(f"{alone} more differed after many in one process, and not in one of their own")
+    if not_repeated:
+        row.add_note(f"{not_repeated} more failed after other faults in one process, but not in a process of their own")

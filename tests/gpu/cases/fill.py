@@ -1,7 +1,7 @@
-"""Each framework up to the cap, beyond it, and through a release. Those that reach the driver in other ways than PyTorch,
-JAX, TensorFlow and CuPy run without curb too, and must compute the same.
+"""Each framework fills its cap, is refused, and releases. The cases `beyond: …` reach the driver in other ways than PyTorch, JAX,
+TensorFlow and CuPy; they run without curb too, and must compute the same.
 
-A package that this Python does not have may be in a folder of its own, CURB_BEYOND/NAME.
+CURB_BEYOND/NAME may have a package that this Python does not have.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from row import CAP, CAP_MIB, UNUSED_MIB, Row
 from session import Job, ProgramFailed, Session
 from watch import MIB
 
-# What a release must give back of what was filled and freed. Not all: a framework's own small blocks pin a segment.
+# The least share of the freed memory that a release must return. Not all: a framework's own small blocks keep a segment.
 _SHARE_BACK = 0.9
-_NO_RELEASE = "BFC: it returns nothing, whatever is asked"
+_NO_RELEASE = "BFC: it never returns memory"
 
 
 @dataclass(frozen=True)
 class Fill:
-    """`argv`: the program under programs/. `errors`, `says`: the error at the cap, and a part of its text. `gives_back`:
-    whether a release is expected to free the framework's cache. `bare`: run without curb too, for the same result."""
+    """`argv`: the program in programs/. `errors`, `text`: the errors at the cap, and a part of their text. `gives_back`: a
+    release must free the framework's cache. `bare`: it runs without curb too, and both results must be equal."""
 
     argv: tuple[str, ...]
     module: str
     errors: tuple[str, ...]
-    says: str = ""
+    text: str = ""
     env: dict[str, str] = field(default_factory=dict)
     gives_back: bool = True
     fills_to_the_cap: bool = True
@@ -39,7 +39,7 @@ class Fill:
     note: str = ""
     bare: bool = False
     needs: tuple[str, ...] = ()
-    """Further packages."""
+    """Packages besides `module`."""
 
 
 def _torch(conf: str = "", name: str = "torch", judged: bool = True, note: str = "") -> Fill:
@@ -66,11 +66,11 @@ FILLS = {
     "torch expandable segments": _torch("expandable_segments:True"),
     "torch cudaMallocAsync": _torch("backend:cudaMallocAsync"),
     "torch native, cold": _torch(
-        name="cold", judged=False, note="memory first, code at the cap, where cuBLAS finds no room for its own memory"
+        name="cold", judged=False, note="loads code only at the cap, where cuBLAS has no memory left for its own use"
     ),
     "jax default": _jax("", gives_back=False, note=_NO_RELEASE),
     "jax cuda_async": _jax("cuda_async"),
-    "jax platform": _jax("platform", gives_back=False, note="caches nothing: what is deleted is back at once"),
+    "jax platform": _jax("platform", gives_back=False, note="has no cache: deleted arrays are freed at once"),
     "tensorflow default": _tensorflow("", gives_back=False, note=_NO_RELEASE),
     "tensorflow cuda_malloc_async": _tensorflow("cuda_malloc_async"),
     "cupy": Fill(
@@ -82,7 +82,7 @@ FILLS = {
         ("numba.CudaAPIError", "numba_cuda.CudaAPIError"),
         "OUT_OF_MEMORY",
         gives_back=False,
-        note="cuMemAlloc, no cache: what is freed is back at once, but for a few frees that Numba defers",
+        note="cuMemAlloc, no cache: memory is freed at once, except for a few frees that Numba defers",
         bare=True,
     ),
     "beyond: Triton": Fill(
@@ -104,7 +104,7 @@ FILLS = {
         "memory",
         gives_back=False,
         fills_to_the_cap=False,
-        note="its arena doubles each time, so it is refused early, and returns nothing",
+        note="its arena doubles each time, so it is refused early; it never returns memory",
         bare=True,
         needs=("onnx",),
     ),
@@ -115,7 +115,7 @@ FILLS = {
         "no context",
         gives_back=False,
         fills_to_the_cap=False,
-        note="built without flash attention and kernels for quantized weights; caches nothing but its scratch pool",
+        note="built without flash attention and kernels for quantized weights; its only cache is its scratch pool",
         bare=True,
     ),
 }
@@ -137,13 +137,13 @@ def fill_case(fill: Fill) -> Case:
                 row.expect(False, str(failure))
         if not fill.judged:
             row.verdict = "info"
-            row.add_note(f"peak {(row.peak_mib or 0) - CAP_MIB:+.0f} MiB against the cap")
+            row.add_note(f"its peak differs from the cap by {(row.peak_mib or 0) - CAP_MIB:+.0f} MiB")
 
     return case
 
 
 def _packages(lab: Lab, fill: Fill) -> dict[str, str]:
-    """The variables with which the program finds its package."""
+    """Returns the variables that the program needs to import its package. Raises Unavailable."""
     for module in fill.needs:
         lab.need(module)
     folder = Path(os.environ.get("CURB_BEYOND", "/nonexistent")) / fill.module
@@ -177,26 +177,26 @@ def _go_through(lab: Lab, session: Session, job: Job, fill: Fill, row: Row, bare
     row.error = ", ".join(full["errors"])
     row.expect(bool(full["errors"]), "was never refused")
     row.expect(set(full["errors"]) <= set(fill.errors), f"unexpected error {row.error}: {full['message'][:200]}")
-    row.expect(fill.says in full["message"], f"'{fill.says}' is not in the error's text: {full['message'][:200]}")
-    row.expect(full["intact"], "memory does not hold what was written")
+    row.expect(fill.text in full["message"], f"'{fill.text}' is not in the error's text: {full['message'][:200]}")
+    row.expect(full["intact"], "the memory was overwritten")
     held = session.held_mib()
     if fill.fills_to_the_cap and fill.judged:
-        row.expect(held >= CAP_MIB - UNUSED_MIB, f"refused with only {held:.0f} MiB held: the cap is not used")
+        row.expect(held >= CAP_MIB - UNUSED_MIB, f"refused with only {held:.0f} MiB held, far below the cap")
     if fill.bare or fill.module == "torch":
         _ask_doctor(lab, session, row)
     session.tell("go on")
     idle = session.expect("idle", 60)
     row.goes_on = idle["correct"]
     row.expect(idle["correct"], "computes wrongly after the refusal")
-    # Some return a part on their own once it is free: a pool, down to its release threshold; PyTorch, its whole cache when
-    # one more block is refused.
+    # Some return memory before the release: a pool above its release threshold; PyTorch its whole cache, when it is refused one
+    # more block.
     back_already = max(0.0, held - session.held_mib())
     back = release(session, job.log)
     row.details |= {"cached_mib": idle["cached_mib"], "given_back_before_mib": round(back_already)}
     record(row, back)
     if fill.gives_back:
         share = (back.mib + back_already) / full["filled_mib"]
-        row.expect(share >= _SHARE_BACK, f"{back.mib:.0f} of {full['filled_mib']} MiB came back")
+        row.expect(share >= _SHARE_BACK, f"only {back.mib + back_already:.0f} of {full['filled_mib']} MiB came back")
     session.tell("again")
     done = session.expect("done", 60)
     row.goes_on = row.goes_on and done["correct"]
@@ -205,7 +205,7 @@ def _go_through(lab: Lab, session: Session, job: Job, fill: Fill, row: Row, bare
 
 
 def _ask_doctor(lab: Lab, session: Session, row: Row) -> None:
-    """`curb doctor PID` finds no problem with the program at its cap."""
+    """Judges that `curb doctor PID` finds no problem with the program at its cap."""
     found = json.loads(lab.curb("doctor", str(session.pid), "--json").stdout).get("findings", [])
     problems = [one for one in found if one.get("result") == "problem"]
     row.expect(not problems, f"curb doctor PID: {json.dumps(problems)[:300]}")

@@ -1,4 +1,4 @@
-"""Growth: a training that grows step by step, and two jobs that wait for each other's memory."""
+"""Growth: a training that grows step by step, and jobs that wait for the memory of another one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from itertools import pairwise
 import allowance
 import figure
 from lab import Case, Lab, Unavailable
-from nvml import Device
 from releasing import record, release
 from row import Row
-from session import Event, Job, Session
+from session import Event, Session
 from watch import MIB
 
 _GIB_MIB = 1024
@@ -27,11 +26,11 @@ _PIECES_AGAIN = 8  # more than the start allows, and less than one step
 _EARLY_S = 0.050
 _WAITED_S = 1.0
 _SHARE_BACK = 0.9
-_SHOWN_S = 1.0  # keeps what was reached for so long, to be visible in the figure
+_SHOWN_S = 1.0  # keeps the memory for so long, to be visible in the figure
 
 
 def _staircase(lab: Lab, row: Row) -> None:
-    """PyTorch's own allocator requests more than is allowed yet: curb makes it wait for the next step, and never fails it."""
+    """PyTorch requests more than its allowance. curb makes it wait for the next step, and never refuses it."""
     lab.need("torch")
     job = lab.job(row.name, f"{_CAP_MIB}MiB", _STAIRCASE)
     begin = time.monotonic()
@@ -52,7 +51,7 @@ def _staircase(lab: Lab, row: Row) -> None:
     row.goes_on = took["intact"] and again["intact"]
     for said in (took, again):
         row.expect(said["refused"] == 0, f"the program saw {said['refused']} out-of-memory errors")
-        row.expect(said["intact"], "memory does not hold what was written")
+        row.expect(said["intact"], "the memory was overwritten")
     row.expect(back.mib >= _SHARE_BACK * _PIECES * _PIECE_MIB, f"{back.mib:.0f} of {_PIECES * _PIECE_MIB} MiB came back")
     changes = allowance.read(job.log.entries(), _START_MIB * MIB)
     released_at = next(
@@ -71,11 +70,11 @@ def _staircase(lab: Lab, row: Row) -> None:
 
 
 def _judge_steps(row: Row, changes: list[allowance.Change], first_use: float, released_at: float) -> None:
-    """At most one step in `every`, counted from the first use of CUDA, the last step or the release."""
+    """Judges that `every` passes before each step, since the first use of CUDA, the step before or the release."""
     climbs = [change.at for change in changes if not change.fell]
     before = [at for at in climbs if at < released_at]
     row.expect(len(before) >= _STEPS, f"{len(before)} steps before the release, {_STEPS} are needed")
-    row.expect(len(climbs) > len(before), "no step after the release, though the program needed more than the start again")
+    row.expect(len(climbs) > len(before), "no step after the release, though the program then needed more than the start")
     resets = sorted([first_use, *climbs, released_at])
     gaps = [later - earlier for earlier, later in pairwise(resets) if later in climbs] or [0.0]
     row.details["step_gaps_s"] = [round(gap, 3) for gap in gaps]
@@ -85,20 +84,20 @@ def _judge_steps(row: Row, changes: list[allowance.Change], first_use: float, re
 
 
 def _judge_fall(row: Row, changes: list[allowance.Change], released_at: float, left_mib: float) -> None:
-    """To what was held after the release, rounded up to a step, and at least the start."""
-    since = released_at - _EARLY_S  # the fall is a part of the release, and may be logged before its end
+    """Judges that the allowance fell to the start, plus the steps that the memory held after the release needs."""
+    since = released_at - _EARLY_S  # the release logs the fall before its own end
     fell = next((change.bytes / MIB for change in changes if change.fell and change.at >= since), 0.0)
     due = _START_MIB + max(0, math.ceil((left_mib - _START_MIB) / _STEP_MIB)) * _STEP_MIB
     row.expect(fell == due, f"with {left_mib:,.0f} MiB held the allowance fell back to {fell:,.0f} MiB, not to {due:,}")
-    row.add_note(f"back to {fell:,.0f} MiB after SIGUSR1 with {left_mib:,.0f} held")
+    row.add_note(f"the allowance fell to {fell:,.0f} MiB after SIGUSR1, with {left_mib:,.0f} held")
 
 
 def _judge_held(row: Row, session: Session, changes: list[allowance.Change], begin: float, released_at: float) -> None:
-    """Held stays below the allowance of its moment. Draws both, from the moment at which NVML first shows the process."""
+    """Judges that `held` was below the allowance at every moment. Draws both, from NVML's first sample of the process."""
     held, allowed = session.watch.changes(), allowance.series(begin, _START_MIB * MIB, changes)
     over = allowance.furthest_over_mib(held, allowed, session.watch.sampling_gap_s())
-    row.expect(over <= 0, f"held {over:,.1f} MiB more than was allowed at that moment")
-    row.add_note(f"held stayed {-over:,.0f} MiB or more below the allowance of its moment")
+    row.expect(over <= 0, f"held {over:,.1f} MiB more than the allowance at some moment")
+    row.add_note(f"held was {-over:,.0f} MiB or more below the allowance at every moment")
     if not held:
         return
     first = held[0][0]
@@ -132,7 +131,7 @@ _WITHIN_S = 1.0
 
 
 def _keep_free(lab: Lab, row: Row) -> None:
-    """Two independent jobs, and memory that both must keep free: the second waits until the first gives back."""
+    """Two jobs must keep memory free. The second one waits until the first one frees some."""
     free_mib = lab.device.free() // MIB
     keep_mib = free_mib - _SHARED_MIB
     if keep_mib <= 0:
@@ -140,37 +139,32 @@ def _keep_free(lab: Lab, row: Row) -> None:
     growth = {"keep_free": f"{keep_mib}MiB", "wait": "30s"}
     first, second = (lab.job(f"{row.name} {which}", f"{_JOB_CAP_MIB}MiB", growth) for which in ("first", "second"))
     holder = lab.capped(lab.python("grab.py"), first)
-    waiter = _start_waiter(lab, second)
+    waiter = lab.capped(lab.python("grab.py"), second)
     with row.watching(holder, _JOB_CAP_MIB), row.watching(waiter, _JOB_CAP_MIB):
         given, taken = _one_waits(row, holder, waiter, lambda: _FIRST_PIECES, _GIVEN_PIECES)
     least_mib = (lab.device.total() - max(session.watch.peak_used for session in (holder, waiter))) / MIB
     row.details |= {"keep_free_mib": keep_mib, "free_mib": free_mib, "least_free_mib": round(least_mib, 1)}
-    row.expect(taken["end"] >= given["begin"], "the second job had its memory before the first gave any back")
-    kept = f"only {least_mib:,.1f} MiB were free at the worst moment, {keep_mib:,} were to be kept free"
+    row.expect(taken["end"] >= given["begin"], "the second job had its memory before the first freed any")
+    kept = f"only {least_mib:,.1f} MiB were free at the worst moment, not the {keep_mib:,} of keep_free"
     row.expect(least_mib >= keep_mib, kept)
     row.add_note(
-        f"{_SHARED_MIB:,} MiB between two jobs; the first took {_FIRST_PIECES * _GRABBED_MIB:,}, the second wanted "
-        f"{_SECOND_PIECES * _GRABBED_MIB:,}; the device had at least {least_mib - keep_mib:,.1f} MiB more free than was to be kept"
+        f"{_SHARED_MIB:,} MiB for two jobs; the first took {_FIRST_PIECES * _GRABBED_MIB:,}, the second requested "
+        f"{_SECOND_PIECES * _GRABBED_MIB:,}; at least {least_mib - keep_mib:,.1f} MiB more than keep_free stayed free"
     )
 
 
 def _full_device(lab: Lab, row: Row) -> None:
-    """A job without curb leaves next to nothing: the driver itself has no memory, and a job with `wait` waits for it."""
+    """A job without curb fills the device, so that the driver itself has no memory left. A job with `wait` waits for it."""
     job = lab.job(f"{row.name} waiting", f"{_JOB_CAP_MIB}MiB", {"wait": "30s"})
-    holder, waiter = lab.bare(lab.python("grab.py"), f"{row.name} bare"), _start_waiter(lab, job)
+    holder, waiter = lab.bare(lab.python("grab.py"), f"{row.name} bare"), lab.capped(lab.python("grab.py"), job)
     with holder, row.watching(waiter, _JOB_CAP_MIB):
         _one_waits(row, holder, waiter, lambda: int(lab.device.free() / MIB - _LEFT_MIB) // _GRABBED_MIB)
-
-
-def _start_waiter(lab: Lab, job: Job) -> Session:
-    """With a Device of its own: one thread at a time reads a device's list of processes."""
-    return lab.capped(lab.python("grab.py"), job, devices=[Device(lab.device.index)])
 
 
 def _one_waits(
     row: Row, holder: Session, waiter: Session, pieces_of: Callable[[], int], given_pieces: int | None = None
 ) -> tuple[Event, Event]:
-    """The holder takes memory, the waiter waits for it, the holder gives it back. Returns what both said then."""
+    """The holder allocates memory, the waiter waits for it, and the holder frees it. Returns their last events."""
     holder.expect("ready", 30)
     waiter.expect("ready", 30)
     pieces = pieces_of()
@@ -178,7 +172,7 @@ def _one_waits(
     refused = holder.expect("taken", 40)["refused"]
     waiter.tell(f"take {_SECOND_PIECES} {_GRABBED_MIB}")
     waiter.watch.settle(quiet_s=0.3, timeout_s=3.0)
-    time.sleep(_HOLD_S)  # how long the waiter has to wait, not a time in which something must happen
+    time.sleep(_HOLD_S)  # the time for which the waiter must wait
     row.expect(waiter.quiet() and waiter.running(), "the second job did not wait")
     before_mib = waiter.watch.held / MIB
     holder.tell(f"give {given_pieces or pieces}")
@@ -189,10 +183,10 @@ def _one_waits(
     after_s = taken["end"] - given["end"]
     row.goes_on = True
     row.details |= {"held_by_first_mib": pieces * _GRABBED_MIB, "waited_s": max(taken["seconds"]), "done_after_s": after_s}
-    row.expect(after_s <= _WITHIN_S, f"the second job had its memory {after_s:.2f} s after the first gave back, not within 1 s")
+    row.expect(after_s <= _WITHIN_S, f"the second job had its memory {after_s:.2f} s after the first freed it, not within 1 s")
     row.add_note(
-        f"waited {max(taken['seconds']):.2f} s with {before_mib:,.0f} MiB held, and had all its memory "
-        f"{abs(after_s) * 1e3:.0f} ms {'after' if after_s >= 0 else 'before'} the first had given back the last"
+        f"the second waited {max(taken['seconds']):.2f} s with {before_mib:,.0f} MiB held, and had all its memory "
+        f"{abs(after_s) * 1e3:.0f} ms {'after' if after_s >= 0 else 'before'} the last free of the first"
     )
     return given, taken
 

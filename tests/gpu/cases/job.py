@@ -1,4 +1,4 @@
-"""One cap for all processes of a job: what they hold together never exceeds it, and they compute what they do without it."""
+"""One cap for all processes of a job. Together they never hold more, and their losses are those of a run without curb."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def job_case(argv: list[str], ends_itself: bool) -> Case:
             bare = session.expect("trained", 180)
             session.finish() if ends_itself else session.end()
             alone_mib = session.watch.peak / MIB
-        # Workers may need more at the same moment than the cap has room for: then one waits.
+        # If the workers need more at one moment than the cap allows, one of them waits.
         job = lab.job(row.name, "100%", {"wait": "60s"}, job={"cap": f"{_CAP_MIB}MiB"})
         with row.watching(lab.run_by_curb(argv, job), _CAP_MIB) as session:
             capped = session.expect("trained", 180)
             session.finish() if ends_itself else session.end()
             processes = len(session.watch.peak_of)
         row.goes_on = True
-        row.expect(alone_mib > _CAP_MIB, f"without curb it held {alone_mib:,.0f} MiB: the cap stops nothing")
+        row.expect(alone_mib > _CAP_MIB, f"without curb it held {alone_mib:,.0f} MiB, less than the cap: nothing was tested")
         row.expect(bare["losses"] == capped["losses"], "the results of the processes differ")
         same = judge_losses(row, [{"losses": run["losses"][0]} for run in (bare, capped)])
         row.details = {"bare_peak_mib": alone_mib, "processes": processes}

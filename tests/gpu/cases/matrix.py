@@ -1,6 +1,6 @@
-"""Programs behave under curb as without it: rows 1, 6, 7, 8 and 9 of tests/matrix/rows.def with PyTorch, and failing calls of
-the real driver. Every program runs bare, under curb without a cap, and under a cap with room; its results, its reports on its
-children and its end must be the same.
+"""Programs do the same under curb as without it: rows 1, 6, 7, 8 and 9 of tests/matrix/rows.def with PyTorch, and failing calls
+of the real driver. Every program runs bare, under curb without a cap, and under a cap far above its need. Its events and its
+exit status must be the same.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from together import BARE, ROOM, Judge, Outcomes, Plan, Run, Together, same_as_b
 
 @dataclass(frozen=True)
 class Program:
-    """`script` under programs/. `more`: runs under curb with other arguments, which give the same results. `times`: how often
-    each runs, where once says little. `environment`: of all runs, with a folder for its files."""
+    """`script`: a file of programs/. `more`: other arguments with which it runs under curb, and which give the same events.
+    `times`: each run is repeated so often. `environment`: returns further variables for a run with that folder."""
 
     script: str
     arguments: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Program:
         self, lab: Lab, case: str, name: str, arguments: tuple[str, ...], *, under_curb: bool = True, cap: str | None = None
     ) -> Run:
         folder = lab.folder_of(f"{case} {name}")
-        # Each run compiles its kernels; another run's cache would spare it that.
+        # With a cache of its own each run compiles its kernels.
         own = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
         own |= {"TORCHINDUCTOR_COMPILE_THREADS": "4"} | self.environment(lab, folder)
         job = lab.job(f"{case} {name}", cap) if under_curb else None
@@ -54,16 +54,16 @@ class Program:
         all_bare = [outcomes.pop(name) for name in list(outcomes) if name.startswith(BARE)]
         bare, *_ = sorted(all_bare, key=lambda one: one.status != 0)
         if bare.status != 0:
-            raise Unavailable(f"it does not run without curb either: {bare.how}")
+            raise Unavailable(f"it fails without curb too: {bare.ending}")
         if failed := sum(one.status != 0 for one in all_bare):
-            row.add_note(f"{failed} of {len(all_bare)} runs without curb end otherwise too")
-        row.expect(bool(bare.said), "it said nothing")
+            row.add_note(f"{failed} of {len(all_bare)} runs without curb fail too")
+        row.expect(bool(bare.events), "it printed no event")
         same_as_bare(row, bare, outcomes)
         row.goes_on = not row.wrong
         longest = max(one.seconds for one in outcomes.values())
         row.add_note(
-            f"{len(bare.said)} results, {len(outcomes)} runs under curb: {'identical' if not row.wrong else 'NOT identical'}; "
-            f"{bare.seconds:.0f} s bare, {longest:.0f} s under curb at the most"
+            f"{len(bare.events)} events, {len(outcomes)} runs under curb: {'identical' if not row.wrong else 'NOT identical'}; "
+            f"{bare.seconds:.0f} s bare, at most {longest:.0f} s under curb"
         )
 
 

@@ -1,27 +1,23 @@
-"""compute-sanitizer's memcheck on the contract suite, bare and under curb: of the cases that both runs came through, no
-report that the bare run does not have. What the cases themselves find is not judged here: the sanitizer and the neighbours
-take memory too.
+"""compute-sanitizer's memcheck on the contract suite, bare and under curb. In a case that ended in both runs, the run under curb
+must not have a report that the bare run lacks. The checks of the cases are not judged here, because the sanitizer and other
+programs take memory too.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
+from cases.driver import under_curb
 from lab import Lab, Unavailable, of_toolkit
 from row import Row
 from together import BARE, Outcome, Outcomes, Run
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "contract"))
-import under_curb  # noqa: E402
-
 _PARTS = 6
-"""Processes of each kind. A part that does not come to its end is judged by what it has reported."""
+"""The suite runs in so many processes, bare and under curb. One that exceeds _SECONDS is judged by its reports until then."""
 _SECONDS = 110
 _TAGS = "~[fills]~[checkpoint]~[.child]"
 _OPTIONS = ["--tool", "memcheck", "--leak-check", "full", "--target-processes", "all", "--print-limit", "100000"]
-# The library into the program alone, behind what the sanitizer puts there.
+# Preloads libcurb.so into the program alone, not into the sanitizer, and after the sanitizer's own library.
 _INTO_PROGRAM = 'LD_PRELOAD="${LD_PRELOAD:+$LD_PRELOAD:}$1"; export LD_PRELOAD; shift; exec "$@"'
 _HEADLINE = re.compile(r"^========= (?P<text>\S.*)$")
 _NO_REPORT = ("COMPUTE-SANITIZER", "ERROR SUMMARY", "LEAK SUMMARY", "RACECHECK SUMMARY", "Target application")
@@ -30,9 +26,9 @@ _SUITE_ENDED = re.compile(r"^(test cases: |All tests passed)", re.M)
 _CASE_ENDED = re.compile(r"^\d+\.\d+ s: (.+)$")
 _END = "the end of a part"
 _OWN = {
-    "cuFuncGetAttribute": "asked before a kernel's first launch, of whatever the program launches",
+    "cuFuncGetAttribute": "called before the first launch of each kernel",
 }
-"""Calls that curb makes for itself, of what the program gave: their errors are reported and the program does not see them."""
+"""Calls that curb itself makes with the program's handles. The sanitizer reports their errors; the program does not see them."""
 
 
 def plan(lab: Lab, name: str) -> list[Run]:
@@ -61,9 +57,8 @@ def plan(lab: Lab, name: str) -> list[Run]:
 
 
 def reports(outcome: Outcome) -> dict[str, list[str]]:
-    """The headlines, without addresses and amounts, by the case that has just ended; those of the suite's end (leaks) by
-    that. What a case says that did not end is left out.
-    """
+    """Returns the headlines of reports, without addresses and amounts, by case; those at the end of the suite (leaks) under
+    _END. Leaves out a case that did not end."""
     found: dict[str, list[str]] = {}
     said: list[str] = []
     for line in outcome.stdout.splitlines():
@@ -84,7 +79,7 @@ def judge(row: Row, outcomes: Outcomes) -> None:
     known, found = ([reports(one) for one in kind] for kind in (bare, curb))
     ran = [sum(len(part.keys() - {_END}) for part in kind) for kind in (known, found)]
     if ran[0] == 0:
-        raise Unavailable(f"compute-sanitizer does not run the suite here: {bare[0].how} {bare[0].stdout[-300:]}")
+        raise Unavailable(f"compute-sanitizer does not run the suite here: {bare[0].ending} {bare[0].stdout[-300:]}")
     both = 0
     kinds: set[str] = set()
     new: set[str] = set()
@@ -99,18 +94,18 @@ def judge(row: Row, outcomes: Outcomes) -> None:
                 else:
                     new.add(report)
                     row.expect(False, f"{one.run.name}: {case}: {report}")
-        row.expect(one.under_curb, f"{one.run.name}: curb wrote no log: it was not there")
-    row.expect(both > 0, f"no case ran both bare and under curb: {curb[0].how}")
+        row.expect(one.under_curb, f"{one.run.name}: curb was not active: it wrote no log")
+    row.expect(both > 0, f"no case ran both bare and under curb: {curb[0].ending}")
     for one, other in zip(curb, bare, strict=True):
-        came_through = _SUITE_ENDED.search(one.stdout) or one.status == "hangs" or not _SUITE_ENDED.search(other.stdout)
-        row.expect(bool(came_through), f"{one.run.name}: not all of its cases have run: it {one.how}")
+        crashed = not _SUITE_ENDED.search(one.stdout) and one.status != "hangs" and _SUITE_ENDED.search(other.stdout)
+        row.expect(not crashed, f"{one.run.name}: not all of its cases have run: it {one.ending}")
     unfinished = [one.run.name for one in (*bare, *curb) if one.status == "hangs"]
     row.details |= {"kinds": sorted(kinds), "cases": {"bare": ran[0], "under curb": ran[1], "both": both}}
     row.add_note(
-        f"{both} cases and sections both bare and under curb; {len(kinds)} kinds of reports under curb, "
-        f"{len(new) or 'no'} kind that the bare run of the case does not have"
+        f"{both} cases and sections ended both bare and under curb; {len(kinds)} kinds of reports under curb, "
+        f"{len(new) or 'none'} of them new"
     )
     for report in sorted(own):
-        row.add_note(f"of a call of curb's own: {report}")
+        row.add_note(f"a call of curb itself: {report}")
     if unfinished:
         row.add_note(f"stopped after {_SECONDS} s: {', '.join(unfinished)}")

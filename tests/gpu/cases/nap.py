@@ -1,4 +1,4 @@
-"""Programs that leave the GPU by themselves while they do nothing, and come back with their next call."""
+"""Naps: programs leave the GPU by themselves while they are idle, and come back with their next call."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import figure
-from cases.suspend import curb_json
+from cases.suspend import curb_json, filled, judge_same
 from lab import Case, Lab, Unavailable
 from row import Row
 from session import ProgramFailed, Session
@@ -26,16 +24,15 @@ _IDLE_MS = 500
 _IDLE = f"{_IDLE_MS}ms"
 _TURN_STEPS = 10
 _LEFT_MIB = 16.0
-_LONGEST_NAP_S = 60.0
+_LONGEST_PAUSE_S = 60.0
 _WAKES = 5
-# A wake-up takes the driver's own restore, times the one and plus the other, at most.
+# A wake-up may take at most the driver's own restore times _RATIO, plus _MORE_S.
 _RATIO, _MORE_S = 1.05, 0.005
 _TURNS = 20
-_PIECE_MIB = 256
 
 
 def nap_case(framework: str, naps: int) -> Case:
-    """Training with pauses in which the process leaves the GPU: the same losses and weights as without curb."""
+    """Training with pauses, in which the process leaves the GPU. Its losses and weights equal those of a run without curb."""
 
     def case(lab: Lab, row: Row) -> None:
         packages = lab.need(framework)
@@ -59,8 +56,7 @@ def nap_case(framework: str, naps: int) -> Case:
         row.goes_on = True
         taken = sum("a nap begins" in message for message in job.log.messages())
         row.expect(taken >= count, f"{taken} naps in {count} pauses")
-        for what in ("losses", "digest"):
-            row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+        judge_same(row, disturbed, undisturbed)
         row.details = {"naps": taken, "held_mib": before, "first_call_s": firsts}
         row.add_note(
             f"{taken} naps of {before:,.0f} MiB, the GPU empty in each; the first call after one took "
@@ -72,7 +68,8 @@ def nap_case(framework: str, naps: int) -> Case:
 
 
 def _wake(lab: Lab, row: Row) -> None:
-    """The first call after a nap beside the driver's own restore of the same program without curb, in turns."""
+    """Compares the first call after a nap with the driver's restore in it. Measures in turns the restore of the same program
+    without curb."""
     packages = lab.need("torch")
     lab.built("bin/curb")
     argv = lab.python("suspend_train.py", "torch", "large", "turns")
@@ -86,7 +83,7 @@ def _wake(lab: Lab, row: Row) -> None:
         for _ in range(2 if lab.quick else _WAKES):
             _until_out(session)
             wakes.append(_turn(session, steps=1)["first_s"])
-            _until_out(session)  # so that the two do not share the bus
+            _until_out(session)  # so that the two do not use the bus at the same time
             outs.append(driver.out(bare.pid))
             restores.append(driver.back(bare.pid))
         for one in (bare, session):
@@ -103,23 +100,25 @@ def _wake(lab: Lab, row: Row) -> None:
     )
     row.details = {"held_mib": held, "wakes_s": wakes, "of_them_restore_s": own, "bare_restores_s": restores, "out_bare": outs}
     row.add_note(
-        f"{held:,.0f} MiB: the first call after a nap took {wake:.3f} s ({_spread(wakes)}), of them the driver's restore {restore:.3f} "
-        f"({_spread(own)}): {wake / restore:.3f}, {statistics.median(over) * 1e3:.0f} ms more; restore and unlock of the same program "
-        f"without curb {statistics.median(restores):.3f} s ({_spread(restores)})"
+        f"{held:,.0f} MiB: the first call after a nap took {wake:.3f} s ({_spread(wakes)}); the driver's restore in it took "
+        f"{restore:.3f} s ({_spread(own)}): ratio {wake / restore:.3f}, {statistics.median(over) * 1e3:.0f} ms more; restore and "
+        f"unlock of the same program without curb took {statistics.median(restores):.3f} s ({_spread(restores)})"
     )
 
 
 def _restore_of(message: str) -> float:
-    """The seconds that the driver's restore took, by "… 8.85 GiB back on the device in 2.1 s (4.2 GiB/s)"."""
+    """Returns the seconds of the driver's restore, from "… 8.85 GiB back on the device in 2.1 s (4.21 GiB/s)". Computes them from
+    size and rate, which have more digits."""
     found = re.search(r"([\d.]+) ([MG])iB back on the device in [\d.]+ m?s \(([\d.]+) ([MG])iB/s\)", message)
     if not found:
-        raise RuntimeError(f"the log does not say how long the restore took: {message}")
+        raise RuntimeError(f"this log line has no time of the restore: {message}")
     moved, unit, rate, rate_unit = found.groups()
     return float(moved) / float(rate) * {("M", "G"): 1 / 1024, ("G", "M"): 1024}.get((unit, rate_unit), 1)
 
 
 def _pages(lab: Lab, row: Row) -> None:
-    """What of the way out is page faults of host memory: with the kernel's huge pages always, on request, and never."""
+    """Measures how much time page faults of host memory take in a checkpoint, with the kernel's huge pages always, on request and
+    never."""
     packages = lab.need("torch")
     mode = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not os.access(mode, os.W_OK):
@@ -135,9 +134,9 @@ def _pages(lab: Lab, row: Row) -> None:
                 held = session.held_mib()
                 moves = []
                 for _ in range(3):
-                    before = _faults_of(session.pid)
+                    before = _page_faults(session.pid)
                     out_s = driver.out(session.pid)
-                    after = _faults_of(session.pid)
+                    after = _page_faults(session.pid)
                     huge = _smaps(session.pid).get("AnonHugePages", 0)
                     moves.append(
                         {"out_s": out_s, "huge_mib": huge / 1024, "back_s": driver.back(session.pid)}
@@ -157,7 +156,7 @@ def _pages(lab: Lab, row: Row) -> None:
 
 
 def _notebooks(lab: Lab, row: Row) -> None:
-    """Two programs of 60 % of the room each take turns; a third program, without curb, holds the rest of the GPU."""
+    """Two programs take turns in memory of which each needs 60 %. A third program, without curb, holds the rest of the GPU."""
     packages = lab.need("torch")
     lab.built("bin/curb")
     turns = 4 if lab.quick else _TURNS
@@ -169,7 +168,7 @@ def _notebooks(lab: Lab, row: Row) -> None:
     with lab.capped(argv, jobs["one"], packages) as one:
         one.expect("training", 180)
         held["one"] = one.held_mib()
-        with _filled(lab, row, leave_mib=held["one"] * 2 / 3) as room:
+        with filled(lab, row, leave_mib=held["one"] * 2 / 3) as room:
             with lab.capped(argv, jobs["other"], packages) as other:
                 other.expect("training", 180)
                 held["other"] = other.held_mib()
@@ -180,17 +179,17 @@ def _notebooks(lab: Lab, row: Row) -> None:
     row.goes_on = True
     share = held["one"] / (held["one"] + room)
     row.expect(ends[0]["losses"][: len(ends[1]["losses"])] == ends[1]["losses"][: len(ends[0]["losses"])], "the losses differ")
-    row.expect(share > 0.5, f"a program holds {share:.0%} of the room: both fit")
+    row.expect(share > 0.5, f"a program needs only {share:.0%} of the memory: both fit")
     row.details = {"held_mib": held, "room_mib": held["one"] + room, "first_call_s": times}
     row.add_note(
-        f"{turns} turns of two programs of {held['one']:,.0f} MiB, {share:.0%} of {held['one'] + room:,.0f} MiB each: no error; the "
-        f"first call of a turn took {statistics.median(times):.1f} s, at most {max(times):.1f} s (the other leaves, this one comes "
-        f"back); the same losses"
+        f"{turns} turns of two programs of {held['one']:,.0f} MiB, {share:.0%} of {held['one'] + room:,.0f} MiB each, "
+        f"without an error; the first call of a turn took {statistics.median(times):.1f} s, at most {max(times):.1f} s "
+        f"(the other program leaves, this one comes back); the losses are the same"
     )
 
 
 def _kernel(lab: Lab, row: Row) -> None:
-    """A Jupyter kernel under --nap: cells with pauses. The GPU is empty between them."""
+    """A Jupyter kernel under --nap runs cells with pauses. Between them it holds nothing of the GPU."""
     lab.need("torch")
     lab.need("ipykernel")
     lab.need("jupyter_client")
@@ -225,9 +224,7 @@ def _kernel(lab: Lab, row: Row) -> None:
                 marks.append((begun - start, f"cell {number}"))
                 said.append(_run(client, cell))
                 took.append(time.monotonic() - begun)
-                deadline = time.monotonic() + 30
-                while watch.held > _LEFT_MIB * MIB and time.monotonic() < deadline:
-                    time.sleep(0.05)
+                watch.falls_to(_LEFT_MIB, timeout_s=30)
                 left.append(watch.held / MIB)
                 time.sleep(3)
             end = time.monotonic()
@@ -240,27 +237,27 @@ def _kernel(lab: Lab, row: Row) -> None:
     row.peak_mib = round(peak, 1)
     row.expect(said[0] == said[1], f"the sum changed in a nap: {said[0]!r}, {said[1]!r}")
     row.expect(said[3].endswith("True") and said[3].split()[0] == said[0], f"the results changed in a nap: {said}")
-    row.expect(max(left) <= _LEFT_MIB, f"{max(left):.0f} MiB were held 30 s after a cell")
+    row.expect(max(left) <= _LEFT_MIB, f"{max(left):.0f} MiB were still held 30 s after a cell")
     row.details = {"cells_s": took, "said": said, "left_mib": left}
     held = [(at - start, bytes_ / 2**30) for at, bytes_ in changes]
-    title = "A notebook under curb run --nap 5s: what it holds of the GPU"
+    title = "GPU memory of a notebook under curb run --nap 5s"
     row.figures["nap"] = figure.held_alone(title, held, marks, end - start)
     row.add_note(
         f"{len(cells)} cells of a Jupyter kernel: {row.peak_mib:,.0f} MiB at most, 0 between cells; the cells took "
         + ", ".join(f"{seconds:.1f}" for seconds in took)
-        + " s, of which the wake-ups are the most"
+        + " s, mostly the wake-ups"
     )
 
 
 def _run(client: Any, cell: str) -> str:
-    """Runs it, and returns what it printed. Raises ProgramFailed with its traceback."""
+    """Runs a cell and returns its output. Raises ProgramFailed with its traceback."""
     printed: list[str] = []
 
-    def heard(message: dict[str, Any]) -> None:
+    def collect(message: dict[str, Any]) -> None:
         if message["header"]["msg_type"] == "stream":
             printed.append(message["content"]["text"])
 
-    reply = client.execute_interactive(cell, output_hook=heard, timeout=120)
+    reply = client.execute_interactive(cell, output_hook=collect, timeout=120)
     if reply["content"]["status"] != "ok":
         raise ProgramFailed("\n".join(reply["content"]["traceback"]))
     return "".join(printed).strip()
@@ -274,29 +271,16 @@ def _turn(session: Session, steps: int = _TURN_STEPS) -> dict[str, Any]:
 def _end(session: Session) -> dict[str, Any]:
     session.tell("end")
     done = session.expect("done", 120)
-    time.sleep(2 * _IDLE_MS / 1e3)  # so that a program ends in a nap too
+    time.sleep(2 * _IDLE_MS / 1e3)  # so that the program is in a nap when it ends
     session.end()
     return done
 
 
 def _until_out(session: Session) -> None:
     """Waits until the process holds nothing of the GPU. Raises ProgramFailed."""
-    deadline = time.monotonic() + _LONGEST_NAP_S
-    while session.watch.held > _LEFT_MIB * MIB:
-        if time.monotonic() > deadline or not session.running():
-            raise ProgramFailed(f"{session.watch.held / MIB:,.0f} MiB are held after a pause of {_LONGEST_NAP_S:.0f} s{session.tail()}")
-        time.sleep(0.01)
-
-
-@contextmanager
-def _filled(lab: Lab, row: Row, leave_mib: float) -> Iterator[float]:
-    """Another program holds the device but for so much, which it returns as it came out."""
-    with lab.bare(lab.python("grab.py"), f"{row.name} filler") as filler:
-        filler.expect("ready", 60)
-        filler.tell(f"take {int((lab.device.free() / MIB - leave_mib) // _PIECE_MIB)} {_PIECE_MIB}")
-        row.expect(not filler.expect("taken", 60)["refused"], "the device could not be filled")
-        yield lab.device.free() / MIB
-        filler.end()
+    if session.watch.falls_to(_LEFT_MIB, _LONGEST_PAUSE_S) is None:
+        held = f"{session.watch.held / MIB:,.0f} MiB are held after a pause of {_LONGEST_PAUSE_S:.0f} s"
+        raise ProgramFailed(f"{held}{session.tail()}")
 
 
 def _spread(seconds: list[float]) -> str:
@@ -304,18 +288,19 @@ def _spread(seconds: list[float]) -> str:
 
 
 class _Checkpoints:
-    """The driver's own way out and back of another process."""
+    """The driver's calls that checkpoint and restore another process."""
 
     def __init__(self) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._driver.cuInit(0)
 
     def out(self, pid: int) -> float:
-        """Returns how long the move took, in seconds, without the wait for what is under way."""
+        """Moves the process to host memory. Returns the seconds of the checkpoint, without those of the lock."""
         self._call("Lock", pid)
         return self._call("Checkpoint", pid)
 
     def back(self, pid: int) -> float:
+        """Moves it back. Returns the seconds of restore and unlock."""
         return self._call("Restore", pid) + self._call("Unlock", pid)
 
     def _call(self, what: str, pid: int) -> float:
@@ -326,8 +311,8 @@ class _Checkpoints:
         return time.monotonic() - begin
 
 
-def _faults_of(pid: int) -> dict[str, float]:
-    """The process's page faults, and its seconds in the kernel and outside."""
+def _page_faults(pid: int) -> dict[str, float]:
+    """Returns the process's minor page faults, and its seconds in user mode and in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     tick = os.sysconf("SC_CLK_TCK")
     return {"faults": int(fields[7]), "user_s": int(fields[11]) / tick, "system_s": int(fields[12]) / tick}
@@ -339,7 +324,7 @@ def _smaps(pid: int) -> dict[str, int]:
 
 
 def _by_command(lab: Lab, row: Row) -> None:
-    """`curb suspend --until-used`: a nap by command, ended by the next call."""
+    """`curb suspend --until-used`: a nap by command, which the next call ends."""
     packages = lab.need("torch")
     with lab.capped(lab.python("suspend_train.py", "torch", "small", "turns"), lab.job(row.name, _SMALL_CAP), packages) as session:
         session.expect("training", 180)

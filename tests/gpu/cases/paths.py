@@ -1,4 +1,4 @@
-"""Every way of getting memory under curb, as one case. `scripts/gpu-test paths` runs them under other preloads too."""
+"""All paths to memory under curb, as one case. `scripts/gpu-test paths` runs them under other preloads too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from row import Row
 
 
 def _paths(lab: Lab, row: Row) -> None:
-    program(lab)  # here, so that a failing compiler is reported once
+    program(lab)  # raises Unavailable once, not for each path
     table: dict[str, Found] = {}
     for path in PATHS:
         found = table[path.name] = probe(lab, path, "curb", None)
@@ -24,7 +24,7 @@ def _paths(lab: Lab, row: Row) -> None:
     row.goes_on = all(found.goes_on for found in ran)
     row.details["paths"] = {name: asdict(found) for name, found in table.items()}
     row.section = paths_report.lines(table)
-    row.add_note(f"{sum(not found.wrong for found in ran)} of {len(ran)} paths keep to the cap and give what has room")
+    row.add_note(f"{sum(not found.wrong for found in ran)} of {len(ran)} paths keep to the cap, and were served all that fits")
     row.add_note(paths_report.furthest(table).removesuffix("."))
 
 

@@ -1,5 +1,5 @@
-"""What a release gives back, by framework and allocator, beside the framework's own call; when the program is idle; and by
-one refused allocation."""
+"""Releases by SIGUSR1 for each framework and allocator, compared with the framework's own call; releases of an idle program; and
+the step `pressure`: one refused allocation."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import report
-from lab import Lab, Unavailable, torch_allocator
+from lab import STEER, Lab, Unavailable, torch_allocator
 from releasing import Release, release
 from row import Row
 from session import Session
 from watch import MIB
 
 _STATES = ("sleep", "compute", "loader")
-# A release must give back this share of what the framework's own call gives, and may take this much longer.
+# A release must return this share of what the framework's own call returns, and may take _TIMES as long, plus _PLUS_MS.
 _SHARE, _TIMES, _PLUS_MS = 0.99, 1.1, 10.0
 _LEFT_MIB = 64
-"""What may stay of a cache of 3,584: segments with live blocks, and code that was loaded meanwhile."""
+"""The most that may stay of a cache of 3,584 MiB: segments with live blocks, and code that was loaded meanwhile."""
 _COLUMNS = ("framework", "cached MiB", "own call", "while it sleeps", "while it computes", "in a data loader")
 
 
@@ -34,21 +34,20 @@ class Kind:
     """True if it frees its cache when an allocation is refused; None: not tested."""
 
 
-_STEERED = {"frameworks": {"steer": True}}
 KINDS = {
     "PyTorch, native": Kind("torch", answers=True),
     "PyTorch, expandable segments": Kind("torch", torch_allocator("expandable_segments:True"), answers=True),
     "PyTorch, cudaMallocAsync": Kind("torch", torch_allocator("backend:cudaMallocAsync"), answers=False),
     "JAX, default": Kind("jax", gives=False),
-    "JAX, steered": Kind("jax", policy=_STEERED, answers=False),
+    "JAX, steered": Kind("jax", policy=STEER, answers=False),
     "TensorFlow, default": Kind("tensorflow", gives=False),
-    "TensorFlow, steered": Kind("tensorflow", policy=_STEERED),
+    "TensorFlow, steered": Kind("tensorflow", policy=STEER),
     "CuPy": Kind("cupy", answers=True),
 }
 
 
 def fill_cache(session: Session) -> int:
-    """Fills the cache of release_states.py. Returns the bytes held before, with code and workspaces loaded."""
+    """Fills the cache of release_states.py. Returns the bytes held before that, with code and workspaces loaded."""
     session.expect("base", 180)
     base: int = session.watch.settle()
     session.tell("cache")
@@ -69,7 +68,7 @@ def leave(row: Row, session: Session, what: str) -> None:
 
 
 def _release_by_framework(lab: Lab, row: Row) -> None:
-    """No cap: the defaults of JAX and TensorFlow take most of the device, and all of it stays."""
+    """Without a cap the defaults of JAX and TensorFlow take most of the device, and return none of it."""
     found: dict[str, Any] = {}
     for name, kind in KINDS.items():
         try:
@@ -85,8 +84,8 @@ def _release_by_framework(lab: Lab, row: Row) -> None:
     row.section = [
         *report.markdown_table([_COLUMNS, *(_cells(name, one) for name, one in found.items())]),
         "",
-        "MiB by which NVML's figure for the process fell, and ms: of the own call, as the program timed it; of a release, "
-        "from the signal until NVML showed the last of it (median of three), and in brackets curb's own figure.",
+        "MiB by which NVML's figure for the process fell, and the time. The program timed its own call. A release: from the "
+        "signal until NVML showed the last change (median of three), and in brackets curb's own figure.",
     ]
 
 
@@ -127,11 +126,11 @@ def _judge(
     if not kind.gives:
         row.expect(worst == 0, f"{what}: {worst:.0f} MiB came back; this allocator should return none")
         return
-    row.expect(left_mib <= _LEFT_MIB, f"{what}: {left_mib} MiB more than before are still held")
+    row.expect(left_mib <= _LEFT_MIB, f"{what}: {left_mib} MiB more than before the cache are still held")
     if own_ms is not None:
-        row.expect(worst >= _SHARE * own_mib, f"{what}: {worst:.0f} MiB came back, the own call gives {own_mib}")
+        row.expect(worst >= _SHARE * own_mib, f"{what}: {worst:.0f} MiB came back, by the framework's own call {own_mib}")
         ms = statistics.median(one.ms or 0.0 for one in tries)
-        row.expect(ms <= _TIMES * own_ms + _PLUS_MS, f"{what}: took {ms:.1f} ms, the own call {own_ms:.1f}")
+        row.expect(ms <= _TIMES * own_ms + _PLUS_MS, f"{what}: took {ms:.1f} ms, the framework's own call {own_ms:.1f}")
 
 
 def _cells(name: str, found: dict[str, Any]) -> list[str]:
@@ -140,23 +139,23 @@ def _cells(name: str, found: dict[str, Any]) -> list[str]:
     for one in found["states"].values():
         times = [ms for ms in one["ms"] if ms is not None]
         mib = statistics.median(one["mib"])
-        cells.append(f"{mib:,.0f} MiB" + (f", {statistics.median(times):.1f} ms ({_curbs(one['log'])})" if times else ""))
+        cells.append(f"{mib:,.0f} MiB" + (f", {statistics.median(times):.1f} ms ({_logged_time(one['log'])})" if times else ""))
     return cells
 
 
-def _curbs(lines: list[str | None]) -> str:
-    """The time in the median line `released 3.5 GiB in 4.6 ms on …`."""
+def _logged_time(lines: list[str | None]) -> str:
+    """Returns the median time of the lines `released 3.5 GiB in 4.6 ms on …`."""
     times = sorted(float(line.split(" in ")[1].split(" ms")[0]) for line in lines if line)
     return f"{times[len(times) // 2]:g} ms" if times else "none"
 
 
 _IDLE_S = 3.0
 _BUSY_S = {"sleep": 0.0, "compute": 6.0, "kernel": 8.0}
-"""How long each state keeps the GPU busy."""
+"""The seconds for which each state keeps the GPU busy."""
 
 
 def _idle(lab: Lab, row: Row) -> None:
-    """Once in an idle period, and not while a kernel runs or steps are made. NVML samples once a second."""
+    """curb releases once in an idle period, and not while a kernel or a training runs. NVML samples the GPU's use once a second."""
     lab.need("torch")
     job = lab.job(row.name, None, release={"idle": f"{_IDLE_S:g}s"})
     with row.watching(lab.capped(lab.python("release_states.py", "torch"), job), None) as session:
@@ -167,17 +166,17 @@ def _idle(lab: Lab, row: Row) -> None:
             start, seen = time.monotonic(), len(job.log.messages())
             if state == "compute":
                 early = job.log.wait_for("released", seen, busy_s)
-                row.expect(early is None, f"released while it computes: {early}")
+                row.expect(early is None, f"released while the program computes: {early}")
                 leave(row, session, state)
                 start = time.monotonic()
             line = job.log.wait_for("on idle for", seen, busy_s + _IDLE_S + 6.0)
             took = time.monotonic() - start
             row.expect(line is not None, f"{state}: no release within {took:.0f} s")
-            row.expect(took >= busy_s * (state == "kernel") + _IDLE_S - 0.5, f"{state}: released after {took:.1f} s already")
+            row.expect(took >= busy_s * (state == "kernel") + _IDLE_S - 0.5, f"{state}: released too early, after {took:.1f} s")
             row.expect(held - session.watch.settle() > 3000 * MIB, f"{state}: the cache is still held")
             found[state] = round(took, 1)
             again = job.log.wait_for("released", len(job.log.messages()), 2 * _IDLE_S)
-            row.expect(again is None, f"{state}: released a second time in the same idle period: {again}")
+            row.expect(again is None, f"{state}: released twice in the same idle period: {again}")
             if state != "compute":
                 leave(row, session, state)
         session.end()
@@ -190,16 +189,20 @@ def _idle(lab: Lab, row: Row) -> None:
 
 
 _LARGE_MIB = 4608
-"""What release_states.py then allocates: more than its cache, so none of the cache can serve it."""
+"""The size that release_states.py then allocates: more than its cache, so the cache cannot serve it."""
 
 
 def _pressure(lab: Lab, row: Row) -> None:
-    """The step `pressure` alone. A framework that answers frees its cache and goes on; the others see no refusal."""
+    """Only the step `pressure`. A framework that answers it frees its cache and goes on; curb does not refuse the others."""
     found: dict[str, float] = {}
     for name, kind in KINDS.items():
         if kind.answers is None:
             continue
-        lab.need(kind.framework)
+        try:
+            lab.need(kind.framework)
+        except Unavailable as why:
+            row.add_note(f"without {name}: {why}")
+            continue
         job = lab.job(f"{row.name} {name}", None, **kind.policy, release={"steps": ["pressure"]})
         with row.watching(lab.capped(lab.python("release_states.py", kind.framework), job, kind.env), None) as session:
             fill_cache(session)
@@ -214,8 +217,10 @@ def _pressure(lab: Lab, row: Row) -> None:
         row.details.setdefault("logs", {})[name] = messages
         if kind.answers:
             row.expect(found[name] > 3000, f"{name}: only {found[name]} MiB of its cache came back")
-        said = any("was refused once" in line for line in messages)
-        row.expect(said == kind.answers, f"{name}: {'an' if said else 'no'} allocation was refused")
+        refused = any("was refused once" in line for line in messages)
+        row.expect(refused == kind.answers, f"{name}: {'an' if refused else 'no'} allocation was refused")
+    if not found:
+        raise Unavailable("none of the frameworks is installed")
     row.goes_on = True
     row.details["less_mib"] = found
     row.add_note("came back: " + ", ".join(f"{name} {mib:,.0f} MiB" for name, mib in found.items() if KINDS[name].answers))

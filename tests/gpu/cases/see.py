@@ -1,5 +1,5 @@
-"""What `curb ps`, `curb metrics`, `curb cap` and `curb report` show and do, beside nvidia-smi and NVML: capped jobs of four
-frameworks and one without curb, computing at the same time on one GPU.
+"""`curb ps`, `curb metrics`, `curb cap` and `curb report`, compared with nvidia-smi and NVML. For ps and metrics, capped jobs of
+four frameworks and one job without curb compute at the same time on one GPU.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from watch import MIB
 
 _CAPS = {"torch": "8GiB", "jax": "6GiB", "tensorflow": "7GiB", "cupy": "5GiB"}
 _APART = 0.01
-"""How much curb's figure and nvidia-smi's may differ."""
-_LOOKS = 10
+"""The largest share by which curb's figure and nvidia-smi's may differ."""
+_SAMPLES = 10
 _WITHIN_MS = 1000.0
 _TRACE = "curb.trace.json"
 
 
 def _ps(lab: Lab, row: Row) -> None:
-    """The programs compute meanwhile; nvidia-smi counts in whole MiB."""
+    """Compares them while the programs compute. nvidia-smi counts in whole MiB."""
     smi = shutil.which("nvidia-smi")
     if not smi:
-        raise Unavailable("nvidia-smi is not here")
+        raise Unavailable("nvidia-smi is not installed")
     lab.need("torch")
     packages: dict[str, dict[str, str]] = {}
     for framework in _CAPS:
@@ -47,7 +47,7 @@ def _ps(lab: Lab, row: Row) -> None:
     took = []
     with _at_work(lab, row, packages) as jobs:
         bare = jobs.pop("bare")
-        for _ in range(_LOOKS):
+        for _ in range(_SAMPLES):
             start = time.monotonic()
             uses = {use["pid"]: use for gpu in _json(lab, "ps")["gpus"] for use in gpu["uses"]}
             took.append((time.monotonic() - start) * 1e3)
@@ -55,14 +55,14 @@ def _ps(lab: Lab, row: Row) -> None:
             for name, session in jobs.items():
                 mib, held = theirs.get(session.pid), (uses.get(session.pid, {}).get("books") or {}).get("held")
                 if mib is None or held is None:
-                    row.expect(False, f"{name}, {session.pid}: nvidia-smi says {mib} MiB, curb ps {held} bytes")
+                    row.expect(False, f"{name}, {session.pid}: nvidia-smi shows {mib} MiB, curb ps {held} bytes")
                     continue
                 apart = abs(held / MIB - mib) / mib
                 worst = max(worst, apart)
-                row.expect(apart <= _APART, f"{name}: curb ps says {held / MIB:,.0f} MiB, nvidia-smi {mib:,} MiB")
+                row.expect(apart <= _APART, f"{name}: curb ps shows {held / MIB:,.0f} MiB, nvidia-smi {mib:,} MiB")
             nvml = uses.get(bare.pid, {}).get("nvml")
             same = nvml == theirs.get(bare.pid, 0) * MIB
-            row.expect(same, f"without curb: curb ps says {nvml}, nvidia-smi {theirs.get(bare.pid)} MiB")
+            row.expect(same, f"without curb: curb ps shows {nvml} bytes, nvidia-smi {theirs.get(bare.pid)} MiB")
             time.sleep(0.2)
         metrics = _curb(lab, row, "metrics")
         row.expect(metrics.endswith("# EOF\n"), "curb metrics does not end with # EOF")
@@ -74,7 +74,7 @@ def _ps(lab: Lab, row: Row) -> None:
     row.goes_on = True
     row.details = {"worst": worst, "took_ms": took}
     row.add_note(
-        f"{_LOOKS} looks at {', '.join(packages)} at work: curb ps and nvidia-smi differ by {worst:.2%} at the most; "
+        f"{_SAMPLES} samples of {', '.join(packages)} at work: curb ps and nvidia-smi differ by at most {worst:.2%}; "
         f"curb ps took {statistics.median(took):.0f} ms (median)"
     )
     row.section = [
@@ -85,18 +85,18 @@ def _ps(lab: Lab, row: Row) -> None:
 
 
 def _cap_live(lab: Lab, row: Row) -> None:
-    """Lowers the cap of a working program below what it caches, and resets it."""
+    """`curb cap` lowers the cap of a working program below its held memory, and resets it."""
     lab.need("torch")
     job = lab.job(row.name, "8GiB")
     with row.watching(lab.capped(lab.python("release_states.py", "torch"), job), None) as session:
         fill_cache(session)
         held = enter(session, "compute") / MIB
-        asked = time.monotonic()
+        start = time.monotonic()
         answer = _json(lab, "cap", str(session.pid), "2GiB")
-        answered = (time.monotonic() - asked) * 1e3
-        under = _until(session, 2048)
+        answered = (time.monotonic() - start) * 1e3
+        under = session.watch.falls_to(2048, timeout_s=5)
         row.expect(under is not None, f"{session.watch.held / MIB:,.0f} MiB are still held 5 s after curb cap PID 2GiB")
-        ms = ((under or asked) - asked) * 1e3
+        ms = ((under or start) - start) * 1e3
         row.expect(ms <= _WITHIN_MS, f"under the new cap after {ms:.0f} ms, not within 1 s")
         low = session.held_mib()
         reset = _json(lab, "cap", str(session.pid), "--reset")
@@ -111,8 +111,8 @@ def _cap_live(lab: Lab, row: Row) -> None:
 
 
 def _traced(lab: Lab, row: Row) -> None:
-    """A recorded training: the same losses, and what the trace costs. Then one that grows, waits and releases: the peak in
-    its report is NVML's."""
+    """A traced training has the same losses; measures the cost of the trace. Then one that grows, waits and releases: the peak in
+    its report equals NVML's."""
     lab.need("torch")
     steps = 200 if lab.quick else 300
     argv = lab.python("train.py", str(steps))
@@ -140,8 +140,8 @@ def _traced(lab: Lab, row: Row) -> None:
     note_ratio(row, capped, traced)
     trace = job.folder / _TRACE
     summary = _json(lab, "report", str(trace))
-    told = Comparison(round(summary["gpus"][0]["peak"]["bytes"] / MIB, 1), round(peak, 1), "the peak of curb report")
-    row.expect(told.agrees, told.said)
+    peaks = Comparison(round(summary["gpus"][0]["peak"]["bytes"] / MIB, 1), round(peak, 1), "the peak of curb report")
+    row.expect(peaks.agrees, peaks.text)
     for name, ending in (("training", ".svg"), ("training.html", ".html")):
         _curb(lab, row, "report", str(trace), "-o", str(trace.with_suffix(ending)))
         row.figures[name] = _here(trace.with_suffix(ending).read_text())
@@ -158,7 +158,7 @@ def _traced_job(lab: Lab, name: str, with_trace: bool, growth: dict[str, str] | 
 
 @contextmanager
 def _at_work(lab: Lab, row: Row, packages: dict[str, dict[str, str]]) -> Iterator[dict[str, Session]]:
-    """A capped job of each framework in `packages`, and a PyTorch without curb ("bare"), all computing."""
+    """Runs a capped job of each framework in `packages`, and PyTorch without curb ("bare"). Yields them while all compute."""
     with ExitStack() as stack:
         jobs = {}
         for framework, env in packages.items():
@@ -189,21 +189,11 @@ def _json(lab: Lab, *words: str) -> Any:
 
 
 def _nvidia_smi(command: str) -> dict[int, int]:
-    """MiB by pid."""
-    asked = [command, "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True)
+    """Returns the MiB that each process holds, by pid."""
+    query = [command, "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
     lines = (line.split(",") for line in done.stdout.splitlines() if "," in line)
     return {int(pid): int(mib) for pid, mib in lines if mib.strip().isdigit()}
-
-
-def _until(session: Session, mib: int) -> float | None:
-    """The moment at which no more than `mib` is held. None: not within 5 s."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        if session.watch.held <= mib * MIB:
-            return time.monotonic()
-        time.sleep(0.002)
-    return None
 
 
 def _plain(text: str) -> Sequence[str]:
@@ -211,7 +201,7 @@ def _plain(text: str) -> Sequence[str]:
 
 
 def _here(text: str) -> str:
-    """Results are read on other machines, so paths begin at the repository."""
+    """Shortens paths to begin at the repository, because results are read on other machines."""
     return text.replace(f"{ROOT}/", "")
 
 

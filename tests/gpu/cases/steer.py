@@ -1,42 +1,40 @@
-"""What `frameworks.steer` is worth: what JAX, TensorFlow and PyTorch hold by default and steered, what a release gives back,
-and what steering costs."""
+"""`frameworks.steer`: the memory that JAX, TensorFlow and PyTorch hold by default and steered, the memory that a release returns,
+and the cost of steering."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import report
 from cases.training import judge_losses, note_ratio
-from lab import Case, Lab
+from lab import STEER, Case, Lab
 from releasing import release
 from row import Row
 from session import Event, Log, Session
 from watch import MIB
 
-_STEER: dict[str, Any] = {"frameworks": {"steer": True}}
 _DEFAULT_HOLDS, _STEERED_HOLDS, _SHARE_BACK = 0.60, 0.25, 0.5
 _COLUMNS = ("", "MiB trained", "MiB idle", "MiB after SIGUSR1", "steps/s")
 
 
 @dataclass(frozen=True)
 class Program:
-    """`begins`: its first event, after which it waits for a command if `told`. `trained`, `idle`: the events at the end of
-    the training, and when little is alive. `fills`: by default the framework takes most of the GPU at once."""
+    """`begins`: its first event. `waits`: then it waits for a command. `trained`, `idle`: the events at the end of the training,
+    and when little memory is in use. `fills`: by default the framework takes most of the GPU at once."""
 
     module: str
     argv: tuple[str, ...]
     trained: str
     idle: str
     begins: str = ""
-    told: bool = False
+    waits: bool = False
     fills: bool = True
 
 
 _PROGRAMS = {
     "steer JAX": Program("jax", ("jax_step.py", "200"), "trained", "deleted"),
     "steer TensorFlow": Program(
-        "tensorflow", ("tensorflow_remedies.py", "function", "400"), "trained", "after", begins="imported", told=True
+        "tensorflow", ("tensorflow_remedies.py", "function", "400"), "trained", "after", begins="imported", waits=True
     ),
     "steer PyTorch": Program("torch", ("torch_fragments.py", "60"), "done", "fragmented", begins="training", fills=False),
 }
@@ -51,7 +49,7 @@ class Run:
     done: Event
     idle_event: Event
     released: float | None = None
-    """None: no signal was sent, which ends a program without curb."""
+    """None: it got no signal, because SIGUSR1 would end a program without curb."""
     released_ms: float | None = None
     log: str | None = None
 
@@ -64,7 +62,7 @@ def _run(row: Row, session: Session, program: Program, log: Log | None = None) -
     with row.watching(session, None):
         if program.begins:
             session.expect(program.begins, 120)
-        if program.told:
+        if program.waits:
             session.tell("train")
         done = session.expect(program.trained, 120)
         trained = session.held_mib()
@@ -77,7 +75,7 @@ def _run(row: Row, session: Session, program: Program, log: Log | None = None) -
             row.expect(back.log_line is not None, "curb logged no release after SIGUSR1")
         if program.module == "torch":
             session.tell("again")
-            row.expect(session.expect("again", 30)["intact"], "memory does not hold what was written")
+            row.expect(session.expect("again", 30)["intact"], "the memory was overwritten")
         if program.module != "tensorflow":
             session.end()
     return run
@@ -89,9 +87,9 @@ def steer_case(program: Program) -> Case:
         argv = lab.python(*program.argv)
         runs: dict[str, list[Run]] = {"default": [], "steered": []}
         for turn in range(1 if lab.quick else 2):
-            for kind, policy in (("default", {}), ("steered", _STEER)):
+            for kind, policy in (("default", {}), ("steered", STEER)):
                 job = lab.job(f"{row.name} {kind} {turn}", None, **policy)
-                # A default that fills the GPU gives nothing back, so it runs without curb.
+                # An allocator that fills the GPU by default returns nothing, so curb could not release anything.
                 if kind == "default" and program.fills:
                     runs[kind].append(_run(row, lab.bare(argv, job.folder.name, packages), program))
                 else:
@@ -123,11 +121,11 @@ def _judge_filling(row: Row, runs: dict[str, list[Run]], total_mib: float) -> No
 def _judge_fragments(row: Row, runs: dict[str, list[Run]], _: float) -> None:
     for kind, some in runs.items():
         for run in some:
-            row.expect(run.idle_event["intact"], "memory does not hold what was written")
+            row.expect(run.idle_event["intact"], "the memory was overwritten")
             expandable = run.idle_event["expandable"]
             row.expect(expandable == (kind == "steered"), f"{kind}: expandable segments are {'on' if expandable else 'off'}")
     worst, best = min(run.released or 0 for run in runs["default"]), max(run.released or 0 for run in runs["steered"])
-    row.expect(best < worst, f"after the release {best:,.0f} MiB stay steered, {worst:,.0f} by default: it is no gain")
+    row.expect(best < worst, f"after the release {best:,.0f} MiB are held steered, {worst:,.0f} by default: no gain")
 
 
 STEER = {name: steer_case(program) for name, program in _PROGRAMS.items()}

@@ -1,5 +1,5 @@
-"""A training process moved out to host memory and back in the middle: what is left on the device, how long it takes, and
-whether it learns the same to the last bit. While the device has no room for it, it stays out.
+"""`curb suspend` moves a training process to host memory, and `curb resume` moves it back. Measures both and the memory left on
+the device; the weights must be the same to the last bit. A resume is refused while the device has no room.
 """
 
 from __future__ import annotations
@@ -7,18 +7,21 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lab import Case, Lab
 from row import Row
-from session import Session
+from session import Event, Session
 from watch import MIB
 
 _CAP = "24GiB"
 _LEAST_MIB = 8192
 _MOST_LEFT_MIB = 16.0
 _STILL_S = 2.0
-_PIECE_MIB = 1024
+_PIECE_MIB = 256
+_MISSING_MIB = 2048
 _STEPS = 400
 _OFTEN = 100
 _SMALL_CAP = "2GiB"
@@ -41,7 +44,7 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
         )
         with started as session:
             session.expect("training", 180)
-            time.sleep(1)  # so that it is in the middle of a step
+            time.sleep(1)  # until it is in the middle of its steps
             before = session.watch.held / MIB
             row.expect(before >= _LEAST_MIB, f"the program held {before:,.0f} MiB, not {_LEAST_MIB:,} or more")
             out = curb_json(lab, "suspend", session, *([] if capped else ["--force"]))
@@ -49,7 +52,7 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
             time.sleep(_STILL_S)
             row.expect(left <= _MOST_LEFT_MIB, f"{left:.0f} MiB are left on the device")
             row.expect(session.running(), "the process ended while it was suspended")
-            row.expect(session.quiet(), "the process went on while it was suspended")
+            row.expect(session.quiet(), "the process ran on while it was suspended")
             refused = _resume_into_a_full_device(lab, row, session, before)
             back = curb_json(lab, "resume", session, "--wait", "30s")
             held_again = session.held_mib()
@@ -59,22 +62,21 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
         row.expect(out["suspended"], f"curb suspend: {out.get('message')}")
         row.expect(back["resumed"], f"curb resume: {back.get('message')}")
         row.expect(abs(held_again - before) <= 64, f"held {before:,.0f} MiB before and {held_again:,.0f} after")
-        for what in ("losses", "digest"):
-            row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+        judge_same(row, disturbed, undisturbed)
         losses = disturbed["losses"]
         row.expect(losses[-1] < losses[0], "the loss did not fall: nothing was trained")
         row.details = {"held_mib": before, "left_mib": left, "out": out, "back": back, "refusal": refused}
         row.add_note(
             f"{before:,.0f} MiB out in {out.get('seconds', 0):.1f} s (lock {out.get('lock_seconds', 0):.2f} s), "
-            f"back in {back.get('seconds', 0):.1f} s; {left:.0f} MiB left meanwhile; {len(losses)} losses and "
-            f"the weights {'identical' if not row.wrong else 'compared'}; refused while the device was full"
+            f"back in {back.get('seconds', 0):.1f} s; {left:.0f} MiB stayed on the device; {len(losses)} losses and "
+            f"the weights {'identical' if not row.wrong else 'compared'}; the resume was refused while the device was full"
         )
 
     return case
 
 
 def often_case(framework: str) -> Case:
-    """Suspended and resumed again and again, at random moments of its training."""
+    """Suspends and resumes a training many times, at random moments."""
 
     def case(lab: Lab, row: Row) -> None:
         packages = lab.need(framework)
@@ -93,9 +95,9 @@ def often_case(framework: str) -> Case:
                 if not outs[-1]["suspended"] or not session.running():
                     break
                 backs.append(curb_json(lab, "resume", session))
-            gone = not session.running()
-            row.expect(not gone, f"the process ended in suspend {len(outs)}")
-            if not gone:
+            ended = not session.running()
+            row.expect(not ended, f"the process ended in suspend {len(outs)}")
+            if not ended:
                 session.tell("end")
                 disturbed = session.expect("done", 60)
                 session.end()
@@ -103,7 +105,7 @@ def often_case(framework: str) -> Case:
         refused = [out.get("message") for out in outs if not out["suspended"]]
         refused += [back.get("message") for back in backs if not back["resumed"]]
         row.expect(not refused, f"suspend {len(outs)}: {refused}")
-        if gone or refused:
+        if ended or refused:
             return
         row.goes_on = True
         argv = lab.python(*program, str(len(disturbed["losses"])))
@@ -111,8 +113,7 @@ def often_case(framework: str) -> Case:
             session.expect("training", 180)
             undisturbed = session.expect("done", 300)
             session.end()
-        for what in ("losses", "digest"):
-            row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+        judge_same(row, disturbed, undisturbed)
         row.add_note(
             f"{len(backs)} times out ({_spread(outs)} s) and back ({_spread(backs)} s) in {len(disturbed['losses']):,} steps; "
             f"losses and weights {'differ' if row.wrong else 'identical'}"
@@ -127,7 +128,7 @@ def _spread(answers: list[dict[str, Any]]) -> str:
 
 
 def curb_json(lab: Lab, command: str, session: Session, *options: str) -> dict[str, Any]:
-    """curb's answer, with its exit status as `status` and its running time as `whole_s`."""
+    """Runs a command of curb on the process. Returns its answer, with its exit status as `status` and its time as `whole_s`."""
     start = time.monotonic()
     done = lab.curb(command, "--json", *options, str(session.pid), timeout_s=300)
     try:
@@ -137,18 +138,29 @@ def curb_json(lab: Lab, command: str, session: Session, *options: str) -> dict[s
     return answer | {"status": done.returncode, "whole_s": round(time.monotonic() - start, 2)}
 
 
-def _resume_into_a_full_device(lab: Lab, row: Row, session: Session, need_mib: float) -> str:
-    """Fills the device, tries to resume, and frees the device again. Returns the refusal."""
+@contextmanager
+def filled(lab: Lab, row: Row, leave_mib: float) -> Iterator[float]:
+    """Another program fills the device except for about `leave_mib`. Yields the MiB that are then free."""
     with lab.bare(lab.python("grab.py"), f"{row.name} filler") as filler:
         filler.expect("ready", 60)
-        missing = 2 * _PIECE_MIB
-        pieces = int((lab.device.free() / MIB - need_mib + missing) // _PIECE_MIB) + 1
-        filler.tell(f"take {pieces} {_PIECE_MIB}")
+        filler.tell(f"take {int((lab.device.free() / MIB - leave_mib) // _PIECE_MIB)} {_PIECE_MIB}")
         row.expect(not filler.expect("taken", 60)["refused"], "the device could not be filled")
-        refused = curb_json(lab, "resume", session)
-        row.expect(refused["status"] == 1 and not refused["resumed"], "a resume into a full device was not refused")
-        row.expect("missing" in refused.get("message", ""), f"the refusal does not say what is missing: {refused}")
+        yield lab.device.free() / MIB
         filler.end()
+
+
+def judge_same(row: Row, disturbed: Event, undisturbed: Event) -> None:
+    """Judges that both runs have the same losses and weights."""
+    for what in ("losses", "digest"):
+        row.expect(disturbed[what] == undisturbed[what], f"the {what} differ from the undisturbed run's")
+
+
+def _resume_into_a_full_device(lab: Lab, row: Row, session: Session, need_mib: float) -> str:
+    """Tries to resume while another program fills the device. Returns the text of the refusal."""
+    with filled(lab, row, need_mib - _MISSING_MIB):
+        refused = curb_json(lab, "resume", session)
+    row.expect(refused["status"] == 1 and not refused["resumed"], "a resume into a full device was not refused")
+    row.expect("missing" in refused.get("message", ""), f"the refusal does not name the missing memory: {refused}")
     return str(refused.get("message", ""))
 
 

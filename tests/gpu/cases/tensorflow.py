@@ -1,8 +1,8 @@
-"""What TensorFlow's own remedies give back, and what curb gives back: each script of programs/tensorflow_remedies.py bare,
-under a cap, and under a cap with `"steer": true`.
+"""The memory that TensorFlow's own remedies return, and that curb returns. Runs each script of programs/tensorflow_remedies.py
+bare, under a cap, and under a cap with `"steer": true`.
 
-By default TensorFlow takes all the memory that it sees. So the runs under a cap share the GPU, and the bare ones follow one
-by one. A failing script does not affect the others.
+By default TensorFlow takes all the memory that it sees. So first the runs under a cap share the GPU, then the bare runs follow
+one by one. A failing script does not affect the others.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from typing import Any
 
 import report
 from cases.training import judge_losses
-from lab import Case, Lab
-from nvml import Device
+from lab import STEER, Case, Lab
 from releasing import release
 from row import Row
 from session import Event, Job, ProgramFailed, Session
 from watch import MIB
 
 _CAP_MIB = 8192
-_POLICIES: dict[str, dict[str, Any] | None] = {"bare": None, "capped": {}, "steered": {"frameworks": {"steer": True}}}
+_POLICIES: dict[str, dict[str, Any] | None] = {"bare": None, "capped": {}, "steered": STEER}
 _STEPS = 56
 _TIMED = {"fit": 800, "function": 2400}
-"""Steps; each some 8 s on an H200."""
+"""Steps, which take some 8 s on an H200."""
 _ROUNDS = 4
 _AT_ONCE = 8
 _LIMIT_S = 120.0
-"""For each part of a script. TensorFlow waits 10 s before it reports that it is out of memory."""
+"""For each event of a script. TensorFlow waits 10 s before it reports an out-of-memory error."""
 _OOM = "tensorflow.ResourceExhaustedError"
 
 _SCRIPTS = {
@@ -50,7 +49,7 @@ _MOMENTS = ("trained", "after", "released", "again", "released again")
 
 @dataclass
 class Run:
-    """One script under one policy. `held`, `in_use`, `ps`: MiB by moment, as NVML, TensorFlow and `curb ps` show them."""
+    """The results of one script under one policy. `held`, `in_use`, `ps`: MiB by moment, from NVML, TensorFlow and `curb ps`."""
 
     held: dict[str, float] = field(default_factory=dict)
     in_use: dict[str, float | str] = field(default_factory=dict)
@@ -67,7 +66,7 @@ class Run:
         return {name: value for name, value in vars(self).items() if name not in ("losses", "session")}
 
     def way(self, *moments: str) -> str:
-        """`141,446 → 141,446 → 712`, or why there are no figures."""
+        """Returns the held MiB as `141,446 → 141,446 → 712`, or the failure."""
         if self.failed:
             return f"failed: {self.failed.splitlines()[0]}"
         return " → ".join(f"{self.held[moment]:,.0f}" for moment in moments if moment in self.held)
@@ -95,11 +94,13 @@ class Remedies:
         row.verdict = "info"
         found = {script: {kind: run.result() for kind, run in runs.items()} for script, runs in self._runs.items()}
         row.section = _tables(found)
+        if missing := [script for script in _SCRIPTS if script not in found]:
+            row.add_note(f"without {', '.join(missing)}, which this run did not start")
         versions = {run.version for runs in found.values() for run in runs.values() if run.version}
         row.add_note(f"TensorFlow {', '.join(sorted(versions))}")
 
     def speed(self, lab: Lab, row: Row) -> None:
-        """Alone: nothing else may use the machine."""
+        """Measures steps per second, when no other run uses the machine."""
         environment = lab.need("tensorflow")
         wait([run for runs in self._runs.values() for run in runs.values()])
         _speed(lab, row, environment)
@@ -119,7 +120,7 @@ class Remedies:
 
 
 def _run(lab: Lab, environment: dict[str, str], script: str, kind: str, before: list[Future[Run]] | None = None) -> Run:
-    """Starts after the runs `before`."""
+    """Runs a script, once the runs `before` have ended."""
     wait(before or [])
     run = Run()
     try:
@@ -139,12 +140,11 @@ def _started(
 ) -> tuple[Session, Job | None]:
     argv = lab.python("tensorflow_remedies.py", script, str(steps))
     name = f"tensorflow {script} {kind} {steps} {number}"
-    devices = [Device(lab.device.index)]  # its own: one thread at a time reads a device's list of processes
     policy = _POLICIES[kind]
     if policy is None:
-        return Session(argv, lab.environment(environment), devices, lab.folder_of(name)), None
+        return lab.bare(argv, name, environment), None
     job = lab.job(name, f"{_CAP_MIB}MiB", **policy)
-    return lab.capped(argv, job, environment, devices), job
+    return lab.capped(argv, job, environment), job
 
 
 def _go_through(lab: Lab, session: Session, job: Job | None, run: Run) -> None:
@@ -199,7 +199,7 @@ def _judge(row: Row, script: str, runs: dict[str, Run]) -> None:
 
 def _speed(lab: Lab, row: Row, environment: dict[str, str]) -> None:
     rounds, kinds = 1 if lab.quick else _ROUNDS, list(_POLICIES)
-    # Each round starts with another kind, so that a drifting clock affects all.
+    # Each round starts with another kind, so that a drifting clock affects all kinds.
     turns = [kinds[number % len(kinds) :] + kinds[: number % len(kinds)] for number in range(rounds)]
     found: dict[tuple[str, str], list[float]] = {(script, kind): [] for script in _TIMED for kind in kinds}
     losses: dict[str, list[float]] = {}
@@ -212,7 +212,7 @@ def _speed(lab: Lab, row: Row, environment: dict[str, str]) -> None:
                     session.tell("train")
                     trained = session.expect("trained", _LIMIT_S)
                 finally:
-                    with session:  # ends it; NVML was not polled until now, because polling could cost time
+                    with session:  # kills it. Until now NVML was not polled, because that could slow the program
                         pass
                 found[script, kind].append(trained["steps_per_s"])
                 same = trained["losses"] == losses.setdefault(script, trained["losses"])
@@ -234,7 +234,7 @@ def _ratios(bare: list[float], other: list[float]) -> str:
 
 
 def _tables(found: dict[str, dict[str, Run]]) -> list[str]:
-    held = [("the script, and what it does about memory", *_POLICIES, "steered: trained again")]
+    held = [("script and remedy", *_POLICIES, "steered: trained again")]
     beside = [("", "", *(f"{figure}, {moment}" for moment in _MOMENTS[:2] for figure in ("NVML", "TensorFlow", "`curb ps`")))]
     for script, runs in found.items():
         ways = [runs[kind].way(*_MOMENTS[:3]) for kind in _POLICIES]
@@ -247,7 +247,7 @@ def _tables(found: dict[str, dict[str, Run]]) -> list[str]:
         "",
         *report.markdown_table(held),
         "",
-        "TensorFlow's own account (`get_memory_info`, once the op BytesInUse) beside NVML's and `curb ps`, in MiB.",
+        "The figures of TensorFlow (`get_memory_info`, formerly the op BytesInUse), NVML and `curb ps`, in MiB.",
         "",
         *report.markdown_table(beside),
     ]

@@ -1,4 +1,4 @@
-"""A real training script with and without curb: the same losses, and what curb costs."""
+"""A training script with and without curb: it has the same losses; measures the cost of curb."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _RELEASE_EVERY_S = 0.1
 
 
 def trained(session: Session) -> Event:
-    """The result of train.py, which then waits with all that it holds."""
+    """Returns the result of train.py, which then waits with all its memory."""
     session.expect("training", 120)
     return session.expect("done", 120)
 
 
 def judge_losses(row: Row, runs: list[Event]) -> str:
-    """The losses of all runs are the same, and they fall. Returns "identical" or "DIFFERENT"."""
+    """Judges that all runs have the same losses, and that these fall. Returns "identical" or "DIFFERENT"."""
     losses = runs[0]["losses"]
     same = all(run["losses"] == losses for run in runs)
     row.expect(same, "the losses of the runs differ")
@@ -28,7 +28,7 @@ def judge_losses(row: Row, runs: list[Event]) -> str:
 
 
 def note_ratio(row: Row, bare: list[float], other: list[float]) -> None:
-    """Notes the ratio of steps per second."""
+    """Adds a note with the ratio of steps per second."""
     ratios = [b / a for a, b in zip(bare, other, strict=True)]
     row.details |= {"ratio": statistics.median(ratios), "ratios": ratios}
     row.add_note(
@@ -54,7 +54,7 @@ def _training(lab: Lab, row: Row) -> None:
             capped.append(trained(session))
             try:
                 books.append(compare(session, job.log))
-                row.expect(books[-1].agrees, books[-1].said)
+                row.expect(books[-1].agrees, books[-1].text)
             except NoBooks as missing:
                 row.expect(False, str(missing))
             session.end()
@@ -63,7 +63,7 @@ def _training(lab: Lab, row: Row) -> None:
     note_ratio(row, [run["steps_per_s"] for run in bare], [run["steps_per_s"] for run in capped])
     if furthest := worst(books):
         row.details["books"] = [one.line for one in books]
-        row.add_note(f"books and device differ by {furthest.off_mib:+.1f} MiB at the most")
+        row.add_note(f"books and device differ by at most {furthest.off_mib:+.1f} MiB")
 
 
 def _training_released(lab: Lab, row: Row) -> None:

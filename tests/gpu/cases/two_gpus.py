@@ -1,5 +1,5 @@
-"""A machine with two GPUs: a cap for each, by every kind of key and in either order; training on both; memory of one device
-while a context of the other is current.
+"""A machine with two GPUs: a cap for each GPU, by every kind of key and in either order; memory of one device while a context of
+the other is current; training on both.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ def _both() -> list[Device]:
     try:
         return [Device(0), Device(1)]
     except NvmlError:
-        raise Unavailable("one GPU") from None
+        raise Unavailable("this machine has only one GPU") from None
 
 
 @contextmanager
 def _watching(row: Row, session: Session, caps_mib: dict[int, int]) -> Iterator[Session]:
-    """No process may hold more of a device than its cap there. `caps_mib` by NVML's index."""
+    """Enters the session, and judges at the end that no process held more of a device than its cap. `caps_mib`: by NVML's
+    index."""
     try:
         with row.watching(session, None):
             yield session
@@ -46,7 +47,8 @@ def _caps(names: list[str]) -> dict[str, dict[str, str]]:
 
 
 def caps_case(keys: str, order: tuple[int, int], small: int) -> Case:
-    """`keys`: of the policy. `order`: CUDA_VISIBLE_DEVICES. `small`: NVML's index of the device with the small cap."""
+    """`keys`: the kind of the policy's keys. `order`: CUDA_VISIBLE_DEVICES. `small`: NVML's index of the device with the small
+    cap."""
 
     def case(lab: Lab, row: Row) -> None:
         devices = _both()
@@ -85,11 +87,11 @@ def _books(row: Row, session: Session, job: Job, device: str, index: int) -> Non
         row.expect(False, str(missing))
         return
     row.details.setdefault("books", {})[device] = one.line
-    row.expect(one.agrees, one.said)
+    row.expect(one.agrees, one.text)
 
 
 def other_device(lab: Lab, row: Row) -> None:
-    """Memory of cuda:1 under a context of cuda:0 is charged to cuda:1, in each of three ways, and credited there."""
+    """curb charges memory of cuda:1 to cuda:1, and credits it there, while a context of cuda:0 is current. Three ways."""
     devices = _both()
     job = lab.job(row.name, CAP, gpu=_caps(["cuda:0", "cuda:1"]))
     env = {"CUDA_VISIBLE_DEVICES": "0,1"}
@@ -101,7 +103,7 @@ def other_device(lab: Lab, row: Row) -> None:
         session.tell("go on")
         for way in ("plain", "pool", "created"):
             said = session.expect(way, 30)
-            few = f"{way}: only {said['pieces']} pieces of 256 MiB, {least} have room: frees were credited elsewhere"
+            few = f"{way}: only {said['pieces']} pieces of 256 MiB, {least} fit: frees were credited to another device"
             row.expect(said["pieces"] >= least, few)
             row.expect(said.get("copied", True), "the copy from one device to the other is wrong")
             row.add_note(f"{way}: {said['pieces']} pieces")
@@ -113,7 +115,7 @@ def other_device(lab: Lab, row: Row) -> None:
 
 
 def distributed(lab: Lab, row: Row) -> None:
-    """DistributedDataParallel on both, bare and capped: the same losses, each process within its cap."""
+    """DistributedDataParallel on both GPUs, bare and capped, has the same losses, and each process keeps to its cap."""
     lab.need("torch")
     devices = _both()
     argv = lab.python("matrix_ranks.py", str(_STEPS), "nccl:2")

@@ -1,8 +1,8 @@
-"""Trains under CUDA graph capture, with a new capture in every round, while the test sends SIGUSR1; then trains the same number of
-steps eagerly and compares.
+"""Trains under CUDA graph capture while the test sends SIGUSR1, then trains the same number of steps eagerly, and compares:
+`capture_loop.py SECONDS`.
 
-Every round captures 40 training steps, so that captures take a large part of the time and signals arrive during them. The
-program reports the times of its captures.
+Each round captures 40 training steps in a new graph, so that captures take much of the time and signals arrive in them. Reports
+the times of the captures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RATE = 0.05
 
 
 class Problem:
-    """A regression that plain gradient descent solves, from one fixed start."""
+    """A regression, solved by gradient descent from a fixed start."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -42,7 +42,7 @@ class Problem:
 
 
 def warm_up() -> None:
-    """As PyTorch's documentation asks: a few steps on a side stream before the first capture."""
+    """Makes a few steps on a side stream, which PyTorch's documentation requires before a capture."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         problem = Problem()
@@ -63,7 +63,7 @@ def train_captured(seconds: float) -> tuple[Problem, list[tuple[float, float]]]:
                 problem.step()
             spans.append((begin, time.monotonic()))
         graph.replay()
-        torch.empty(64 << 20, dtype=torch.uint8, device="cuda")  # something in the cache that a release can give back
+        torch.empty(64 << 20, dtype=torch.uint8, device="cuda")  # fills the cache for the next release
         torch.cuda.synchronize()
     return problem, spans
 

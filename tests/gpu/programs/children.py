@@ -1,4 +1,4 @@
-"""Child processes that are waited for with a limit."""
+"""Waits for child processes, for a limited time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LIMIT_S = 60.0
 
 
 def status_of(pid: int) -> int | str:
-    """The child's exit status. One that hangs is killed."""
+    """Returns the child's exit status. Kills it if it does not end within LIMIT_S, and returns "hangs"."""
     end = time.monotonic() + LIMIT_S
     while time.monotonic() < end:
         ended, status = os.waitpid(pid, os.WNOHANG)

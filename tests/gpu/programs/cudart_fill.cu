@@ -1,7 +1,7 @@
-// A C++ program against the CUDA runtime, static or shared, up to the cap: cudaMalloc first, then cudaMallocAsync with a
-// pool that keeps what is freed. It has a SIGUSR1 handler of its own, installed before it touches CUDA.
+// Fills the GPU up to the cap through the CUDA runtime, static or shared: first by cudaMalloc, then by cudaMallocAsync from
+// a pool that keeps freed memory. Installs a SIGUSR1 handler of its own before it uses CUDA.
 //
-// The events are those of fill.py, with "full_async" for the second fill.
+// Its events are those of fill.py, with "full_async" for the second fill.
 
 #include <cuda_runtime.h>
 
@@ -52,7 +52,7 @@ Filled fill_up(Allocate allocate) {
             void *piece = nullptr;
             const cudaError_t result = allocate(&piece, size);
             if (result != cudaSuccess) {
-                cudaGetLastError();  // an out-of-memory error does not stick, but stays the last one until it is read
+                cudaGetLastError();  // clears the out-of-memory error, which would stay the last error
                 if (filled.error == cudaSuccess) filled.error = result;
                 if (result != filled.error) filled.one_kind_of_error = false;
                 break;
@@ -68,7 +68,7 @@ void say_filled(const char *event, const Filled &filled) {
     std::size_t free = 0, total = 0;
     MUST(cudaMemGetInfo(&free, &total), cudaSuccess);
     std::printf("{\"event\": \"%s\", \"errors\": [\"%s%s\"], \"message\": \"%s\", \"pieces\": %zu, \"filled_mib\": %zu, "
-                "\"intact\": true, \"free_mib\": %zu, \"total_mib\": %zu}\n",
+                "\"free_mib\": %zu, \"total_mib\": %zu}\n",
                 event, cudaGetErrorName(filled.error), filled.one_kind_of_error ? "" : " and others",
                 cudaGetErrorString(filled.error), filled.pieces.size(), filled.bytes / kMiB, free / kMiB, total / kMiB);
 }

@@ -1,10 +1,13 @@
 """Fills the GPU up to the cap with a framework of frameworks.py: `fill.py NAME`. Other programs call run() with their own.
 
-"warm" -> (told) fills to the cap -> "full" -> (told) frees everything and computes -> "idle", with the framework's cache
-full -> (the test requests a release) -> (told) allocates and computes again -> "done".
+Prints these events, and waits for a command after each but the last:
+  warm   it is ready
+  full   it has filled the cap
+  idle   it has freed everything and computed; the framework's cache is full, and the test requests a release
+  done   it has allocated and computed again
 
-The warm-up runs every kernel that is used later, at the same shapes: the driver loads code at the first launch, and these
-tests are about a program in full swing, as a training script is after its first steps.
+The warm-up runs every kernel that is used later, at the same shapes, because the driver loads code at the first launch. The
+tests are about a program that has run for a while, as a training after its first steps.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from talk import kind, say, wait
 
 
 def fill_up(framework: Framework) -> tuple[list[Any], dict[str, Any]]:
-    """Allocates until the smallest size is refused. Returns the pieces and a report of the refusals."""
+    """Allocates until the smallest size is refused. Returns the pieces, and the fields of the event "full"."""
     pieces: list[Any] = []
     filled = 0
     errors: list[str] = []

@@ -10,27 +10,28 @@ from typing import Any
 
 class Framework:
     sizes: tuple[int, ...] = (256, 32, 2)
-    """MiB of the pieces, the largest first: a smaller one is tried when the one before is refused."""
+    """MiB of the pieces, the largest first. When one size is refused, the next one is tried."""
     own: Callable[[], object] | None = None
-    """The framework's own release. None: it has none."""
+    """The framework's own call that releases its cache. None: it has none."""
     reserved: Callable[[], int] | None = None
-    """Bytes that its allocator holds. None: it does not say."""
+    """Returns the bytes that its allocator holds. None: it has no such figure."""
     result: Callable[[], str] | None = None
-    """A digest of a computation, to compare between two runs."""
+    """Returns a digest of a computation, to compare two runs."""
 
     def piece(self, mib: int, mark: int) -> Any:
-        """Allocates so much, filled with `mark`."""
+        """Allocates a piece and fills it with `mark`."""
         raise NotImplementedError
 
     def holds(self, piece: Any, mark: int) -> bool:
+        """Returns true if the piece still has its mark."""
         raise NotImplementedError
 
     def product(self) -> bool:
-        """A matrix product whose sum is exact (powers of two)."""
+        """Computes a matrix product of powers of two. Returns true if its sum is exact."""
         raise NotImplementedError
 
     def train(self) -> float:
-        """A training step. Returns its loss."""
+        """Makes a training step. Returns its loss."""
         return 0.0
 
     def compute(self) -> bool:
@@ -43,7 +44,8 @@ class Framework:
             self.holds(self.piece(mib, 1), 1)
 
     def synchronise(self) -> None:
-        """Nothing for JAX and TensorFlow: at a synchronisation their pools return what they keep, and no cache would be left."""
+        """Waits for the device. Not for JAX and TensorFlow: a synchronisation makes their pools return their unused memory, and
+        no cache would be left."""
 
 
 class Torch(Framework):
@@ -82,7 +84,7 @@ class Torch(Framework):
 
 
 class ColdTorch(Torch):
-    """Allocates first; its code is loaded afterwards, at the cap."""
+    """Allocates first, and loads its code afterwards, at the cap."""
 
     def warm_up(self) -> None:
         self._torch.cuda.init()
@@ -95,7 +97,7 @@ class ColdTorch(Torch):
 
 
 class Jax(Framework):
-    # The default allocator (BFC) waits 10 s before each refusal, so one size is enough. It took all its memory at the start.
+    # One size for the default allocator (BFC), which waits 10 s before each refusal. It takes all its memory at the start.
     sizes = (256, 16, 2) if "XLA_PYTHON_CLIENT_ALLOCATOR" in os.environ else (128,)
 
     def __init__(self) -> None:
@@ -119,7 +121,7 @@ class Jax(Framework):
         return self._jax.device_put(self._np.full(mib << 18, mark, self._np.float32)).block_until_ready()
 
     def holds(self, piece: Any, mark: int) -> bool:
-        """Copies the whole piece, because indexing would load a kernel. Reads only the large ones, to save time."""
+        """Copies the whole piece, because indexing would load a kernel. Checks only large pieces, to save time."""
         if piece.nbytes < self.sizes[0] << 20:
             return True
         data = self._np.asarray(piece)
@@ -144,7 +146,7 @@ class TensorFlow(Framework):
         if not tf.config.list_physical_devices("GPU"):
             sys.exit("TensorFlow sees no GPU")
         self._tf = tf
-        # Made in advance: at the cap there is no room for a number either, which TensorFlow reports by another error.
+        # Allocated before the cap is reached: there even a number is refused, and TensorFlow raises another error for it.
         self._marks = [tf.constant(float(mark)) for mark in range(101)]
         self._weights = [tf.Variable(tf.fill([512, 512], 0.01)) for _ in range(2)]
 

@@ -1,6 +1,6 @@
-"""Takes memory of the device piece by piece and gives it back when told, by cuMemAlloc and cuMemFree.
+"""Allocates and frees memory of the device on command, by cuMemAlloc and cuMemFree.
 
-Commands: `take N MIB` (N pieces of so many MiB, up to the first refusal), `give N` (the N taken last), `end`. Times are
+Commands: `take N MIB` (N pieces of so many MiB, until one is refused), `give N` (frees the last N), `end`. Times are
 time.monotonic()'s, which all processes of a machine share.
 """
 

@@ -1,6 +1,6 @@
-"""A training that keeps more and more on the device, like one that never frees its features or losses.
+"""A training that keeps more and more memory, like one that never frees its features or losses.
 
-Does not use curb. Commands: `take N` (N pieces, a training step with each), `drop`, `end`.
+Commands: `take N` (allocates N pieces, with a training step before each), `drop` (frees all), `end`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def piece(size: int, mark: int) -> Tensor:
 
 
 def take(training: Training, kept: list[Tensor], pieces: int) -> None:
-    """Reports how long each piece took, which shows where it waited. Stops at the first refusal."""
+    """Allocates pieces until one is refused. Reports the time of each, which shows if it waited."""
     seconds, refused, losses = [], 0, []
     for _ in range(pieces):
         losses.append(training.step())
@@ -54,7 +54,7 @@ def main() -> None:
     torch.cuda.init()
     training = Training()
     training.step()
-    assert piece(1, 1)[0].item() == 1  # loads what reads and writes a piece
+    assert piece(1, 1)[0].item() == 1  # loads the kernels that read and write a piece
     say("ready", first_use=first_use)
     kept: list[Tensor] = []
     while (command := wait()) != "end":

@@ -1,7 +1,7 @@
-"""A jitted training step of a perceptron in JAX, deterministic to the last bit: `jax_step.py STEPS`.
+"""Trains a perceptron in JAX with a jitted step, deterministic to the last bit: `jax_step.py STEPS`.
 
-Does not use curb. The environment selects JAX's allocator. After the training the arrays live until the next command; then
-the program waits with only the memory that JAX keeps.
+The environment selects JAX's allocator. The arrays live until the command after the training. Then the program waits, and only
+JAX's cache is left.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-# Without it XLA tries several kernels for each product and takes the one that was faster this time, with other roundings.
+# Otherwise XLA tries several kernels for each product and takes the fastest of this run, whose roundings may differ.
 os.environ["XLA_FLAGS"] = "--xla_gpu_deterministic_ops=true"
 
 import jax
@@ -37,7 +37,7 @@ def step(layers: Layers, momenta: Layers, x: jax.Array, y: jax.Array) -> tuple[L
 
 
 def start_of(width: int, many: int, batch: int) -> tuple[Layers, Layers, jax.Array, jax.Array]:
-    """So many layers of that width, their momenta, inputs and targets."""
+    """Returns `many` layers of that width, their momenta, inputs and targets."""
     keys = jax.random.split(jax.random.key(1), many + 2)
     layers = [jax.random.normal(key, (width, width)) * 0.01 for key in keys[:many]]
     momenta = [jnp.zeros_like(weights) for weights in layers]

@@ -1,6 +1,6 @@
-"""A DataLoader whose workers compute on the GPU, as the process that trains does: `job_loader.py WORKERS BATCHES MIB`.
+"""Trains with a DataLoader whose workers use the GPU too: `job_loader.py WORKERS BATCHES MIB`.
 
-Each worker takes MIB for each batch and leaves it in its cache. Says the sums of the batches and the losses.
+Each worker allocates MIB for each batch and leaves it in its cache. Reports the losses and the sums of the batches.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 _WIDTH = 512
+_DIFFERENT = 4  # batches come again, so that their losses fall
 
 
 class Augmented(Dataset[torch.Tensor]):
@@ -27,16 +28,16 @@ class Augmented(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         torch.use_deterministic_algorithms(True)
-        work = torch.full((self._mib << 18,), float(index), device="cuda")
-        x = torch.randn(64, _WIDTH, generator=torch.Generator().manual_seed(index)).cuda()
-        return (x.tanh() + work[:1] / (index + 1)).cpu()
+        work = torch.ones(self._mib << 18, device="cuda")
+        x = torch.randn(64, _WIDTH, generator=torch.Generator().manual_seed(index % _DIFFERENT)).cuda()
+        return (x.tanh() * work[:1]).cpu()
 
 
 def main(workers: int, batches: int, mib: int) -> None:
     torch.manual_seed(1)
     torch.use_deterministic_algorithms(True)
     model = nn.Linear(_WIDTH, _WIDTH).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=50.0)
     loader = DataLoader(Augmented(batches, mib), num_workers=workers, multiprocessing_context="spawn", batch_size=None)
     sums, losses = [], []
     for x in loader:

@@ -1,7 +1,7 @@
-"""One of the ranks that torchrun starts, all of them on one GPU: `job_ranks.py STEPS MIB`.
+"""One of the ranks that torchrun starts, all on one GPU: `job_ranks.py STEPS MIB`.
 
-DistributedDataParallel over gloo (NCCL does not put two ranks on the same device). Between two steps the ranks take MIB each,
-one after the other, and leave it in PyTorch's cache, so that the caches of all do not fit under the job's cap. Rank 0 says
+DistributedDataParallel over gloo, because NCCL does not allow two ranks on one device. After every fifth step the ranks allocate
+MIB each, one after the other, and leave it in PyTorch's cache. The caches of all do not fit under the job's cap. Rank 0 reports
 the losses of all.
 """
 

@@ -1,4 +1,4 @@
-// A module that is mostly a global array of 256 MiB, compiled to a cubin for paths.cpp.
+// A module with a global array of 256 MiB, compiled to a cubin for paths.cpp.
 
 __device__ char large[256 << 20];
 

@@ -1,7 +1,7 @@
-"""llama.cpp through llama-cpp-python up to the cap: contexts of a small random model are the pieces.
+"""Fills the cap with llama.cpp through llama-cpp-python. The pieces are contexts of a small random model.
 
-ggml takes weights, caches and buffers by cudaMalloc, and scratch memory from a pool of cuMemCreate whose handles it releases right
-after cuMemMap. A context that finds no memory is a null pointer.
+ggml allocates weights, caches and buffers by cudaMalloc, and scratch memory by cuMemCreate; it releases those handles right after
+cuMemMap. If memory is missing, the new context is a null pointer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PROMPT = [3, 14, 15, 92, 65, 35, 89, 79]
 
 
 def _write_model(path: str) -> None:
-    """A LLaMA of so many layers with weights of a seeded generator. It has no vocabulary: tokens are numbers."""
+    """Writes a LLaMA model with weights from a seeded generator. It has no vocabulary: tokens are numbers."""
     writer = GGUFWriter(path, "llama")
     writer.add_context_length(1 << 20)
     writer.add_embedding_length(_WIDTH)
@@ -60,7 +60,7 @@ def _write_model(path: str) -> None:
 
 
 class Context:
-    """A context, freed with its last reference."""
+    """A context. Raises MemoryError if llama.cpp makes none. Its last reference frees it."""
 
     def __init__(self, model: Any, tokens: int) -> None:
         params = llama_cpp.llama_context_default_params()
@@ -76,7 +76,7 @@ class Context:
             llama_cpp.llama_free(self._context)
 
     def logits(self, tokens: list[int]) -> np.ndarray:
-        """The model's output after these tokens, decoded one by one."""
+        """Decodes the tokens one by one. Returns the model's output after the last."""
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
         for token in tokens:
             one = (llama_cpp.llama_token * 1)(token)
@@ -107,7 +107,7 @@ class Llama(Framework):
         return Context(self._model, (mib << 20) // _BYTES_PER_TOKEN)
 
     def holds(self, piece: Context, mark: int) -> bool:
-        return True  # its cache is the library's own
+        return True  # the library's cache cannot be read
 
     def result(self) -> str:
         assert self._expected is not None

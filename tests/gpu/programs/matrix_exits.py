@@ -1,5 +1,5 @@
-"""Every way in which a program can end that holds tensors, streams, graphs, events and pinned memory. Importing PyTorch takes
-longer than everything else, so one process imports it and forks a child for each way, before CUDA begins.
+"""Ends programs that hold tensors, streams, graphs, events and pinned memory, in every way of WAYS. Importing PyTorch takes
+longer than all the rest, so one process imports it and forks a child for each way, before CUDA starts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def work() -> float:
 
 
 def hold() -> None:
-    """Makes the objects that live until the end."""
+    """Creates the objects that live until the end."""
     x = torch.ones(1 << 22, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -46,13 +46,13 @@ def hold() -> None:
     pinned = torch.ones(1 << 20).pin_memory()
     x[: 1 << 20].copy_(pinned, non_blocking=True)
     kept.extend([x, side, y, graph, z, event, pinned])
-    kept.append(kept)  # a cycle, which only the collector undoes
+    kept.append(kept)  # a cycle, which only the garbage collector frees
     print("holds", z[-1].item(), flush=True)
 
 
 def later(seconds: float, last: str) -> None:
     time.sleep(seconds)
-    sys.stdout.write(f"{last} {work()}\n")  # whole, beside other threads
+    sys.stdout.write(f"{last} {work()}\n")  # one write: with print() the lines of two threads could mix
     sys.stdout.flush()
 
 
@@ -62,15 +62,17 @@ def later_ends(seconds: float, status: int) -> None:
 
 
 def raise_it() -> None:
-    raise RuntimeError("of the program")
+    raise RuntimeError("raised by the program")
 
 
 def leave_threads() -> None:
+    """Python waits for these threads at its end."""
     for seconds in (0.1, 0.5):
         threading.Thread(target=later, args=(seconds, "thread")).start()
 
 
 def leave_main() -> None:
+    """The main thread ends by pthread_exit; later another thread ends the process."""
     threading.Thread(target=later_ends, args=(0.5, 9)).start()
     libc.pthread_exit(None)
 
@@ -81,7 +83,7 @@ def allocate_at_exit() -> None:
 
 
 def work_on_streams() -> None:
-    """The device is at work while the program ends."""
+    """The device still computes while the program ends."""
     for _ in range(20):
         kept.append(torch.ones(2048, 2048, device="cuda") @ torch.ones(2048, 2048, device="cuda"))
 
@@ -111,7 +113,7 @@ WAYS = {
 
 
 def start(file: Path) -> int:
-    """Forks, with the child's stdout to the file. Returns the child's pid, 0 in the child."""
+    """Forks. The child writes its stdout to the file. Returns the child's pid, and 0 in the child."""
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
@@ -122,7 +124,7 @@ def start(file: Path) -> int:
 
 
 def main() -> str | None:
-    """Returns in a child the way in which it has to end."""
+    """Reports how each child ended. In a child, returns at once the way in which it must end."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     folder = Path(tempfile.mkdtemp())
     files = {way: folder / str(number) for number, way in enumerate(WAYS)}

@@ -1,7 +1,7 @@
-"""Failing driver calls under PyTorch, on the driver of tests/between: PyTorch's error for each, and whether it goes on.
+"""Makes driver calls of PyTorch fail, by the driver of tests/between. Reports PyTorch's error for each, and if it works afterwards.
 
-Only calls whose failure PyTorch reports by an exception. After some others it ends the process by std::terminate, with or
-without curb.
+Only calls whose failure PyTorch reports by an exception. Some other failures end the process by std::terminate, with and without
+curb.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CALLS: dict[bytes, Callable[[], bool]] = {
 
 
 def tried(operation: Callable[[], bool]) -> str:
-    """The result, or the error without its addresses and amounts, which differ under a cap."""
+    """Returns the result, or the beginning of the error, without the amounts that differ under a cap."""
     try:
         return "right" if operation() else "wrong"
     except Exception as error:
@@ -71,7 +71,7 @@ def tried(operation: Callable[[], bool]) -> str:
 
 
 def goes_on() -> bool:
-    """A program may have to try again: the next call can report an error that the one before left behind."""
+    """Returns true if one of three tries works. The first call may report an error that the failed call left behind."""
     return any(tried(all_of_it) == "right" for _ in range(3))
 
 

@@ -1,6 +1,6 @@
-"""Children of a program whose threads allocate: by fork, exec, vfork, posix_spawn, system, as daemons, by multiprocessing.
+"""Starts children while threads allocate: by fork, exec, vfork, posix_spawn, system and multiprocessing, and as a daemon.
 
-A forked child cannot use CUDA; its errors are compared with those without curb. A child that is started anew can.
+A forked child cannot use CUDA; the case compares its errors with those without curb. A child that calls exec can.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def allocate(seed: int) -> None:
 
 
 def all_of(pipe: int) -> str:
+    """Returns the text from a pipe until its end, or until nothing comes for LIMIT_S. Closes the pipe."""
     said = b""
     while select.select([pipe], [], [], LIMIT_S)[0] and (more := os.read(pipe, 4096)):
         said += more
@@ -51,7 +52,7 @@ def all_of(pipe: int) -> str:
 
 
 def child(body: Callable[[], object]) -> tuple[str, int | str]:
-    """The result of `body` in a forked child, and the child's exit status."""
+    """Returns the result of `body` in a forked child, and the child's exit status."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -67,7 +68,7 @@ def child(body: Callable[[], object]) -> tuple[str, int | str]:
 
 
 def forked(body: Callable[[], object]) -> int | str:
-    """How a forked child ends in which `body` runs."""
+    """Returns the exit status of a forked child in which `body` runs and ends the child."""
     pid = os.fork()
     if pid == 0:
         body()
@@ -75,7 +76,7 @@ def forked(body: Callable[[], object]) -> int | str:
 
 
 def daemon() -> str:
-    """The output of a daemon that uses CUDA: forked twice, in a session of its own, then exec."""
+    """Returns the output of a daemon that uses CUDA. It is forked twice, in a session of its own, and calls exec."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -127,7 +128,7 @@ def main() -> None:
         synchronises=child(lambda: cuda.cuCtxSynchronize()),
         begins=child(lambda: cuda.cuInit(0)),
     )
-    say("a child that ends", status=forked(partial(sys.exit, 6)))  # Python's whole end, with tensors of its parent
+    say("a child that ends", status=forked(partial(sys.exit, 6)))  # runs Python's exit code, which frees its parent's tensors
     say("done", wrong=wrong[:5], kept=kept.sum().item(), worked=all(done > 10 for done in rounds))
 
 

@@ -1,6 +1,6 @@
-"""DistributedDataParallel by torch.multiprocessing.spawn: `matrix_ranks.py STEPS BACKEND:RANKS...`.
+"""DistributedDataParallel, started by torch.multiprocessing.spawn: `matrix_ranks.py STEPS BACKEND:RANKS...`.
 
-Rank N uses GPU N, or the only one. NCCL does not put two ranks on the same device; gloo does.
+Rank N uses GPU N, or the only one. Unlike gloo, NCCL does not allow two ranks on one device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-# No NVLink multicast: where several machines share GPUs, it can put all of them out of service.
+# No NVLink multicast: where machines share the GPUs of a host, it can put all of these out of service.
 os.environ["NCCL_NVLS_ENABLE"] = "0"
 os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
 
@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 _BATCH, _WIDTH = 128, 512
 _LONG_S = 60
-"""No run that ends takes so long: then each rank prints on stderr where its threads are."""
+"""A run that takes longer hangs. Then each rank prints the stacks of its threads on stderr."""
 
 
 def train(rank: int, steps: int, backend: str, ranks: int, folder: str) -> None:
@@ -54,8 +54,8 @@ def train(rank: int, steps: int, backend: str, ranks: int, folder: str) -> None:
     total = torch.tensor(losses, device="cuda")
     dist.all_reduce(total)
     Path(folder, f"{backend}.{rank}").write_text(json.dumps([losses, total.tolist()]))
-    # Delete the model first. As the last holder of the group it would end the group with Python's lock held, and wait for
-    # gloo's threads, one of which may wait for that lock (pytorch/pytorch#56297). A ring of references holds it.
+    # Delete the model first; it is in a cycle of references. If it holds the last reference to the group, its end waits for gloo's
+    # threads with Python's lock held, and one of these may wait for that lock (pytorch/pytorch#56297).
     del model, optimizer, loss
     gc.collect()
     dist.destroy_process_group()

@@ -1,7 +1,8 @@
-"""SIGUSR1 in every situation: `matrix_signals.py own` with a handler of the program's, `none` without one, which would end a program
-without curb.
+"""SIGUSR1 in every situation: `matrix_signals.py own` with the program's own handler, `matrix_signals.py none` without one. Without
+a handler and without curb the signal would end the program.
 
-Before CUDA; a thousand a second from outside and some to each thread while threads compute; blocked; while Python ends.
+It arrives before CUDA starts; while threads compute (a thousand a second from another process, and some for each thread); while
+it is blocked; and while Python ends.
 """
 
 from __future__ import annotations
@@ -87,13 +88,13 @@ def main(handler: str) -> None:
         for _ in range(20):
             os.kill(os.getpid(), signal.SIGUSR1)
     before = handled
-    torch.ones(1, device="cuda")  # until here the signal acts as without curb
+    torch.ones(1, device="cuda")  # before this, curb does not handle the signal
     say("sums", sums=sorted(under_load().items()))
     say("blocked", **blocked())
     if handler == "own":
         if not before or handled < before + 100:
             sys.exit(f"{handled} signals were handled, {before} of them before CUDA")
-        # Python sets the default action again while it ends, but leaves an ignored signal so.
+        # At its end Python resets its handlers to the default action, which ends the process. An ignored signal stays ignored.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     kept = torch.ones(1 << 22, device="cuda")
     storm(4)

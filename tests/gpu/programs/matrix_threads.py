@@ -1,6 +1,4 @@
-"""Threads that allocate random sizes, free the blocks of other threads, end, and are started again; every block is checked before
-it is freed.
-"""
+"""Threads allocate random sizes, check and free the blocks of other threads, and end; new threads start. All in several rounds."""
 
 from __future__ import annotations
 

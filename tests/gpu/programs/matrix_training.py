@@ -1,9 +1,9 @@
-"""Small trainings in PyTorch: `matrix_training.py loader|compile|graphs|ipc`. Each says its losses or sums.
+"""Small trainings in PyTorch: `matrix_training.py loader|compile|graphs|ipc`. Each reports its losses or sums.
 
-loader   batches from a DataLoader with 4 workers and pinned memory, forked from a process that uses CUDA, and by a forkserver
-compile  torch.compile, which generates and compiles its kernels here, and with CUDA graphs around them
-graphs   a step as a CUDA graph, captured by hand and by make_graphed_callables, beside the eager step; and graphs in one pool
-ipc      CUDA tensors through queues: one spawned process makes them, another changes them in place, and the first sees it
+loader   a DataLoader with pinned memory and 4 workers: forked from a process that uses CUDA, then from a forkserver
+compile  torch.compile, without and with CUDA graphs; it generates and compiles its kernels in each run
+graphs   a step as a CUDA graph, captured by hand and by make_graphed_callables, and the eager step; then graphs in one pool
+ipc      CUDA tensors in queues: one spawned process creates them, another changes them in place, and the first reads them
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def compiled() -> None:
 
 
 def warmed_up() -> Problem:
-    """As PyTorch's documentation requires: a few steps on a side stream before a capture."""
+    """Returns a problem after a few steps on a side stream, which PyTorch's documentation requires before a capture."""
     problem = Problem()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -130,7 +130,7 @@ def graphs() -> None:
         say("trained", way=way.__name__, losses=[step() for _ in range(_STEPS)])
         del step
         torch.cuda.empty_cache()
-    # Graphs in one pool, which are dropped and captured again. PyTorch forgets a pool with its last graph.
+    # Graphs in one pool are dropped and captured again. Two always live, because PyTorch frees a pool with its last graph.
     pool = torch.cuda.graph_pool_handle()
     live: deque[torch.cuda.CUDAGraph] = deque(maxlen=2)
     sums = []
@@ -163,7 +163,7 @@ def change(full: mp.Queue, changed: mp.Queue, results: mp.Queue) -> None:
     while (tensor := full.get(timeout=_LIMIT_S)) is not None:
         seen.append(tensor.double().mean().item())
         tensor.mul_(2).add_(1)
-        own = torch.empty(_LENGTH, device="cuda")  # its own memory beside
+        own = torch.empty(_LENGTH, device="cuda")  # this process has memory of its own too
         own.copy_(tensor[:_LENGTH])
         del tensor, own
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Numba up to the cap. It allocates by cuMemAlloc and opens libcuda itself, through cuda-bindings or ctypes."""
+"""Fills the cap with Numba, which allocates by cuMemAlloc and opens libcuda itself, through cuda-bindings or ctypes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fill import run
 from frameworks import Framework
 from numba import cuda
 
-# NumPy 2.5 dropped a name that numba-cuda 0.30 reads when it first compiles a kernel.
+# numba-cuda 0.30 reads this name when it first compiles a kernel. NumPy 2.5 removed it.
 np.row_stack = np.vstack
 
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime's CUDA provider up to the cap. Its arena allocates by cudaMalloc and returns nothing to the driver."""
+"""Fills the cap with ONNX Runtime's CUDA provider. Its arena allocates by cudaMalloc and returns nothing to the driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 
 def _model() -> bytes:
-    """relu(x @ x) of a square matrix."""
+    """Returns a model that computes relu(x @ x) of a square matrix."""
     square = ["n", "n"]
     nodes = [helper.make_node("MatMul", ["x", "x"], ["product"]), helper.make_node("Relu", ["product"], ["y"])]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, square) for name in ("x", "y"))
@@ -47,7 +47,7 @@ class OnnxRuntime(Framework):
         return hashlib.sha256(self._session.run(None, {"x": x})[0].tobytes()).hexdigest()
 
     def compute(self) -> bool:
-        """A product that is known to the last bit (powers of two)."""
+        """Computes a matrix product of powers of two. Returns true if it is exact."""
         twos = np.full((1024, 1024), 2.0, np.float32)
         return bool((self._session.run(None, {"x": twos})[0] == 4096).all())
 

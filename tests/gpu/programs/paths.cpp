@@ -1,8 +1,8 @@
-// One way of getting GPU memory, up to the cap and past it: `paths ROW [CUBIN]`. It takes pieces until one is refused
-// or it has as many as the row says, keeps them all, shows that the device still works, and gives all of them back. The
-// rows are families (tests/families) with a size; `paths mixed` walks over all families together.
+// Fills the cap by one path to GPU memory: `paths ROW [CUBIN]`. Allocates pieces until one is refused or it has as many
+// as the row says, keeps them all, checks that the device still works, and frees them. A row is a family
+// (tests/families) with a size. `paths mixed` allocates and frees pieces of all families at random.
 //
-// The events: "warm" (ready; what is held now is not the pieces'), "full", "freed". A command is awaited after each.
+// Prints the events "warm" (ready, no piece yet), "full" and "freed", and waits for a command after each.
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -26,20 +26,15 @@ using families::Trait;
 constexpr std::size_t kPiece = 256 * kMiB;
 constexpr unsigned kPieces = 24;  // beyond a cap of 4 GiB, and few enough to be tried without one
 
-void must(CUresult result, const char *call) {
-    if (result == CUDA_SUCCESS) return;
-    std::fprintf(stderr, "%s returned %d\n", call, int(result));
-    std::exit(3);
-}
-#define MUST_CU(call) must((call), #call)
+#define MUST_CU(call) MUST(call, CUDA_SUCCESS)
 
 std::string name_of(CUresult result) {
     const char *name = nullptr;
     return cuGetErrorName(result, &name) == CUDA_SUCCESS && name ? name : std::to_string(int(result));
 }
 
-// Remembers the first call that failed since it was cleared.
-class Remembering final : public families::Calls {
+// Keeps the name of the first call that failed since `failed` was cleared.
+class FirstFailure final : public families::Calls {
   public:
     CUresult make(const char *name, void *linked, const std::function<CUresult(void *)> &call) override {
         const CUresult result = call(linked);
@@ -49,16 +44,18 @@ class Remembering final : public families::Calls {
     std::string failed;
 };
 
-Remembering calls;
+FirstFailure calls;
 families::Place place;
-constexpr unsigned kOwn = 17;  // chooses the stream that is not the null stream, and the pool of the program's own
+// Chooses the stream that is not the null stream and the pool of the program's own, and destroys a pool after its
+// block: the other order makes driver 580 crash later, without curb too (docs/results/driver.md).
+constexpr unsigned kOwn = 22;
 const families::Use own{calls, place, kOwn};
 
 CUresult take(const Family &family, std::size_t bytes, Block &block) {
     block = {.family = &family, .bytes = bytes};
     calls.failed.clear();
     if (const CUresult result = family.take(own, block)) return result;
-    if (family.memory.trait == Trait::managed) {  // it is the use on the device that takes its memory
+    if (family.memory.trait == Trait::managed) {  // takes memory of the device only when the device uses it
         MUST_CU(cuMemsetD8_v2(block.pointer, 1, block.bytes));
         MUST_CU(cuCtxSynchronize());
     }
@@ -69,7 +66,7 @@ void give(const Block &block) {
     MUST_CU(cuStreamSynchronize(own.stream()));
 }
 
-// --- families that only a GPU shows to be others
+// --- families that differ from those of tests/families only on a GPU
 
 CUresult take_mipmap_of_all_levels(const families::Use &use, Block &block) {
     constexpr std::size_t kSide = 8192;
@@ -96,7 +93,7 @@ struct Row {
     unsigned most;      // pieces
 };
 
-// Stacks of this size, in bytes for all threads that the device can hold.
+// Returns the bytes of stacks of this size for all threads that fit on the device.
 std::size_t stacks(std::size_t each) {
     int processors = 0;
     MUST_CU(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, place.device));
@@ -133,7 +130,7 @@ std::map<std::string, Row> all_rows() {
     };
 }
 
-// 3.25 GiB that are free in a pool that keeps everything.
+// Leaves 3.25 GiB unused in a pool that keeps everything.
 void fill_default_pool() {
     std::uint64_t keep_all = ~std::uint64_t{0};
     MUST_CU(cuMemPoolSetAttribute(place.pools[0], CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_all));
@@ -149,8 +146,8 @@ void fill_default_pool() {
 CUdeviceptr scratch = 0;
 CUfunction mark = nullptr;
 
-// What a memset and a kernel leave in the scratch memory, read back. The simulated driver's kernels leave nothing, so
-// what is right is what it gave at the start.
+// Runs a memset and a kernel on the scratch memory and returns its words. Empty: a call failed. Kernels of the
+// simulated driver write nothing, so the right words are those of the first run.
 std::vector<unsigned> worked() {
     std::vector<unsigned> words(4);
     CUdeviceptr at = scratch + 8;
@@ -179,7 +176,10 @@ void start() {
     MUST_CU(cuModuleLoadData(&module, families::mark_ptx().c_str()));
     MUST_CU(cuModuleGetFunction(&mark, module, "mark"));
     at_the_start = worked();
-    if (at_the_start.empty() || at_the_start[0] != 0x5a5a5a5a) must(CUDA_ERROR_UNKNOWN, "the first memset and kernel");
+    if (at_the_start.empty() || at_the_start[0] != 0x5a5a5a5a) {
+        std::fputs("the first memset or kernel failed\n", stderr);
+        std::exit(3);
+    }
 }
 
 void say_and_wait(const std::string &event) {
@@ -205,8 +205,8 @@ void go_through(const std::string &name, const Row &row) {
                  ", \"error\": " + quoted(refused ? name_of(result) : "") + ", \"works\": " + works() + "}");
     for (const Block &one : pieces) give(one);
     MUST_CU(cuDeviceGraphMemTrim(place.device));
-    MUST_CU(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, kKiB));  // the default, which launches have raised
-    bool again = true;                                  // what was served once is served again
+    MUST_CU(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, kKiB));  // the default; launches have raised the limit
+    bool again = true;                                  // a piece that was served once must be served again
     if (!pieces.empty()) {
         again = take(*row.family, row.bytes, piece) == CUDA_SUCCESS;
         if (again) give(piece);
@@ -218,15 +218,15 @@ void go_through(const std::string &name, const Row &row) {
 // --- all of them together
 
 constexpr int kSteps = 20'000;
-constexpr std::size_t kMostInAll = 6ULL << 30;  // what it takes where nothing stops it
+constexpr std::size_t kMostInAll = 6ULL << 30;  // it holds no more than this without a cap
 
-// By their weights. A context is drawn more seldom: it takes much time and room.
+// Draws a family by its weight. Contexts are drawn rarely, because they take much time and memory.
 const Family &drawn(std::mt19937 &random) {
     for (;;) {
         const Family &one = families::families()[random() % families::families().size()];
         const unsigned weight = one.memory.trait == Trait::context ? 1 : one.weight;
         const bool left_out = one.memory.trait == Trait::open_capture ||
-                              one.memory.ends_with == families::EndsWith::primary_context;  // some of it stays
+                              one.memory.ends_with == families::EndsWith::primary_context;  // a free leaves some of it
         if (!left_out && random() % 80 < weight) return one;
     }
 }
@@ -236,9 +236,8 @@ std::size_t size_for(const Family &family, std::size_t bytes) {
     return std::min(bytes, family.memory.trait == Trait::managed ? 16 * kMiB : 128 * kMiB);
 }
 
-// Takes and gives back at random, in sizes spread evenly over their logarithm. After a refusal it goes on in small
-// sizes for a while, so that it stays near the cap instead of bouncing off it. The same steps in every run that is
-// served alike.
+// Allocates and frees at random, in sizes spread evenly over their logarithm. After a refusal it requests small sizes
+// for a while, so that it stays near the cap. Runs with the same refusals make the same steps.
 void walk() {
     std::mt19937 random(20261121);
     std::vector<Block> pieces;
@@ -277,11 +276,15 @@ void walk() {
         }
         return text;
     };
+    std::size_t managed = 0;  // NVML shows it for no process
+    for (const Block &piece : pieces)
+        if (piece.family->memory.trait == Trait::managed) managed += piece.bytes;
     long all = 0, refusals = 0;
     const std::string by_path = listed(served, all), by_error = listed(errors, refusals);
     say_and_wait("{\"event\": \"full\", \"steps\": " + std::to_string(kSteps) + ", \"served\": " + std::to_string(all) +
                  ", \"tried\": " + std::to_string(all + refusals) + ", \"by_path\": {" + by_path +
-                 "}, \"by_error\": {" + by_error + "}, \"works\": " + (wrong_results ? "false" : works()) + "}");
+                 "}, \"by_error\": {" + by_error + "}, \"managed_bytes\": " + std::to_string(managed) +
+                 ", \"works\": " + (wrong_results ? "false" : works()) + "}");
     for (const Block &piece : pieces) give(piece);
     say_and_wait(std::string("{\"event\": \"freed\", \"works\": ") + works() + ", \"again\": true}");
 }

@@ -1,10 +1,14 @@
-"""A program whose framework caches memory that it does not use: `release_states.py NAME`, of frameworks.py.
+"""A program whose framework caches unused memory: `release_states.py NAME`, with a name of frameworks.py.
 
-"base" -> (told "cache") fills the cache -> "cached" -> (told "own") calls the framework's own release and times it -> "own"
-         -> (told a state) fills the cache again -> "cached" in that state, until told "stop" -> "stopped"
-States: sleep (in read(), as an idle notebook), compute (small steps on the GPU, one after the other), loader (waits for
-batches of worker processes, a step for each), kernel (PyTorch: one kernel that runs for 8 s).
-         -> (told "large") allocates more than one cached piece could serve, while the cache is full -> "large"
+Prints "base" when it is ready. The next command, "cache", fills the cache; its event is "cached". Then it accepts:
+  own      calls the framework's own release: the event "own" with its time
+  STATE    fills the cache and enters the state: "cached". The command "stop" leaves it: "stopped"
+             sleep    sleeps in read(), as an idle notebook
+             compute  makes small steps on the GPU, one after the other
+             loader   waits for batches of worker processes, and makes a step for each
+             kernel   has launched one kernel that runs for 8 s (PyTorch only)
+  large    fills the cache: "cached". After one more command it allocates more than the cache can serve: "large"
+  end
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ def cache(framework: Framework) -> None:
 
 
 def run_for(seconds: float) -> None:
-    """Launches one kernel that runs for about so long, and returns."""
+    """Launches a kernel that runs for about so many seconds. Does not wait for it."""
     import torch
 
     start, cycles = time.perf_counter(), 200_000_000
@@ -40,7 +44,7 @@ def run_for(seconds: float) -> None:
     torch.cuda._sleep(int(cycles * seconds / (time.perf_counter() - start)))
 
 
-def told() -> bool:
+def has_command() -> bool:
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
@@ -78,7 +82,7 @@ def main(batches: Any) -> None:
             run_for(8.0)
         say("cached")
         if command in ("compute", "loader"):
-            while not told():
+            while not has_command():
                 if command == "loader":
                     batches.get()
                 right = framework.product() and right
@@ -87,7 +91,7 @@ def main(batches: Any) -> None:
 
 
 if __name__ == "__main__":
-    context = multiprocessing.get_context("fork")  # before CUDA begins
+    context = multiprocessing.get_context("fork")  # before CUDA starts
     queue: Any = context.Queue(4)
     for _ in range(2):
         context.Process(target=produce, args=(queue,), daemon=True).start()

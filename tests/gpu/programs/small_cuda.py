@@ -1,4 +1,4 @@
-"""The few driver calls that the small programs need, by ctypes, so that they start in a tenth of a second."""
+"""Driver calls by ctypes, for small programs that start in a tenth of a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OUT_OF_MEMORY = 2
 
 
 class Cuda:
-    """The driver with the primary context of one device, which becomes current."""
+    """The driver, with the primary context of one device. Makes that context current."""
 
     def __init__(self, ordinal: int = 0) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -23,7 +23,7 @@ class Cuda:
         self.must("cuCtxSetCurrent", self.context)
 
     def allocate(self, mib: int) -> int | None:
-        """The address; None: out of memory."""
+        """Returns the address. None: out of memory."""
         pointer = ctypes.c_uint64()
         served = self.served("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(mib * MIB))
         return pointer.value if served else None
@@ -32,18 +32,19 @@ class Cuda:
         self.must("cuMemFree_v2", ctypes.c_uint64(pointer))
 
     def total_mib(self) -> int:
-        """The total memory that cuMemGetInfo shows."""
+        """Returns the total memory by cuMemGetInfo."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.must("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return total.value // MIB
 
     def served(self, name: str, *arguments: object) -> bool:
-        """Makes a call. False if the driver is out of memory. Raises RuntimeError on any other error."""
+        """Makes a call. Returns false if it is out of memory. Raises RuntimeError on any other error."""
         result = getattr(self._driver, name)(*arguments)
         if result not in (0, OUT_OF_MEMORY):
             raise RuntimeError(f"{name} returned {result}")
         return bool(result == 0)
 
     def must(self, name: str, *arguments: object) -> None:
+        """Makes a call. Raises RuntimeError if it fails."""
         if not self.served(name, *arguments):
-            raise RuntimeError(f"{name} found no memory")
+            raise RuntimeError(f"{name} returned {OUT_OF_MEMORY}")

@@ -1,9 +1,8 @@
-"""Training that is deterministic to the last bit: `suspend_train.py torch|jax|tensorflow|cupy|numba large|small STEPS|turns`.
+"""Trains, deterministic to the last bit: `suspend_train.py torch|jax|tensorflow|cupy|numba large|small STEPS|turns`.
 
-`large` holds more than 8 GiB. With 0 STEPS it trains until it is told to end. Says `training` once it is in full swing, and at
-the end its losses and a digest of its weights. With `turns` it waits for commands: each `train STEPS` trains,
-and says how long the driver took for its first call of the turn. Does not use curb. How much JAX and TensorFlow take at their start
-depends on the environment.
+`large` holds more than 8 GiB. With 0 STEPS it trains until a command comes. It prints `training` after the first steps, and at
+the end `done` with its losses and a digest of its weights. With `turns` it waits for commands: each `train STEPS` trains, and
+reports the time of the driver's first call of the turn. The environment selects how much JAX and TensorFlow take at their start.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from typing import Any
 
 from talk import say, wait
 
-# The large one's weights, their gradients and momenta: 30 times 256 MiB.
+# "large" has weights, gradients and momenta of 10 layers: 30 times 256 MiB.
 _WIDTH, _LAYERS, _BATCH = {"large": (8192, 10, 1024), "small": (1024, 4, 256)}[sys.argv[2]]
 _UNTIMED_STEPS = 3
 _RATE, _KEPT = 0.05, 0.9
 
 Trainer = tuple[Callable[[], float], Callable[[], Iterable[Any]]]
-"""A step that returns its loss, and the weights as arrays of NumPy."""
+"""A function that makes a step and returns its loss, and one that returns the weights as NumPy arrays."""
 
 
 def torch_trainer() -> Trainer:
@@ -52,7 +51,7 @@ def torch_trainer() -> Trainer:
 
 
 def jax_trainer() -> Trainer:
-    import jax_step  # before JAX: it sets how XLA computes
+    import jax_step  # before JAX: it sets XLA_FLAGS
     import jax
     import numpy as np
 
@@ -117,11 +116,11 @@ def cupy_trainer() -> Trainer:
 
 
 def numba_trainer() -> Trainer:
-    """A vector that is pulled to its target, by a kernel that Numba compiles: Numba has no products."""
+    """Moves a vector towards a target, by a kernel that Numba compiles. Numba has no matrix products."""
     import numpy as np
     from numba import cuda
 
-    np.row_stack = np.vstack  # a name that NumPy 2.5 dropped and numba-cuda 0.30 reads
+    np.row_stack = np.vstack  # numba-cuda 0.30 reads this name; NumPy 2.5 removed it
 
     @cuda.jit
     def pull(weights: Any, momenta: Any, target: Any, wrong: Any) -> None:
@@ -142,15 +141,16 @@ def numba_trainer() -> Trainer:
     return step, lambda: [weights.copy_to_host(), momenta.copy_to_host()]
 
 
-def until_told() -> threading.Event:
-    told = threading.Event()
+def next_command() -> threading.Event:
+    """Returns an event that the next command sets."""
+    came = threading.Event()
 
     def listen() -> None:
         wait()
-        told.set()
+        came.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    return told
+    return came
 
 
 TRAINERS = {
@@ -162,7 +162,7 @@ TRAINERS = {
 }
 
 
-def ended(losses: list[float], weights: Callable[[], Iterable[Any]]) -> None:
+def report(losses: list[float], weights: Callable[[], Iterable[Any]]) -> None:
     digest = hashlib.sha256()
     for array in weights():
         digest.update(array.tobytes())
@@ -170,16 +170,16 @@ def ended(losses: list[float], weights: Callable[[], Iterable[Any]]) -> None:
 
 
 def train(framework: str, steps: int) -> None:
-    told = until_told() if steps == 0 else None
+    stop = next_command() if steps == 0 else None
     step, weights = TRAINERS[framework]()
     losses = []
     for number in range(steps) if steps else count():
-        if told and told.is_set():
+        if stop and stop.is_set():
             break
         if number == _UNTIMED_STEPS:
             say("training")
-        losses.append(step())  # the loss is read in each step, so the host stays at most one step ahead
-    ended(losses, weights)
+        losses.append(step())  # reads the loss, so the host is at most one step ahead of the device
+    report(losses, weights)
     wait()
 
 
@@ -189,12 +189,12 @@ def take_turns(framework: str) -> None:
     driver, devices = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
     say("training")
     while (command := wait()) != "end":
-        asked = time.monotonic()
+        start = time.monotonic()
         driver.cuDeviceGetCount(ctypes.byref(devices))
-        first = time.monotonic() - asked
+        first = time.monotonic() - start
         losses += [step() for _ in range(int(command.split()[1]))]
-        say("trained", first_s=first, took_s=time.monotonic() - asked)
-    ended(losses, weights)
+        say("trained", first_s=first, took_s=time.monotonic() - start)
+    report(losses, weights)
     wait()
 
 

@@ -1,10 +1,10 @@
-// How a C++ program under test talks to the test (programs/talk.py is the same for Python).
+// The side of a C++ program in a test. talk.py is the same for Python.
 #pragma once
 
 #include <cstdio>
 #include <cstdlib>
 
-// Ends the program if the call fails, and prints the call.
+// Prints the call and exits if it fails.
 #define MUST(call, succeeded)                                             \
     do {                                                                  \
         if (const auto result = (call); result != (succeeded)) {          \
@@ -13,6 +13,7 @@
         }                                                                 \
     } while (false)
 
+// Returns with the next line of stdin. Exits at its end.
 inline void wait_for_command() {
     char line[64];
     if (!std::fgets(line, sizeof line, stdin)) std::exit(4);

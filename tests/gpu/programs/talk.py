@@ -1,4 +1,4 @@
-"""How a program under test talks to the test: events as JSON lines on stdout, commands as lines on stdin."""
+"""The program's side of a test: prints events as JSON lines on stdout, and reads commands as lines from stdin."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any
 
 
 def say(event: str, **fields: Any) -> None:
+    """Prints an event."""
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
 
 
 def wait() -> str:
-    """Returns the next command. Sleeps in read(), as an idle notebook does. The end of the test ends the program."""
+    """Returns the next command. Sleeps in read(), as an idle notebook does. Exits when the test closes stdin."""
     line = sys.stdin.readline()
     if not line:
-        sys.exit("the test has gone")
+        sys.exit("the test closed stdin")
     return line.strip()
 
 
 def kind(error: Exception) -> str:
-    """`torch.OutOfMemoryError`: the error's class and the package that defines it."""
+    """Returns the package and the class of an error, as `torch.OutOfMemoryError`."""
     return f"{type(error).__module__.split('.')[0]}.{type(error).__name__}"

@@ -1,8 +1,10 @@
-"""The remedies that articles advise against TensorFlow's hold on a GPU, a script each: `tensorflow_remedies.py NAME STEPS`.
+"""Remedies that articles recommend so that TensorFlow takes less memory, a script for each: `tensorflow_remedies.py NAME STEPS`.
 
-Does not use curb. "imported" -> (told) does what the script begins with and trains -> "trained" -> (told) applies the
-remedy -> "after" -> (told) trains once more, as the next cell of a notebook does -> "again" -> (told) ends. The same losses
-come out of every run, to the last bit.
+Prints these events, and waits for a command after each. The losses are the same in every run, to the last bit.
+  imported  it is ready
+  trained   it has made the script's settings, and trained
+  after     it has applied the remedy
+  again     it has trained once more, as the next cell of a notebook does
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 import time
 from typing import Any
 
-# Without it XLA tries several kernels for each product and takes the one that was faster this time, with other roundings.
+# Otherwise XLA tries several kernels for each product and takes the fastest of this run, whose roundings may differ.
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
@@ -29,11 +31,11 @@ _LIMIT_MIB = 2048
 _PIECE_MIB, _MOST_PIECES = 256, 1024
 _WARM_UP_STEPS = 20
 _TIMED_TOGETHER = 50
-"""Steps. Their median time is the speed: one that another process has delayed does not count."""
+"""The speed is the median time of so many steps, so a delay by another process does not count."""
 
 
 def images(batches: int = _BATCHES) -> tuple[np.ndarray, np.ndarray]:
-    """The class of an image can be learnt: it is the row of its bright line."""
+    """Returns images and their classes. The class can be learnt: it is the row of the bright line."""
     random = np.random.default_rng(1)
     x = random.random((batches * BATCH, _SIDE, _SIDE, 3), np.float32)
     y = random.integers(_CLASSES, size=len(x))
@@ -58,7 +60,7 @@ def cnn(filters: int = 32) -> Any:
 
 
 def function_step(model: Any) -> Any:
-    """A training step as a tf.function, of images and classes. It returns the loss."""
+    """Returns a training step as a tf.function. It takes images and classes, and returns the loss."""
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -74,15 +76,15 @@ def function_step(model: Any) -> Any:
 
 
 class Script:
-    """Keras as it comes, and nothing done about memory. The others are this one but for what they say."""
+    """Keras with its defaults, without a remedy. The other scripts differ in the methods that they override."""
 
     jit: bool | str = False
     """XLA compiles for seconds, so only one script leaves it on, as Keras does."""
     model: Any = None
     speed: float | None = None
-    """Steps a second of the training, where it is timed."""
+    """Steps per second of the training. None: it is not timed."""
     error: str | None = None
-    """The kind of the error that the script has met."""
+    """The error that stopped the script's allocations, by talk.kind."""
 
     def begin(self) -> None: ...
 
@@ -102,7 +104,7 @@ class Script:
         return model
 
     def fit(self, model: Any, steps: int, *data: Any, **more: Any) -> list[float]:
-        """The loss of each epoch of `_BATCHES` steps."""
+        """Trains. Returns the loss of each epoch of `_BATCHES` steps."""
         ends: list[float] = []
         clock = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(time.perf_counter()))
         options = {"verbose": 0, "shuffle": False, "batch_size": None if more else BATCH, "callbacks": [clock]} | more
@@ -160,7 +162,7 @@ class ClearSession(Script):
 
 
 class Sessions(Script):
-    """As the articles on TensorFlow 1 do it: a graph, a session that is closed, and the graph reset."""
+    """The remedy for TensorFlow 1: closes the session and resets the graph."""
 
     def begin(self) -> None:
         tf.compat.v1.disable_eager_execution()
@@ -196,7 +198,7 @@ class Sessions(Script):
 
 
 class OutOfMemory(Script):
-    """A notebook that asks for too much, catches the error, drops what it has, and goes on."""
+    """Allocates too much, as a notebook may; catches the error, deletes its tensors, and goes on."""
 
     def train(self, steps: int) -> list[float]:
         losses = super().train(steps)
@@ -217,7 +219,7 @@ class OutOfMemory(Script):
 
 
 class TwoTrainings(Script):
-    """The second model is the larger one, and takes the first one's name."""
+    """The second model is larger, and replaces the first one in its variable."""
 
     def again(self, steps: int) -> list[float]:
         self.model = self.compiled(128)
@@ -252,16 +254,16 @@ SCRIPTS: dict[str, type[Script]] = {
 
 
 def speed(ends: list[float], steps: int) -> float | None:
-    """Steps a second; `ends`: when each so many of them had been made. None: they are too few."""
+    """Returns the steps per second. `ends`: the times after each `steps` steps. None: there are too few of them."""
     times = [end - start for start, end in zip(ends, ends[1:], strict=False)]
     return steps / statistics.median(times) if times else None
 
 
 def bytes_in_use() -> int | str:
-    """TensorFlow's own figure: BytesInUse, as the articles' `memory_stats` op had it."""
+    """Returns TensorFlow's own figure of the memory in use, formerly the op `memory_stats/BytesInUse`."""
     try:
         return int(tf.config.experimental.get_memory_info("GPU:0")["current"])
-    except Exception as error:  # an allocator without statistics says so
+    except Exception as error:  # not every allocator has statistics
         return f"{type(error).__name__}: {error}"[:200]
 
 

@@ -1,5 +1,5 @@
-"""TileLang kernels on PyTorch's memory, up to the cap. TileLang has stubs named as the driver's and the runtime's functions
-(libstub_cuda.so, libstub_cudart.so), which open the real libraries on first use."""
+"""Fills the cap with PyTorch's memory and runs TileLang's kernels on it. TileLang exports stubs of the driver's and the runtime's
+functions (libstub_cuda.so, libstub_cudart.so), which open the real libraries on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""torch.empty and del at each size, each pair timed by itself: `torch_alloc.py PAIRS`. Medians and 99th percentiles, us."""
+"""Times pairs of torch.empty and del, one by one, for each size: `torch_alloc.py PAIRS`. Reports medians and 99th percentiles in
+microseconds."""
 
 from __future__ import annotations
 

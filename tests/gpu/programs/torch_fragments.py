@@ -1,6 +1,6 @@
-"""A training in PyTorch, then fragments in its cache: `torch_fragments.py STEPS`.
+"""Trains in PyTorch, then leaves fragments in its cache: `torch_fragments.py STEPS`.
 
-The training is train.py's: its events, and one wait. Then each segment holds one small live tensor beside a large free block.
+It first trains as train.py does, with the same events. Then each segment has one small live tensor and a large free block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def marked(size: int, mark: int) -> torch.Tensor:
 
 
 def fragments() -> list[torch.Tensor]:
-    """The small tensors. Each segment is opened by a block of its whole size, which is then divided."""
+    """Returns the small tensors. For each, a block of a whole segment is allocated and freed, which PyTorch then divides."""
     small, large = [], []
     for mark in range(_SEGMENTS):
         whole = marked(_LARGE, mark)
@@ -36,7 +36,7 @@ def intact(tensors: list[torch.Tensor]) -> bool:
 
 def main() -> None:
     torch.cuda.init()
-    torch.cuda.empty_cache()  # what the training left would take in the small tensors
+    torch.cuda.empty_cache()  # otherwise the small tensors would go into free blocks of the training
     small = fragments()
     torch.cuda.synchronize()
     right = intact(small)

@@ -1,7 +1,7 @@
-"""A small transformer language model on synthetic text, deterministic to the last bit: `train.py STEPS`.
+"""Trains a small transformer on synthetic text, deterministic to the last bit: `train.py STEPS`.
 
-Does not use curb. The losses stay on the device until the end, so that no step waits for the host: then curb's cost would show
-most. At the end it waits for a command, with all its memory.
+The losses stay on the device until the end, so that no step waits for the host. This shows the cost of curb best. At the end it
+waits for a command, with all its memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(_WIDTH, 4 * _WIDTH), nn.GELU(), nn.Linear(4 * _WIDTH, _WIDTH))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Attention written out, because its fused forms differ in what they promise about determinism."""
+        """Computes the attention step by step, because its fused forms are not all deterministic."""
         batch, length, _ = x.shape
         heads = self.into_heads(self.before_attention(x)).view(batch, length, 3, _HEADS, -1).permute(2, 0, 3, 1, 4)
         query, key, value = heads.unbind(0)
@@ -58,7 +58,7 @@ class Model(nn.Module):
 
 
 def synthetic_text(batches: int) -> Tensor:
-    """Each token follows from the one before, but for some noise: something that can be learnt."""
+    """Returns text that can be learnt: each token follows from the one before, except for some noise."""
     generator = torch.Generator().manual_seed(3)
     text = torch.randint(_VOCABULARY, (batches, _BATCH, _LENGTH + 1), generator=generator)
     noise = torch.rand(text.shape, generator=generator) < 0.1

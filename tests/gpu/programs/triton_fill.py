@@ -1,4 +1,5 @@
-"""Triton kernels on PyTorch's memory, up to the cap. Triton's launcher is linked with libcuda and loads its own modules."""
+"""Fills the cap with PyTorch's memory and runs Triton's kernels on it. Triton's launcher is linked with libcuda and loads its own
+modules."""
 
 from __future__ import annotations
 

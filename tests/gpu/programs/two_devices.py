@@ -1,8 +1,8 @@
-"""One process on two devices: `two_devices.py fill|other`.
+"""Uses two devices in one process: `two_devices.py fill|other`. Waits for a command after each event.
 
-fill   fills both up to their caps by cuMemAlloc -> "full" -> (told) frees all -> "freed"
-other  allocates and frees memory of device 1 while a context of device 0 is current, in each way that names its device other
-       than by the current context: "warm", then "plain", "pool" and "created", each until told, and "done"
+fill   fills both devices up to their caps by cuMemAlloc: "full"; then frees all: "freed"
+other  allocates and frees memory of device 1 while a context of device 0 is current, in each way that does not take the device
+       from the current context: "warm", "plain", "pool", "created", "done"
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from small_cuda import MIB, Cuda
 from talk import say, wait
 
 _PIECE = 256 * MIB
-_MOST = 256  # pieces of a size: more than the caps allow, less than the device has
+_MOST = 256  # pieces of a size: more than fit under the caps, fewer than fit on the device
 _PINNED, _DEVICE = 1, 1
 
 
 class _Properties(ctypes.Structure):
-    """CUmemAllocationProp, and with the size of CUmemPoolProps, which begins in the same way."""
+    """Serves as CUmemAllocationProp and as CUmemPoolProps, which begin with the same members. It has the size of the larger."""
 
     _fields_ = [
         ("allocation_type", ctypes.c_int),
@@ -33,7 +33,7 @@ class _Properties(ctypes.Structure):
 
 
 def taken(take: Callable[[], int | None]) -> list[int]:
-    """Pieces until one is refused."""
+    """Allocates pieces until one is refused. Returns them."""
     pieces: list[int] = []
     while len(pieces) < _MOST and (piece := take()) is not None:
         pieces.append(piece)
@@ -55,7 +55,7 @@ def fill(devices: list[Cuda]) -> None:
 
 
 def plain(here: Cuda, there: Cuda) -> None:
-    """Allocated under its own context; freed, and copied to, under the other's."""
+    """Allocates under the device's own context. Copies to the memory and frees it while the other device's context is current."""
     there.make_current()
     pieces = taken(lambda: there.allocate(256))
     here.make_current()

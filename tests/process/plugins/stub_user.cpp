@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +13,7 @@
 extern "C" {
 #pragma weak cuInit
 #pragma weak cuDevicePrimaryCtxRetain
+#pragma weak cuDeviceGetCount
 #pragma weak cuMemAlloc_v2
 #pragma weak nvmlDeviceGetMemoryInfo
 }
@@ -30,6 +32,16 @@ std::string allocate() {
     if (driver) reinterpret_cast<CUresult (*)(CUcontext)>(dlsym(driver, "cuCtxSetCurrent"))(context);
     for (int i = 0; i < 2; ++i) results += ' ' + std::to_string(cuMemAlloc_v2(&block, 512U << 20));
     return results;
+}
+
+// Asks very often for what curb has no hook. Returns each answer once.
+std::string repeat() {
+    std::set<CUresult> results;
+    int count = 0;
+    for (int i = 0; i < 100; ++i) results.insert(cuDeviceGetCount(&count));
+    std::string text;
+    for (const CUresult result : results) text += std::to_string(result) + ' ';
+    return text;
 }
 
 // Makes the program's first call in eight threads at once.
@@ -58,6 +70,7 @@ extern "C" __attribute__((visibility("default"))) const char *plugin_answer(cons
     answer = verb == "init"       ? init()
              : verb == "allocate" ? allocate()
              : verb == "crowd"    ? crowd()
+             : verb == "repeat"   ? repeat()
              : verb == "default"  ? (dlsym(RTLD_DEFAULT, "cuInit") ? "there" : "none")
              : verb == "nvml"     ? std::to_string(nvmlDeviceGetMemoryInfo(nullptr, &memory))
                                   : "nothing asked";
