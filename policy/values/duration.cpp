@@ -12,47 +12,48 @@
 namespace curb::policy {
 namespace {
 
-struct Unit {
+struct TimeUnit {
     std::string_view name;
     std::int64_t milliseconds;
 };
-constexpr std::array<Unit, 5> kUnits{{{"d", 86'400'000}, {"h", 3'600'000}, {"m", 60'000}, {"s", 1'000}, {"ms", 1}}};
+constexpr std::array<TimeUnit, 5> kTimeUnits{
+    {{"d", 86'400'000}, {"h", 3'600'000}, {"m", 60'000}, {"s", 1'000}, {"ms", 1}}};
 
 // Other spellings of units, in lower case.
-struct Alias {
+struct TimeAlias {
     std::string_view word;
     std::string_view meant;
 };
-constexpr std::array<Alias, 14> kAliases{{{"sec", "s"},
-                                          {"secs", "s"},
-                                          {"second", "s"},
-                                          {"seconds", "s"},
-                                          {"min", "m"},
-                                          {"mins", "m"},
-                                          {"minute", "m"},
-                                          {"minutes", "m"},
-                                          {"hour", "h"},
-                                          {"hours", "h"},
-                                          {"day", "d"},
-                                          {"days", "d"},
-                                          {"msec", "ms"},
-                                          {"milliseconds", "ms"}}};
+constexpr std::array<TimeAlias, 14> kTimeAliases{{{"sec", "s"},
+                                                  {"secs", "s"},
+                                                  {"second", "s"},
+                                                  {"seconds", "s"},
+                                                  {"min", "m"},
+                                                  {"mins", "m"},
+                                                  {"minute", "m"},
+                                                  {"minutes", "m"},
+                                                  {"hour", "h"},
+                                                  {"hours", "h"},
+                                                  {"day", "d"},
+                                                  {"days", "d"},
+                                                  {"msec", "ms"},
+                                                  {"milliseconds", "ms"}}};
 
-constexpr std::string_view kRight = R"(write a whole number and a unit, as in "30s", "10m", "2h" or "500ms")";
+constexpr std::string_view kRightTime = R"(write a whole number and a unit, as in "30s", "10m", "2h" or "500ms")";
 
 std::string_view digits_of(std::string_view text) {
     const std::size_t end = text.find_first_not_of("0123456789");
     return text.substr(0, end);
 }
 
-const Unit *unit_named(std::string_view name) {
-    for (const Unit &unit : kUnits)
+const TimeUnit *unit_named(std::string_view name) {
+    for (const TimeUnit &unit : kTimeUnits)
         if (unit.name == name) return &unit;
     return nullptr;
 }
 
 // Reads digits. Returns nullopt if the duration is longer than kLongest in that unit.
-std::optional<Duration> duration(std::string_view digits, const Unit &unit) {
+std::optional<Duration> duration(std::string_view digits, const TimeUnit &unit) {
     const auto amount = parse_number<std::int64_t>(digits);
     if (!amount || *amount > kLongest.count() / unit.milliseconds) return std::nullopt;
     return Duration(*amount * unit.milliseconds);
@@ -62,31 +63,31 @@ std::optional<Duration> duration(std::string_view digits, const Unit &unit) {
 std::string meant(std::string_view digits, std::string_view rest) {
     std::string word = lower_case(rest.substr(std::min(rest.find_first_not_of(' '), rest.size())));
     if (rest.empty()) word = "s";
-    for (const Alias &alias : kAliases)
+    for (const TimeAlias &alias : kTimeAliases)
         if (word == alias.word) word = alias.meant;
-    const Unit *unit = digits.empty() ? nullptr : unit_named(word);
+    const TimeUnit *unit = digits.empty() ? nullptr : unit_named(word);
     return unit && duration(digits, *unit) ? std::string(digits) + word : std::string();
 }
 
-Result<Duration, std::string> parse(std::string_view text) {
+Result<Duration, std::string> parse_time(std::string_view text) {
     if (text.starts_with('-') && !digits_of(text.substr(1)).empty()) return brief(text) + ": times are not negative";
     const std::string_view digits = digits_of(text);
     const std::string_view rest = text.substr(digits.size());
-    if (const Unit *unit = digits.empty() ? nullptr : unit_named(rest)) {
+    if (const TimeUnit *unit = digits.empty() ? nullptr : unit_named(rest)) {
         if (const auto out = duration(digits, *unit)) return *out;
         return quote(text) + " is longer than a year";
     }
     if (const std::string guess = meant(digits, rest); !guess.empty())
         return quote(text) + (rest.empty() ? " has no unit" : " is not a time") + "; did you mean \"" + guess + "\"?";
-    return quote(text) + " is not a time; " + std::string(kRight);
+    return quote(text) + " is not a time; " + std::string(kRightTime);
 }
 
 }  // namespace
 
-Result<Duration, std::string> parse_duration(std::string_view text) { return parse(text); }
+Result<Duration, std::string> parse_duration(std::string_view text) { return parse_time(text); }
 
 std::string format(Duration duration) {
-    for (const Unit &unit : kUnits) {
+    for (const TimeUnit &unit : kTimeUnits) {
         const std::int64_t amount = duration.count() / unit.milliseconds;
         if (amount != 0 && duration.count() % unit.milliseconds == 0)
             return std::to_string(amount) + std::string(unit.name);

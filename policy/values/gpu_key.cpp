@@ -104,7 +104,7 @@ std::string_view device_number(std::string_view digits) {
 }
 
 // Returns the key that an invalid one probably means; empty if unknown.
-std::string meant(std::string_view key) {
+std::string meant_key(std::string_view key) {
     std::string text = lower_case(key);
     std::erase(text, ' ');
     if (text == "all" || text == "any") return "*";
@@ -150,7 +150,7 @@ Result<GpuKey, std::string> parse_gpu_key(std::string_view key) {
     }
     if (std::string id = pci_id(key); !id.empty()) return GpuKey{GpuKey::Kind::pci, 0, std::move(id)};
 
-    if (const std::string near = meant(key); !near.empty()) {
+    if (const std::string near = meant_key(key); !near.empty()) {
         return quote(key, '"') + " is not a device; did you mean " + quote(near, '"') + "?";
     }
     if (key.starts_with(kGpu) || key.starts_with(kMig)) return uuid_fault(key);
