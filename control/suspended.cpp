@@ -162,7 +162,7 @@ std::optional<std::string> write(const Process &process, const Record &record) {
     const std::string text = text_of(process, record);
     if (!user.failed()) {
         for (const Directory &directory : directories(process, true, faults)) {
-            if (write_whole(directory.file.number(), name_of(process, kRecord), text))
+            if (write_whole(directory.file.number(), name_of(process, kRecordName), text))
                 written = true;
             else
                 faults.append(faults.empty() ? "" : "; ").append(directory.path).append(": ").append(why(errno));
@@ -177,7 +177,7 @@ std::optional<Record> read(const Process &process) {
     std::string faults;
     if (user.failed()) return std::nullopt;
     for (const Directory &directory : directories(process, false, faults)) {
-        const auto text = read_whole(directory.file.number(), name_of(process, kRecord), process.uid);
+        const auto text = read_whole(directory.file.number(), name_of(process, kRecordName), process.uid);
         if (!text) continue;
         if (auto record = parse(process, *text)) return record;
     }
@@ -189,7 +189,7 @@ void remove(const Process &process) {
     std::string faults;
     if (user.failed()) return;
     for (const Directory &directory : directories(process, false, faults))
-        ::unlinkat(directory.file.number(), name_of(process, kRecord).c_str(), 0);
+        ::unlinkat(directory.file.number(), name_of(process, kRecordName).c_str(), 0);
 }
 
 void remove_stale(const Process &process) {
@@ -205,7 +205,7 @@ void remove_stale(const Process &process) {
             int length = 0;
             if (std::sscanf(entry->d_name, "%d-%llu%n", &pid, &start, &length) != 2) continue;
             const std::string kind = entry->d_name + length;
-            const bool ours = kind == kRecord || kind == kClaim || kind == std::string(kRecord) + ".new";
+            const bool ours = kind == kRecordName || kind == kClaim || kind == std::string(kRecordName) + ".new";
             if (ours && start_of(pid) != start) ::unlinkat(directory.file.number(), entry->d_name, 0);
         }
         ::closedir(entries);

@@ -76,7 +76,7 @@ std::vector<Entry> entries(int folder, const std::string &begins) {
     if (!files) return out;
     while (const dirent *file = ::readdir(files)) {
         Entry entry{file->d_name};
-        if (entry.name.ends_with(suspended::kRecord)) {
+        if (entry.name.ends_with(suspended::kRecordName)) {
             int pid = 0;
             std::from_chars(entry.name.data(), entry.name.data() + entry.name.size(), pid);
             suspended.push_back(pid);

@@ -28,7 +28,7 @@ struct Process {
 std::uint64_t start_of(int pid);
 
 // The end of the file's name, which begins with the process's pid.
-inline constexpr const char *kRecord = ".suspended.json";
+inline constexpr const char *kRecordName = ".suspended.json";
 
 // One device just before the suspend. Sizes in bytes.
 struct Gpu {
