@@ -32,7 +32,7 @@ struct Folder {
         places.run_user = places.tmp = (dir / "none").string();
     }
     [[nodiscard]] fs::path record_of(pid_t pid) const {
-        return dir / ("curb/" + std::to_string(pid) + "-1" + curb::control::suspended::kRecord);
+        return dir / ("curb/" + std::to_string(pid) + "-1" + curb::control::suspended::kRecordName);
     }
     [[nodiscard]] std::size_t files() const {
         std::size_t count = 0;
