@@ -5,12 +5,12 @@
 #include <cstdlib>
 
 // Prints the call and exits if it fails.
-#define MUST(call, succeeded)                                             \
-    do {                                                                  \
-        if (const auto result = (call); result != (succeeded)) {          \
-            std::fprintf(stderr, "%s returned %d\n", #call, int(result)); \
-            std::exit(3);                                                 \
-        }                                                                 \
+#define MUST(call, succeeded)                                            \
+    do {                                                                 \
+        if (const auto code_ = (call); code_ != (succeeded)) {           \
+            std::fprintf(stderr, "%s returned %d\n", #call, int(code_)); \
+            std::exit(3);                                                \
+        }                                                                \
     } while (false)
 
 // Returns with the next line of stdin. Exits at its end.
