@@ -163,7 +163,8 @@ class Ledger {
     // `changed(bytes)` with the change. False if nothing could be measured.
     //
     // During other operations the overhead is only raised: memory is reserved before the driver allocates it and
-    // credited after the driver freed it, so figure - charges can then only be too low. Do not call it within your own
+    // credited after the driver freed it, so figure - charges is then usually too low. It is too high if others
+    // allocate and free while NVML answers, until the ledger is next measured at rest. Do not call it within your own
     // operation: it would never see the ledger at rest.
     template <class Measure, class Changed>
     bool reconcile(Measure measure, Changed changed, int attempts = kAttempts) noexcept {

@@ -132,7 +132,7 @@ TEST_CASE(
     CHECK(within(5s, [&] { return number(process("held")) == kContext + 256 * MiB; }));
     REQUIRE(within(5s, [&] { return !status(process).releases.empty(); }));
     CHECK(status(process).releases.back().report.trigger == "cap lowered");
-    CHECK_THAT(process.log(), contains("curb cap: cuda:0 cap 4 GiB -> 1 GiB, and 1.19 GiB is held"));
+    CHECK(logs(process, "curb cap: cuda:0 cap 4 GiB -> 1 GiB, and 1.19 GiB is held"));
     set(process, cap("700MiB"));
     CHECK(process("take") == "refused");
     CHECK_THAT(process.log(), contains("raise the cap: curb cap " + process.id() + " SIZE"));

@@ -45,6 +45,15 @@ std::vector<std::uint64_t> said_held(const std::string &err) {
     return out;
 }
 
+// True if the trace of threads_trace_as_fast_as_they_can has or counts as missing each of its events. Missing ones can
+// also be changes of the overhead, of which there is at most one in 2 ms.
+bool all_pairs_are_counted(const ReadTrace &read) {
+    constexpr std::uint64_t kEvents = 8 * CURB_TRACED_PAIRS * 2;
+    const std::uint64_t counted =
+        read.of(What::alloc, Kind::plain).size() + read.of(What::free, Kind::plain).size() + read.missing();
+    return counted >= kEvents && counted <= kEvents + (read.missing() == 0 ? 0 : 1000);
+}
+
 // Checks the whole trace of a process under a cap of 1 GiB.
 void adds_up(const ReadTrace &read) {
     CHECK(read.rest.empty());
@@ -206,10 +215,11 @@ TEST_CASE("an event that could not be written in time is counted as missing") {
     if (outcome.err.find(" events or more are missing at its end") != std::string::npos)
         return skip("this machine does not write what a full ring holds within 5 s");
     const ReadTrace read = trace_in(job.folder());
-    std::uint64_t taken = read.of(What::alloc, Kind::plain).size(), given = read.of(What::free, Kind::plain).size();
-    CHECK(taken + given + read.missing() == 8 * CURB_TRACED_PAIRS * 2);
-    const Books books = books_of(read).at(0);
-    CHECK(books.held == said_held(outcome.err).back());
+    CHECK(all_pairs_are_counted(read));
+    Books books = books_of(read).at(0);
+    // The overhead may be too high if the device was last measured while the threads allocated (Ledger::reconcile).
+    CHECK(books.held >= said_held(outcome.err).back());
+    CHECK(books.held - books.kinds[Kind::overhead] <= said_held(outcome.err).back());
     CHECK(books.sum() == books.held);
     CHECK(read.rest.empty());
 }
@@ -224,9 +234,7 @@ TEST_CASE("the end of a program waits for its trace while that is written, and s
     const Outcome outcome = job.in_its_folder().run("threads_trace_as_fast_as_they_can");
     REQUIRE(outcome.status == 0);
     const ReadTrace read = trace_in(job.folder());
-    const std::uint64_t taken = read.of(What::alloc, Kind::plain).size(),
-                        given = read.of(What::free, Kind::plain).size();
-    CHECK((taken + given + read.missing() == 8 * CURB_TRACED_PAIRS * 2) == complete);
+    CHECK(all_pairs_are_counted(read) == complete);
     CHECK((said_held(outcome.err).size() == lines(outcome.err).size()) == complete);
     if (!complete) CHECK_THAT(outcome.err, contains(" events or more are missing at its end"));
 }
