@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares what commands print with --json with tests/command/answers/: answers_test.py BUILD [--write]
 
-Each file has one answer of each form (a result, an error, a command that found nothing). --write writes all but ps.json,
-which is from tests/unit/ps_detail_test.cpp.
+Each file has one answer of each form (a result, an error, a command that found nothing). --write writes them; ps.json is
+the answer about the machine in tests/unit/ps_detail_test.cpp.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
@@ -190,9 +192,12 @@ if __name__ == "__main__":
     if WRITE:
         sys.argv.remove("--write")
         unittest.main(exit=False)
+        with tempfile.NamedTemporaryFile() as answer:
+            subprocess.run([BUILD / "tests/ps_detail_test", "the JSON answer of a machine with everything in it*"],
+                           env=os.environ | {"CURB_PS_ANSWER_TO": answer.name}, stdout=subprocess.DEVNULL)
+            WRITTEN["ps"] = [json.load(answer)]
         for name, examples in WRITTEN.items():
-            if name != "ps":
-                text = re.sub(rf"{ROOT}/|/tmp/curb-test-[^/]*/", "", text_of(examples))
-                (FOLDER / f"{name}.json").write_text(text + "\n")
+            text = re.sub(rf"{ROOT}/|/tmp/curb-test-[^/]*/", "", text_of(examples))
+            (FOLDER / f"{name}.json").write_text(text + "\n")
     else:
         run_cases()

@@ -15,7 +15,7 @@ from simulated import Machine  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
 ROWS = """
-curb                                  | 125 | curb: curb needs a command: run, ps, top, release, cap,
+curb                                  | 125 | curb: curb needs a command: run, ps,
 curb help                             | 0   | Keeps a process's GPU memory within a policy
 curb -h                               | 0   | Keeps a process's GPU memory within a policy
 curb --help                           | 0   | Keeps a process's GPU memory within a policy

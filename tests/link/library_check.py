@@ -32,7 +32,7 @@ LARGEST_PAGE = 0x10000  # of the systems that glibc runs on
 BUILT_ON_GLIBC = tuple(map(int, platform.libc_ver()[1].split(".")))
 FOR_DISTRIBUTION = BUILT_ON_GLIBC <= (2, 36)
 NEWEST_GLIBC = (2, 34) if FOR_DISTRIBUTION else BUILT_ON_GLIBC
-LARGEST_TLS_BYTES = 80 if FOR_DISTRIBUTION else 128
+LARGEST_TLS_BYTES = 96 if FOR_DISTRIBUTION else 128
 
 # Weak references of crtbegin.o and crti.o in every shared library, which are null if nothing defines them.
 TOOLCHAINS_WEAK = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize", "__gmon_start__"}

@@ -2,6 +2,7 @@
 #include "policy/fields.hpp"
 
 #include <cstdlib>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -92,41 +93,29 @@ TEST_CASE("Each field of the table has a pointer of its own, a line of documenta
 // ---- settings ----
 
 TEST_CASE("settings() has each field of a layer, in the order of the table, written as in a file") {
-    std::vector<std::string> written, expected;
+    std::vector<std::string> expected, written;
+    for (const Field &field : fields())
+        if (field.type != FieldType::ignored && field.type != FieldType::version &&
+            !field.pointer.starts_with("/rules"))
+            expected.push_back(with_key(std::string(field.pointer), "cuda:0"));
+    std::map<std::string, std::string> values;
     for (const Setting &setting : settings(whole())) {
-        written.push_back(setting.pointer + ": " + setting.value);
+        written.push_back(setting.pointer);
+        values[setting.pointer] = setting.value;
         REQUIRE(setting.field != nullptr);
-        expected.push_back(with_key(std::string(setting.field->pointer), "cuda:0") + ": " + setting.value);
+        CHECK(setting.pointer == with_key(std::string(setting.field->pointer), "cuda:0"));
     }
     CHECK(written == expected);
-    CHECK(written == std::vector<std::string>{R"(/gpu/cuda:0/cap: "8GiB")",
-                                              R"(/gpu/cuda:0/job_cap: "12GiB")",
-                                              R"(/gpu/cuda:0/growth/start: "2GiB")",
-                                              R"(/gpu/cuda:0/growth/step: "12.5%")",
-                                              R"(/gpu/cuda:0/growth/factor: 1.5)",
-                                              R"(/gpu/cuda:0/growth/every: "10s")",
-                                              R"(/gpu/cuda:0/growth/keep_free: "4GiB")",
-                                              R"(/gpu/cuda:0/growth/wait: "0s")",
-                                              R"(/gpu/cuda:0/cache/max: "1GiB")",
-                                              R"(/gpu/cuda:0/cache/idle: "30s")",
-                                              R"(/gpu/cuda:0/report: "device")",
-                                              R"(/job/cap: "50%")",
-                                              R"(/job/of: "slurm")",
-                                              "/environment: false",
-                                              R"(/release/signal: "none")",
-                                              R"(/release/steps: ["pools"])",
-                                              R"(/release/idle: "10m")",
-                                              R"(/release/before_growth: false)",
-                                              R"(/release/collect: true)",
-                                              R"(/suspend/idle: "10m")",
-                                              R"(/suspend/when_others_wait: "5s")",
-                                              R"(/suspend/host_memory: "50%")",
-                                              R"(/frameworks/steer: true)",
-                                              R"(/frameworks/env: { "NAME": "value" })",
-                                              R"(/log/level: "debug")",
-                                              R"(/log/file: "curb-%p.log")",
-                                              R"(/trace/file: "curb-%p.json")",
-                                              R"(/trace/stacks: "0B")"});
+    CHECK(values["/gpu/cuda:0/cap"] == R"("8GiB")");
+    CHECK(values["/gpu/cuda:0/growth/factor"] == "1.5");
+    CHECK(values["/gpu/cuda:0/growth/wait"] == R"("0s")");
+    CHECK(values["/job/of"] == R"("slurm")");
+    CHECK(values["/environment"] == "false");
+    CHECK(values["/release/signal"] == R"("none")");
+    CHECK(values["/release/steps"] == R"(["pools"])");
+    CHECK(values["/frameworks/env"] == R"({ "NAME": "value" })");
+    CHECK(values["/log/level"] == R"("debug")");
+    CHECK(values["/log/file"] == R"("curb-%p.log")");
     Layer layer;
     layer.gpu = {{key("*"), {}}};
     CHECK(settings(layer).empty());
