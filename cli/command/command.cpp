@@ -2,7 +2,6 @@
 // run` or `curb policy explain`: it would look for curb's options there.
 #include "command.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "format.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"

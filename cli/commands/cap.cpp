@@ -1,5 +1,4 @@
 // `curb cap`: changes the cap of a running process by its control socket, and prints the cap in force.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -7,6 +6,7 @@
 
 #include "command.hpp"
 #include "control/client.hpp"
+#include "format.hpp"
 #include "policy/values/gpu_key.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"

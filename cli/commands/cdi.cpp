@@ -1,10 +1,10 @@
 // `curb cdi generate`: writes a specification of the Container Device Interface whose devices are caps.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "command.hpp"
+#include "format.hpp"
 #include "json.hpp"
 #include "libraries.hpp"
 #include "policy/values/size.hpp"

@@ -1,6 +1,5 @@
 // `curb kernelspec install`: writes a Jupyter kernel that starts by `curb run`.
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "command.hpp"
 #include "control/descriptor.hpp"
+#include "format.hpp"
 #include "json.hpp"
 #include "limit_options.hpp"
 #include "policy/values/words.hpp"

@@ -1,5 +1,4 @@
 // `curb release`: asks processes through their control sockets to release memory, and prints the bytes of each step.
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "command.hpp"
 #include "control/client.hpp"
+#include "format.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy/values/size.hpp"

@@ -2,13 +2,12 @@
 
 #include "replay.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <span>
 
 #include "command.hpp"
 #include "config/load.hpp"
+#include "format.hpp"
 #include "pages.hpp"
 #include "policy/fields.hpp"
 #include "policy_source.hpp"

@@ -1,6 +1,5 @@
 // `curb run`: checks everything that can go wrong, then executes the program in its place. Of all that the program
 // inherits (signal handlers and masks, descriptors) it changes only the environment.
-#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -19,6 +18,7 @@
 
 #include "command.hpp"
 #include "config/load.hpp"
+#include "format.hpp"
 #include "libraries.hpp"
 #include "limit_options.hpp"
 #include "policy/flags.hpp"

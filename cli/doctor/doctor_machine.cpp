@@ -1,9 +1,8 @@
-#include <fmt/format.h>
-
 #include <array>
 
 #include "doctor.hpp"
 #include "driver.hpp"
+#include "format.hpp"
 #include "policy/values/words.hpp"
 #include "target.hpp"
 

@@ -1,9 +1,8 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "doctor.hpp"
+#include "format.hpp"
 #include "policy/values/words.hpp"
 #include "ps_text.hpp"
 

@@ -1,12 +1,11 @@
 #include "families.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <sstream>
 
+#include "format.hpp"
 #include "policy/decisions/growth.hpp"
 #include "policy/names.hpp"
 #include "policy/values/words.hpp"
@@ -22,6 +21,7 @@ enum class Id : std::uint8_t {
 constexpr Metric kMetrics[] = {
 #define CURB_METRIC(id, name, type, labels, help) {name, MetricType::type, labels, help},
 #include "metrics.def"
+
 };
 
 // All labels of a GPU or process. A row of metrics.def names those that the metric has.

@@ -1,6 +1,5 @@
 // `curb policy` and its commands: check (is a file valid), show (every field with its value and source), explain (which
 // rule a command gets and why), schema.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,6 +8,7 @@
 
 #include "command.hpp"
 #include "config/schema.hpp"
+#include "format.hpp"
 #include "json.hpp"
 #include "policy/steer.hpp"
 #include "policy_advice.hpp"

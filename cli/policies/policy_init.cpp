@@ -1,11 +1,11 @@
 // `curb policy init`: writes a policy to start from, with comments.
-#include <fmt/format.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "command.hpp"
+#include "format.hpp"
 #include "policy/values/words.hpp"
 #include "terminal.hpp"
 

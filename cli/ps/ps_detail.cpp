@@ -1,9 +1,8 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <span>
 #include <sstream>
 
+#include "format.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy/values/size.hpp"

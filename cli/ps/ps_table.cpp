@@ -1,10 +1,9 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
 #include <numeric>
 
+#include "format.hpp"
 #include "policy/decisions/growth.hpp"
 #include "policy/values/size.hpp"
 #include "ps_text.hpp"

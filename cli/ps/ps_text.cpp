@@ -1,11 +1,10 @@
 // Texts that the table, the notes and the details share, and the JSON.
 #include "ps_text.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "control/messages.hpp"
+#include "format.hpp"
 #include "json.hpp"
 #include "policy/values/size.hpp"
 #include "text_width.hpp"

@@ -1,10 +1,9 @@
 #include "gate.hpp"
 
-#include <fmt/format.h>
-
 #include <thread>
 
 #include "control/client.hpp"
+#include "format.hpp"
 #include "target.hpp"
 
 namespace curb::cli {

@@ -1,9 +1,8 @@
 #include "guards.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
+#include "format.hpp"
 #include "policy/decisions/growth.hpp"
 
 namespace curb::cli {

@@ -1,11 +1,10 @@
 #include "moving.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "command.hpp"
 #include "control/suspended.hpp"
+#include "format.hpp"
 #include "json.hpp"
 #include "sim.hpp"
 #include "terminal.hpp"

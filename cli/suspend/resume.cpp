@@ -1,6 +1,5 @@
 // `curb resume` moves a suspended process back into its GPUs. With too little free memory the driver blocks the process
 // for good, so curb checks it right before the call. Another process can still take the memory in between.
-#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include "command.hpp"
 #include "control/suspended.hpp"
 #include "control/turn.hpp"
+#include "format.hpp"
 #include "gate.hpp"
 #include "json.hpp"
 #include "moving.hpp"

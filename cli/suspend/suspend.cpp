@@ -1,6 +1,5 @@
 // `curb suspend` moves a process out of its GPUs into host memory. It first checks everything that can go wrong. Once
 // it has locked the process, every way out leaves it running or suspended, never locked, as far as the driver allows.
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "command.hpp"
 #include "companion.hpp"
 #include "control/suspended.hpp"
+#include "format.hpp"
 #include "gate.hpp"
 #include "json.hpp"
 #include "moving.hpp"

@@ -1,13 +1,12 @@
 #include "top_screen.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <set>
 #include <sstream>
 
+#include "format.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
 #include "ps_text.hpp"

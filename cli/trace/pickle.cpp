@@ -1,11 +1,11 @@
 #include "pickle.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <optional>
 #include <unordered_map>
+
+#include "format.hpp"
 
 namespace curb::cli {
 namespace {

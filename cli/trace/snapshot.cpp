@@ -1,12 +1,11 @@
 #include "snapshot.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <unordered_map>
 
+#include "format.hpp"
 #include "pickle.hpp"
 #include "policy/values/words.hpp"
 

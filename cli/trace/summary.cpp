@@ -1,7 +1,6 @@
 #include "summary.hpp"
 
 #include <cxxabi.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "format.hpp"
 #include "policy/values/words.hpp"
 #include "text_width.hpp"
 

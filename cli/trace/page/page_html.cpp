@@ -1,10 +1,10 @@
 // The page: the picture is an inline SVG that grows with the window. The text around it is HTML, so that it keeps its
 // size. Marks are buttons, so that they can be focused by keys.
-#include <fmt/format.h>
 
 #include <ctime>
 #include <span>
 
+#include "format.hpp"
 #include "pages.hpp"
 #include "policy/fields.hpp"
 #include "policy/values/words.hpp"

@@ -1,8 +1,8 @@
 // The picture for papers: white ground, and attributes instead of CSS, which rsvg and LaTeX's converters hardly know.
-#include <fmt/format.h>
 
 #include <utility>
 
+#include "format.hpp"
 #include "pages.hpp"
 #include "policy/values/words.hpp"
 

@@ -1,10 +1,10 @@
 #include "picture.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <iterator>
+
+#include "format.hpp"
 
 namespace curb::cli {
 namespace {

@@ -1,0 +1,20 @@
+// fmt::format for curb's sources. Its implementation, which takes seconds to compile, is in format.cpp alone.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string>
+
+namespace curb::cli::fmt {
+
+using ::fmt::format_string;
+
+std::string formatted(::fmt::string_view text, ::fmt::format_args values);
+
+// Returns the text with the values in place of its braces.
+template <class... Values>
+std::string format(format_string<Values...> text, Values &&...values) {
+    return formatted(text, ::fmt::make_format_args(values...));
+}
+
+}  // namespace curb::cli::fmt
