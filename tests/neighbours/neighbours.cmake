@@ -1,8 +1,5 @@
 # Other preloads, allocators and libraries in one process with libcurb.so. Not under sanitizers: their runtime must be
 # the only neighbour, other programs lack it, and every other test of these builds has it beside libcurb.so.
-if(CURB_SANITIZE)
-  return()
-endif()
 set(preloads "")
 foreach(preload counts_by_dlsym counts_by_symbol dlsym_by_next dlsym_of_libc gone_at_end locks_at_fork sets_handlers)
   add_library(neighbour_${preload} SHARED preloads/${preload}.cpp)

@@ -1,9 +1,7 @@
 # TensorFlow's wheel (600 MB) on the simulated driver, in nightly runs. It opens libraries of CUDA 12 when it makes its
 # device: here a runtime whose functions all succeed, and six empty libraries, whose functions it needs only for
 # products and convolutions.
-if(CURB_SANITIZE)
-  return()
-elseif(NOT CURB_NIGHTLY)
+if(NOT CURB_NIGHTLY)
   curb_left_out(tensorflow_test "TensorFlow's wheel is fetched in nightly runs only")
   return()
 endif()
