@@ -32,6 +32,12 @@ def describe(device: Device | None, library: Path | None = None) -> dict[str, st
     }
 
 
+def differences(earlier: dict[str, str], now: dict[str, str]) -> str:
+    """Returns in what machine and build of two runs differ: empty if one may continue the other."""
+    names = (name for name in now if name not in ("date", "commit", "load") and earlier.get(name) != now[name])
+    return ", ".join(f"{name} {earlier.get(name)}, now {now[name]}" for name in names)
+
+
 def _or_unknown(ask: Callable[[], str]) -> str:
     try:
         return ask()
