@@ -79,8 +79,8 @@ class Lab:
         job.log_file.unlink(missing_ok=True)  # of an earlier run with --keep: curb appends
         return job
 
-    def bare(self, argv: list[str], name: str, env: dict[str, str] | None = None) -> Session:
-        return Session(argv, self.environment(env), [self.device], self.folder_of(name))
+    def bare(self, argv: list[str], name: str, env: dict[str, str] | None = None, devices: Sequence[Device] = ()) -> Session:
+        return Session(argv, self.environment(env), devices or [self.device], self.folder_of(name))
 
     def capped(self, argv: list[str], job: Job, env: dict[str, str] | None = None, devices: Sequence[Device] = ()) -> Session:
         """Starts it with LD_PRELOAD and CURB_POLICY, not by `curb run`. Watches `devices` instead of the lab's if given."""
@@ -89,10 +89,11 @@ class Lab:
     def capped_environment(self, job: Job, env: dict[str, str] | None = None) -> dict[str, str]:
         return self.environment(env) | {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(job.policy)}
 
-    def run_by_curb(self, argv: list[str], job: Job) -> Session:
-        """Starts it by `curb run`, whose process becomes the program."""
+    def run_by_curb(self, argv: list[str], job: Job, env: dict[str, str] | None = None, devices: Sequence[Device] = ()) -> Session:
+        """Starts it by `curb run`, whose process becomes the program. Watches `devices` instead of the lab's if given."""
         command = [str(self.built("bin/curb")), "run", "--policy", str(job.policy), "--", *argv]
-        return Session(command, self.environment({"CURB_LIBRARY": str(self.library)}), [self.device], job.folder)
+        environment = self.environment(env) | {"CURB_LIBRARY": str(self.library)}
+        return Session(command, environment, devices or [self.device], job.folder)
 
     def python(self, program: str, *arguments: str) -> list[str]:
         return [sys.executable, str(PROGRAMS / program), *arguments]

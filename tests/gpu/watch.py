@@ -25,6 +25,7 @@ class Watch:
 
     held, peak           bytes held now, and the most so far: sums over the devices and the processes
     held_on[index]       bytes held of a device, by NVML's index
+    most_on[index]       the most that the processes together held of a device so far
     peak_of[pid, index]  the most that a process held of a device
     peak_used            the most that all processes of the machine used of the first device
     used_before          the bytes that they used before the program started
@@ -41,6 +42,7 @@ class Watch:
         self.held = 0
         self.peak = 0
         self.held_on: dict[int, int] = {}
+        self.most_on: dict[int, int] = {}
         self.peak_of: dict[tuple[int, int], int] = {}
         self.used_before = self.peak_used = used_before
 
@@ -120,8 +122,9 @@ class Watch:
         for pid, used in ours.items():
             key = (pid, device.index)
             self.peak_of[key] = max(self.peak_of.get(key, 0), used)
-        self.held_on[device.index] = sum(ours.values())
-        return self.held_on[device.index]
+        held = self.held_on[device.index] = sum(ours.values())
+        self.most_on[device.index] = max(self.most_on.get(device.index, 0), held)
+        return held
 
     def _is_ours(self, pid: int) -> bool:
         """Returns true if `pid` is the watched process or a descendant of it. Reads /proc once for each pid."""
