@@ -27,7 +27,7 @@ constexpr const char *kStatus = R"({"curb":1,"ask":"status"})";
 
 TEST_CASE("a line that is no request gets an error with the reason, and the connection ends") {
     Capped process;
-    // tests/unit/messages_test.cpp has the other lines that the parser refuses.
+    // tests/unit/control/messages_test.cpp has the other lines that the parser refuses.
     for (const std::string &line : std::vector<std::string>{"", R"({"curb":1,"ask":"halt"})", std::string("\0\0", 2),
                                                             std::string(1000, '['), "\xFF\xFE"}) {
         CAPTURE(line);

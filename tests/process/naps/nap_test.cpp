@@ -1,10 +1,10 @@
 // Naps: a process leaves its GPUs by itself when it is idle, and comes back with its next call.
 #include <signal.h>
 
+#include "../traces/traces.hpp"
 #include "capped.hpp"
 #include "ceiling.hpp"
 #include "naps.hpp"
-#include "traces.hpp"
 
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "../bench/probe/symbols.hpp"
+#include "../../bench/probe/symbols.hpp"
 #include "live.hpp"
 
 using namespace scenario;
