@@ -60,7 +60,7 @@ elseif(CURB_SANITIZE)
 endif()
 
 if(NOT TARGET curb_catch)
-  set(_curb_catch_dir ${CMAKE_CURRENT_LIST_DIR}/../tests/unit)
+  set(_curb_catch_dir ${CMAKE_CURRENT_LIST_DIR}/../tests/unit/helpers)
   if(Catch2_VERSION VERSION_LESS 3)
     add_library(curb_catch STATIC ${_curb_catch_dir}/catch_main.cpp) # compiled once: v2's main is slow to compile
     set_target_properties(curb_catch PROPERTIES UNITY_BUILD OFF)
@@ -90,7 +90,7 @@ function(curb_catch_test name)
   if(first)
     target_precompile_headers(${name} REUSE_FROM ${first})
   else()
-    target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/unit/catch.hpp)
+    target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/unit/helpers/catch.hpp)
     set_property(GLOBAL PROPERTY CURB_CATCH_FIRST ${name})
   endif()
   # At -O1 tests compile in half the time. The code under test is optimised as usual.

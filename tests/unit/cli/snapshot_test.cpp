@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "../fuzz/trace_read_checks.hpp"
+#include "../../fuzz/trace_read_checks.hpp"
 #include "catch.hpp"
 #include "pickle.hpp"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "../fuzz/trace_read_checks.hpp"
+#include "../../fuzz/trace_read_checks.hpp"
 #include "catch.hpp"
 #include "recording.hpp"
 

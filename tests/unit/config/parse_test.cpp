@@ -3,7 +3,7 @@
 #include <random>
 #include <sstream>
 
-#include "../fuzz/policy_parse_checks.hpp"
+#include "../../fuzz/policy_parse_checks.hpp"
 #include "bad_policies.hpp"
 #include "catch.hpp"
 #include "config/load.hpp"
