@@ -1,5 +1,5 @@
-// Programs whose libraries export the driver's names as stubs that open libcuda (tests/contract/conformance_stubs.cpp)
-// get the same answers with curb as without.
+// Programs whose libraries export the driver's names as stubs that open libcuda
+// (tests/contract/conformance/conformance_stubs.cpp) get the same answers with curb as without.
 
 #include "job.hpp"
 
