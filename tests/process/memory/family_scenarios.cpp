@@ -1,6 +1,6 @@
 // Fills the cap with one family of memory (tests/families), frees it, and compares the books. FAMILY names the family.
 #include "families.hpp"
-#include "load/books.hpp"
+#include "load/programs/books.hpp"
 #include "memory.hpp"
 
 using namespace scenario;
