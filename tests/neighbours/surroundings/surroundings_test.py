@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "matrix")]
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2] / "matrix")]
 import matrix  # noqa: E402
 from surroundings_cases import CASES  # noqa: E402
 from surroundings_here import PATIENCE_S, Case, Here, Skip, asked_in_time  # noqa: E402

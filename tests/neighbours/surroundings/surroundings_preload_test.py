@@ -15,11 +15,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "common"))
 from skipping import skip  # noqa: E402
 
 BUILD = Path(sys.argv[1]).resolve()
-CURB_PRELOAD = Path(__file__).resolve().parent.parent.parent / "cli/curb-preload"
+CURB_PRELOAD = Path(__file__).resolve().parents[3] / "cli/curb-preload"
 FILE = Path("/etc/ld.so.preload")
 LIBRARY = Path("/opt/curb/lib/libcurb.so")
 

@@ -15,7 +15,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TESTS / "common"), str(TESTS / "gpu")]
 import tensorflow_site  # noqa: E402
 from simulated import MIB, PATIENCE_S, Machine, Process  # noqa: E402
