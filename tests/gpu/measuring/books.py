@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from measuring.watch import MIB
 from session import Log, Session
-from watch import MIB
 
 REPORT_ONLY: dict[str, Any] = {"release": {"steps": []}}
 """Members of a policy. Under them the release signal logs the books and releases nothing."""

@@ -1,5 +1,5 @@
-"""The memory that TensorFlow's own remedies return, and that curb returns. Runs each script of programs/tensorflow_remedies.py
-bare, under a cap, and under a cap with `"steer": true`.
+"""The memory that TensorFlow's own remedies return, and that curb returns. Runs each script of
+programs/training/tensorflow_remedies.py bare, under a cap, and under a cap with `"steer": true`.
 
 By default TensorFlow takes all the memory that it sees. So first the runs under a cap share the GPU, then the bare runs follow
 one by one. A failing script does not affect the others.
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import report
-from cases.training import judge_losses
+from cases.frameworks.training import judge_losses
 from lab import STEER, Case, Lab
+from measuring.watch import MIB
 from releasing import release
 from row import Row
 from session import Event, Job, ProgramFailed, Session
-from watch import MIB
 
 _CAP_MIB = 8192
 _POLICIES: dict[str, dict[str, Any] | None] = {"bare": None, "capped": {}, "steered": STEER}
@@ -138,7 +138,7 @@ def _run(lab: Lab, environment: dict[str, str], script: str, kind: str, before: 
 def _started(
     lab: Lab, environment: dict[str, str], script: str, kind: str, steps: int, number: int = 0
 ) -> tuple[Session, Job | None]:
-    argv = lab.python("tensorflow_remedies.py", script, str(steps))
+    argv = lab.python("training/tensorflow_remedies.py", script, str(steps))
     name = f"tensorflow {script} {kind} {steps} {number}"
     policy = _POLICIES[kind]
     if policy is None:

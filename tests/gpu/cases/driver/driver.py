@@ -9,7 +9,7 @@ from pathlib import Path
 from lab import Lab
 from row import Row
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "contract"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "contract"))
 import under_curb  # noqa: E402
 
 

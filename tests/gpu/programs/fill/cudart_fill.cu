@@ -8,7 +8,7 @@
 #include <csignal>
 #include <vector>
 
-#include "talk.hpp"
+#include "../talk.hpp"
 
 namespace {
 

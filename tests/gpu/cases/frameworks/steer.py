@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import report
-from cases.training import judge_losses, note_ratio
+from cases.frameworks.training import judge_losses, note_ratio
 from lab import STEER, Case, Lab
+from measuring.watch import MIB
 from releasing import release
 from row import Row
 from session import Event, Log, Session
-from watch import MIB
 
 _DEFAULT_HOLDS, _STEERED_HOLDS, _SHARE_BACK = 0.60, 0.25, 0.5
 _COLUMNS = ("", "MiB trained", "MiB idle", "MiB after SIGUSR1", "steps/s")
@@ -32,11 +32,11 @@ class Program:
 
 
 _PROGRAMS = {
-    "steer JAX": Program("jax", ("jax_step.py", "200"), "trained", "deleted"),
+    "steer JAX": Program("jax", ("training/jax_step.py", "200"), "trained", "deleted"),
     "steer TensorFlow": Program(
-        "tensorflow", ("tensorflow_remedies.py", "function", "400"), "trained", "after", begins="imported", waits=True
+        "tensorflow", ("training/tensorflow_remedies.py", "function", "400"), "trained", "after", begins="imported", waits=True
     ),
-    "steer PyTorch": Program("torch", ("torch_fragments.py", "60"), "done", "fragmented", begins="training", fills=False),
+    "steer PyTorch": Program("torch", ("training/torch_fragments.py", "60"), "done", "fragmented", begins="training", fills=False),
 }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from books import REPORT_ONLY, Comparison, NoBooks, compare, worst
 from lab import Case, Lab
+from measuring.books import REPORT_ONLY, Comparison, NoBooks, compare, worst
 from row import CAP, Row
 from session import Event, Session
 
@@ -41,7 +41,7 @@ def _training(lab: Lab, row: Row) -> None:
     """Bare and capped runs alternate, so that a drifting clock affects both."""
     lab.need("torch")
     pairs, steps = (1, 200) if lab.quick else (4, 300)
-    argv = lab.python("train.py", str(steps))
+    argv = lab.python("training/train.py", str(steps))
     bare: list[Event] = []
     capped: list[Event] = []
     books: list[Comparison] = []
@@ -68,7 +68,7 @@ def _training(lab: Lab, row: Row) -> None:
 
 def _training_released(lab: Lab, row: Row) -> None:
     lab.need("torch")
-    argv = lab.python("train.py", "200")
+    argv = lab.python("training/train.py", "200")
     with lab.bare(argv, "released bare") as session:
         bare = trained(session)
         session.end()

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from measuring.watch import MIB
 from session import Entry
-from watch import MIB
 
 Series = Sequence[tuple[float, int]]
 """Pairs of a moment by time.monotonic() and the bytes from then on."""

@@ -83,7 +83,7 @@ def daemon() -> str:
         os.setsid()
         if os.fork() == 0:
             os.dup2(writing, 1)
-            os.chdir(Path(__file__).parent)
+            os.chdir(Path(__file__).parents[1])
             os.execv(_FRESH[0], _FRESH)
         os._exit(0)
     os.close(writing)
@@ -114,7 +114,7 @@ def main() -> None:
     say("vfork", statuses=[subprocess.run(_SHELL, check=False).returncode for _ in range(_CHILDREN)])
     say("spawn", statuses=[status_of(os.posix_spawn(_SHELL[0], _SHELL, os.environ)) for _ in range(_CHILDREN)])
     say("system", statuses=[os.waitstatus_to_exitcode(os.system("exit 5")) for _ in range(5)])
-    fresh = subprocess.run(_FRESH, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    fresh = subprocess.run(_FRESH, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     say("fresh", said=fresh.stdout.strip(), status=fresh.returncode, daemon=daemon())
     say("torch in a child", said=child(lambda: torch.zeros(1, device="cuda")))
     stop.set()

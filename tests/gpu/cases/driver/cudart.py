@@ -13,7 +13,7 @@ _OUT_OF_MEMORY = ["cudaErrorMemoryAllocation"]
 def _case(linked: str, by_curb_run: bool = False) -> Case:
     def case(lab: Lab, row: Row) -> None:
         job = lab.job(row.name, CAP)
-        argv = lab.compiled("cudart_fill.cu", "-cudart", linked)
+        argv = lab.compiled("fill/cudart_fill.cu", "-cudart", linked)
         with row.watching((lab.run_by_curb if by_curb_run else lab.capped)(argv, job)) as session:
             _go_through(session, job, row)
 

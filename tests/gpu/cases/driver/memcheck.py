@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from cases.driver import under_curb
+from cases.driver.driver import under_curb
 from lab import Lab, Unavailable, of_toolkit
 from row import Row
 from together import BARE, Outcome, Outcomes, Run

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nvml import Device, NvmlError
+from measuring.nvml import Device, NvmlError
 
 MIB = 2**20
 _INTERVAL_S = 0.002
