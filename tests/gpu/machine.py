@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from nvml import Device, NvmlError
+from measuring.nvml import Device, NvmlError
 
 ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy", "numba", "numba-cuda", "triton")

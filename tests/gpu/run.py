@@ -18,9 +18,12 @@ from pathlib import Path
 import report
 from cases.cache import CACHE
 from cases.capture import CAPTURE
-from cases.cudart import CUDART
-from cases.driver import DRIVER
+from cases.driver.cudart import CUDART
+from cases.driver.driver import DRIVER
 from cases.fill import FILL_CASES
+from cases.frameworks.steer import STEER
+from cases.frameworks.tensorflow import TENSORFLOW
+from cases.frameworks.training import TRAINING
 from cases.growth import GROWTH
 from cases.job import JOB
 from cases.matrix import MATRIX
@@ -28,10 +31,7 @@ from cases.nap import NAP
 from cases.paths import PATH_CASE
 from cases.release import RELEASE
 from cases.see import SEE
-from cases.steer import STEER
 from cases.suspend import SUSPEND
-from cases.tensorflow import TENSORFLOW
-from cases.training import TRAINING
 from cases.two_gpus import TWO_GPUS
 from lab import Case, Lab, Unavailable
 from machine import describe, differences
