@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow_site
-from nvml import Device
+from measuring.nvml import Device
 from row import Row
 from session import Job, Session
 
@@ -79,8 +79,8 @@ class Lab:
         job.log_file.unlink(missing_ok=True)  # of an earlier run with --keep: curb appends
         return job
 
-    def bare(self, argv: list[str], name: str, env: dict[str, str] | None = None) -> Session:
-        return Session(argv, self.environment(env), [self.device], self.folder_of(name))
+    def bare(self, argv: list[str], name: str, env: dict[str, str] | None = None, devices: Sequence[Device] = ()) -> Session:
+        return Session(argv, self.environment(env), devices or [self.device], self.folder_of(name))
 
     def capped(self, argv: list[str], job: Job, env: dict[str, str] | None = None, devices: Sequence[Device] = ()) -> Session:
         """Starts it with LD_PRELOAD and CURB_POLICY, not by `curb run`. Watches `devices` instead of the lab's if given."""
@@ -89,10 +89,11 @@ class Lab:
     def capped_environment(self, job: Job, env: dict[str, str] | None = None) -> dict[str, str]:
         return self.environment(env) | {"LD_PRELOAD": str(self.library), "CURB_POLICY": str(job.policy)}
 
-    def run_by_curb(self, argv: list[str], job: Job) -> Session:
-        """Starts it by `curb run`, whose process becomes the program."""
+    def run_by_curb(self, argv: list[str], job: Job, env: dict[str, str] | None = None, devices: Sequence[Device] = ()) -> Session:
+        """Starts it by `curb run`, whose process becomes the program. Watches `devices` instead of the lab's if given."""
         command = [str(self.built("bin/curb")), "run", "--policy", str(job.policy), "--", *argv]
-        return Session(command, self.environment({"CURB_LIBRARY": str(self.library)}), [self.device], job.folder)
+        environment = self.environment(env) | {"CURB_LIBRARY": str(self.library)}
+        return Session(command, environment, devices or [self.device], job.folder)
 
     def python(self, program: str, *arguments: str) -> list[str]:
         return [sys.executable, str(PROGRAMS / program), *arguments]
@@ -145,7 +146,9 @@ class Lab:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_CASES)}
         # NVML counts devices in the order of the bus; CUDA does so only with this variable.
         device = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
-        return kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
+        values = kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
+        # Programs in folders of PROGRAMS import what is in it.
+        return values | {"PYTHONPATH": os.pathsep.join([*filter(None, [values.get("PYTHONPATH")]), str(PROGRAMS)])}
 
 
 STEER: dict[str, Any] = {"frameworks": {"steer": True}}

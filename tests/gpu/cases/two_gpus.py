@@ -1,5 +1,5 @@
 """A machine with two GPUs: a cap for each GPU, by every kind of key and in either order; memory of one device while a context of
-the other is current; training on both.
+the other is current; training on both, also under a cap of the job for each.
 """
 
 from __future__ import annotations
@@ -7,16 +7,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from books import REPORT_ONLY, NoBooks, compare
-from cases.training import judge_losses
+from cases.frameworks.training import judge_losses
+from cases.job import ranks
 from lab import Case, Lab, Unavailable
-from nvml import Device, NvmlError
+from measuring.books import REPORT_ONLY, NoBooks, compare
+from measuring.nvml import Device, NvmlError
+from measuring.watch import MIB
 from row import CAP, CAP_MIB, GRANULE_MIB, UNUSED_MIB, Row
 from session import Job, Session
-from watch import MIB
 
 _SMALL_MIB, _LARGE_MIB = 4096, 6144
 _STEPS = 50
+_JOB_CAPS_MIB = {0: 7168, 1: 8192}
+_RANK_MIB = 4096
 
 
 def _both() -> list[Device]:
@@ -118,7 +121,7 @@ def distributed(lab: Lab, row: Row) -> None:
     """DistributedDataParallel on both GPUs, bare and capped, has the same losses, and each process keeps to its cap."""
     lab.need("torch")
     devices = _both()
-    argv = lab.python("matrix_ranks.py", str(_STEPS), "nccl:2")
+    argv = lab.python("matrix/matrix_ranks.py", str(_STEPS), "nccl:2")
     env = {"CUDA_VISIBLE_DEVICES": "0,1"}
     with lab.bare(argv, "ddp bare", env) as session:
         bare = session.expect("trained", 180)
@@ -132,6 +135,34 @@ def distributed(lab: Lab, row: Row) -> None:
     row.add_note(f"{_STEPS} losses of 2 ranks {' and '.join(same)}; peaks {peaks} of {CAP_MIB:,} each")
 
 
+def job(lab: Lab, row: Row) -> None:
+    """DistributedDataParallel on both GPUs under a cap of the job for each. Both ranks fill a cache on both GPUs, and the caches of
+    the two do not fit under either cap."""
+    lab.need("torch")
+    lab.built("bin/curb")
+    devices = _both()
+    argv = ranks(2, _RANK_MIB, "nccl")
+    env = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    with lab.bare(argv, f"{row.name} bare", env, devices) as session:
+        bare = session.expect("trained", 180)
+        session.finish(60)
+    caps = {f"nvml:{index}": {"job_cap": f"{cap}MiB", "growth": {"wait": "60s"}} for index, cap in _JOB_CAPS_MIB.items()}
+    with row.watching(lab.run_by_curb(argv, lab.job(row.name, None, gpu=caps), env, devices), None) as capped_session:
+        capped = capped_session.expect("trained", 180)
+        capped_session.finish(60)
+    row.goes_on = True
+    row.expect(bare["losses"] == capped["losses"], "the losses of the ranks differ")
+    same = judge_losses(row, [{"losses": run["losses"][0]} for run in (bare, capped)])
+    for index, cap_mib in _JOB_CAPS_MIB.items():
+        alone, held = (round(one.watch.most_on[index] / MIB, 1) for one in (session, capped_session))
+        row.details[f"nvml:{index}"] = {"bare_peak_mib": alone, "peak_mib": held}
+        little = f"without curb they held {alone:,.0f} MiB of device {index}, less than the cap: nothing was tested"
+        row.expect(alone > cap_mib, little)
+        row.expect(0 < held <= cap_mib + GRANULE_MIB, f"held {held:,.0f} MiB of device {index} under a cap of {cap_mib:,}")
+        row.add_note(f"nvml:{index}: both held {held:,.0f} of {cap_mib:,} MiB together at most, {alone:,.0f} without curb")
+    row.add_note(f"losses {same}")
+
+
 TWO_GPUS: dict[str, Case] = {
     "two GPUs: cuda:N": caps_case("cuda", (0, 1), small=0),
     "two GPUs: cuda:N, reordered": caps_case("cuda", (1, 0), small=1),
@@ -139,4 +170,5 @@ TWO_GPUS: dict[str, Case] = {
     "two GPUs: UUIDs, reordered": caps_case("uuid", (1, 0), small=0),
     "two GPUs: memory of the other device": other_device,
     "two GPUs: DDP over NCCL": distributed,
+    "two GPUs: DDP under a job's cap": job,
 }
