@@ -36,7 +36,7 @@
 #include "thunks.hpp"
 #include "wait_queue.hpp"
 #include "waiting.hpp"
-#include "worker.hpp"
+#include "worker_queue.hpp"
 
 namespace curb::shim::server {
 // Called on the worker once the devices are reconciled (worker::measure).
