@@ -1,6 +1,5 @@
 #include "config/load.hpp"
 
-#include <iterator>
 #include <utility>
 
 #include "ceiling.hpp"

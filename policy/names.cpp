@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <array>
-#include <optional>
 #include <span>
 #include <vector>
 

@@ -47,8 +47,6 @@ std::optional<std::size_t> one(std::string_view pattern, std::size_t at, std::si
     }
 }
 
-std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-
 std::string said(std::string_view what, std::string_view is, std::string_view pattern) {
     return std::string(what) + ": " + quote(is) + " is not " + quote(pattern);
 }
@@ -83,7 +81,7 @@ bool glob(std::string_view pattern, std::string_view text) noexcept {
 std::optional<std::string> mismatch(const Match &match, const Subject &subject) {
     if (match.exe) {
         const std::string_view is =
-            match.exe->find('/') == std::string::npos ? base_name(subject.exe) : std::string_view(subject.exe);
+            match.exe->find('/') == std::string::npos ? file_name(subject.exe) : std::string_view(subject.exe);
         if (!glob(*match.exe, is)) return said("exe", is, *match.exe);
     }
     if (match.args && !glob(*match.args, subject.args)) return said("args", subject.args, *match.args);

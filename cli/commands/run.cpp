@@ -6,7 +6,6 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -146,7 +145,7 @@ bool gains_rights(const std::string &file) {
 
 // True for the dynamic loader itself: started as a program it honours LD_PRELOAD, although it names no interpreter.
 bool is_loader(const std::string &file) {
-    const std::string_view name = std::string_view(file).substr(file.rfind('/') + 1);
+    const std::string_view name = policy::file_name(file);
     return name.starts_with("ld-") || name == "ld.so";
 }
 

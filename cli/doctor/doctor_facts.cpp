@@ -185,7 +185,7 @@ std::vector<Mapped> mapped_of(const std::string &maps, std::string_view name) {
         Mapped one{line.substr(slash), 0, false};
         one.deleted = one.path.ends_with(kDeleted);
         if (one.deleted) one.path.resize(one.path.size() - kDeleted.size());
-        if (!std::string_view(one.path).substr(one.path.rfind('/') + 1).starts_with(name)) continue;
+        if (!policy::file_name(one.path).starts_with(name)) continue;
         std::from_chars(line.data(), line.data() + line.size(), one.begin, 16);
         if (std::none_of(out.begin(), out.end(), [&](const Mapped &known) { return known.path == one.path; }))
             out.push_back(std::move(one));

@@ -24,16 +24,14 @@ bool is_any(const Patterns &patterns, std::string_view text) {
                        [=](const std::string &one) { return policy::glob(one, text); });
 }
 
-std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-
 // Matches the kernel's name, the whole command line, and the file names of the program and of its script.
 bool is_named(const Patterns &patterns, const ViewProcess &process) {
     const std::string_view command = process.command;
     const std::size_t first = std::min(command.find(' '), command.size());
     const std::string_view rest = command.substr(std::min(first + 1, command.size()));
     return is_any(patterns, process.name) || is_any(patterns, command) ||
-           is_any(patterns, file_name(command.substr(0, first))) ||
-           is_any(patterns, file_name(rest.substr(0, rest.find(' '))));
+           is_any(patterns, policy::file_name(command.substr(0, first))) ||
+           is_any(patterns, policy::file_name(rest.substr(0, rest.find(' '))));
 }
 
 // Returns the GPU as policy keys name it: "cuda:0" is the ordinal in the process.

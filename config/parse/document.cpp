@@ -6,7 +6,6 @@
 #include "document.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
 

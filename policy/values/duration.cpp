@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <new>
 #include <optional>
-#include <span>
 
 #include "policy/values/words.hpp"
 

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <limits>
-#include <new>
 #include <optional>
 #include <utility>
 

@@ -20,6 +20,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default) /* a definition of one of these is an export */
 #define CURB_CU(name, types) CUresult name types;
 #define CURB_CU_STREAM(name, types) \
     CUresult name types;            \
@@ -31,6 +32,7 @@ extern "C" {
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

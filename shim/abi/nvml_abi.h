@@ -85,6 +85,7 @@ typedef struct {
     unsigned long long currentUsed;
 } nvmlGetMemoryLimits_v1_t;
 
+#pragma GCC visibility push(default) /* a definition of one of these is an export */
 nvmlReturn_t nvmlInit_v2(void);
 nvmlReturn_t nvmlShutdown(void);
 const char *nvmlErrorString(nvmlReturn_t);
@@ -114,6 +115,7 @@ nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t, unsigned *);     /* 1 is
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t, unsigned *);
 /* Returns NVML_ERROR_NOT_FOUND if no MIG instance has this index; a higher index may still have one. */
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t, unsigned, nvmlDevice_t *);
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

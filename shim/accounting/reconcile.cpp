@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "clock.hpp"
-#include "exports.hpp"
 #include "keep_errno.hpp"
 #include "pools.hpp"
 #include "trace.hpp"
@@ -32,7 +31,7 @@ void reconcile(Device &device, int attempts) noexcept {
             return figure || !holds_nothing ? figure : std::optional<Bytes>(0);
         },
         [&](std::int64_t change) noexcept {
-            job::overhead_changed(device.ledger.share, change);
+            job::overhead_changed(device.ledger.share.row(), change);
             trace::books(device, Kind::overhead, change);
         },
         attempts);
@@ -65,6 +64,12 @@ void measure_reach(Device &device) noexcept {
     const Bytes before = held();
     const auto free = device.meter.free();
     if (free) device.reach.store(policy::added(std::min(before, held()), *free), std::memory_order_relaxed);
+}
+
+void end_import(job::MemoryKey key) noexcept {
+    if (!job::closed(key)) return;
+    for (Device &device : devices::all())
+        if (devices::in_use(device)) devices::measure_soon(device);
 }
 
 }  // namespace curb::shim

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "devices.hpp"
+#include "exports.hpp"
 
 namespace curb::shim {
 
@@ -16,5 +17,9 @@ void reconcile_unless_fresh(Device &device) noexcept;
 // Measures the bytes this process could hold if it took all free memory (devices::within_reach). Calls NVML.
 // Thread-safe. Keeps errno.
 void measure_reach(Device &device) noexcept;
+
+// Ends the charge of other processes' memory that is no longer open here, if this process had one (exports.hpp); the
+// worker then reconciles the devices in use. Thread-safe.
+void end_import(job::MemoryKey key) noexcept;
 
 }  // namespace curb::shim

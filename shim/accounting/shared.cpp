@@ -5,10 +5,11 @@
 #include <unordered_map>
 
 #include "allocations.hpp"
-#include "devices.hpp"
+#include "exports.hpp"
 #include "lifetime.hpp"
 #include "policy/values/granule.hpp"
 #include "pools.hpp"
+#include "reconcile.hpp"
 #include "vmm.hpp"
 
 namespace curb::shim::shared {
@@ -40,7 +41,7 @@ void exported(CUdeviceptr address, const CUipcMemHandle &handle) noexcept {
     const auto block = allocations::find(address);
     if (!block) return;
     // Small blocks share a granule; then it counts for each that is exported.
-    job::exported(address, name_of(handle), block->device->ledger.share,
+    job::exported(address, name_of(handle), block->device->ledger.share.row(),
                   policy::round_up(block->bytes, policy::kGranule));
 }
 
@@ -70,12 +71,6 @@ void drop_context(CUcontext context) noexcept {
         for (unsigned i = 0; i < one.second.opens; ++i) end_import(one.first);
         return true;
     });
-}
-
-void end_import(job::MemoryKey key) noexcept {
-    if (!job::closed(key)) return;
-    for (Device &device : devices::all())
-        if (devices::in_use(device)) devices::measure_soon(device);
 }
 
 void imported_external() noexcept { externals.fetch_add(1, std::memory_order_relaxed); }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "driver.hpp"
-#include "exports.hpp"
 
 namespace curb::shim::shared {
 
@@ -13,8 +12,6 @@ void exported(CUdeviceptr address, const CUipcMemHandle &handle) noexcept;
 // (cuIpcCloseMemHandle).
 void opened(CUdeviceptr address, const CUipcMemHandle &handle, CUcontext context) noexcept;
 void closed(CUdeviceptr address) noexcept;
-// Memory of other processes is no longer open here: ends its charge, if this process had one (exports.hpp).
-void end_import(job::MemoryKey key) noexcept;
 // Forgets the blocks that were opened in a destroyed context.
 void drop_context(CUcontext context) noexcept;
 

@@ -6,7 +6,7 @@
 
 #include "exports.hpp"
 #include "lifetime.hpp"
-#include "shared.hpp"
+#include "reconcile.hpp"
 #include "trace.hpp"
 
 namespace curb::shim::vmm {
@@ -15,7 +15,7 @@ struct Memory : NoCopy {
     Memory(CUmemGenericAllocationHandle first, Bytes size) noexcept : handle(first), bytes(size) {}
     ~Memory() {
         if (!device) {
-            if (imported_on) shared::end_import(key());
+            if (imported_on) end_import(key());
             return;
         }
         if (shared) job::freed(key());
@@ -77,7 +77,7 @@ void exported(CUmemGenericAllocationHandle handle) noexcept {
     if (found == registry().handles.end() || !found->second.memory) return;
     Memory &memory = *found->second.memory;
     memory.shared = true;
-    if (memory.device) job::exported(memory.key(), 0, memory.device->ledger.share, memory.bytes);
+    if (memory.device) job::exported(memory.key(), 0, memory.device->ledger.share.row(), memory.bytes);
 }
 
 bool any_shared() noexcept {
@@ -111,7 +111,7 @@ bool mapped(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle
     Memory *const memory = found->second.memory.get();
     if (memory && memory->imported_on && memory->bytes == 0) {
         memory->bytes = bytes;  // the first call that shows it; a program maps the whole
-        job::imported_of_size(memory->key(), memory->imported_on->ledger.share, bytes);
+        job::imported_of_size(memory->key(), memory->imported_on->ledger.share.row(), bytes);
     }
     return true;
 } catch (...) {

@@ -1,7 +1,6 @@
 // Every allocation goes through charged(): reserve, call the driver, then keep the charge or credit it.
 #pragma once
 
-#include <optional>
 #include <utility>
 
 #include "cache.hpp"

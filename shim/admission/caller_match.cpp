@@ -15,6 +15,7 @@
 
 #include "clock.hpp"
 #include "libraries.hpp"
+#include "policy/values/words.hpp"
 #include "real_libc.hpp"
 
 namespace curb::shim::caller_match {
@@ -81,20 +82,15 @@ constinit std::array<std::atomic<std::uint64_t>, std::size(kRows)> answered_ms{}
 
 constinit std::atomic<const Loaded *> loaded{nullptr};
 
-std::string_view file_name(const char *path) noexcept {
-    const std::string_view whole(path ? path : "");
-    return whole.substr(whole.rfind('/') + 1);
-}
-
 bool is(const File &file, const char *path) noexcept {
-    return *file.name && file_name(path).starts_with(file.name) &&
+    return *file.name && policy::file_name(path).starts_with(file.name) &&
            std::string_view(path).find(file.folder) != std::string_view::npos;
 }
 
 void note_library(const dl_phdr_info &info, Loaded &now) noexcept {
     const Range range = range_of(info);
     if (range.has(reinterpret_cast<std::uintptr_t>(&note_library))) now.self = range;
-    const std::string_view name = file_name(info.dlpi_name);
+    const std::string_view name = policy::file_name(info.dlpi_name);
     if (name.starts_with(kRuntime))
         for (Range &runtime : now.runtimes)
             if (runtime.end == 0) {
@@ -114,7 +110,7 @@ const Count *address_of(const Counter &counter) noexcept {
     if (void *symbol = real::dlsym()(RTLD_DEFAULT, counter.symbol)) return static_cast<const Count *>(symbol);
     const char *path = nullptr;
     any_library([&](const dl_phdr_info &info) {
-        if (file_name(info.dlpi_name).starts_with(counter.library)) path = info.dlpi_name;
+        if (policy::file_name(info.dlpi_name).starts_with(counter.library)) path = info.dlpi_name;
         return path != nullptr;
     });
     void *library = path ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;

@@ -12,6 +12,7 @@
 #include "in_force.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
+#include "policy/values/granule.hpp"
 
 namespace curb::shim {
 namespace {
@@ -19,8 +20,7 @@ namespace {
 // A refusal costs more than a smaller request is worth. For cuMemCreate a single granule is excluded: PyTorch probes
 // the device's features with one, and takes a refusal for "not supported".
 bool is_large_enough(Bytes bytes, caller_match::Way way) noexcept {
-    constexpr Bytes kGranule = 2 * policy::MiB;
-    return way == caller_match::Way::direct ? bytes > kGranule : bytes >= kGranule;
+    return way == caller_match::Way::direct ? bytes > policy::kGranule : bytes >= policy::kGranule;
 }
 
 bool may_refuse(Bytes bytes, caller_match::Way way) noexcept {

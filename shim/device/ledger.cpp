@@ -2,8 +2,8 @@
 
 #include <sched.h>
 
-#include "wait_queue.hpp"
 #include "waiting.hpp"
+#include "wake_waiting.hpp"
 
 namespace curb::shim {
 

@@ -75,24 +75,24 @@ nvmlDevice_t Meter::device() noexcept {
 
 std::optional<int> Meter::index() noexcept {
     if (const auto known = known_index()) return known;
-    const auto index = nvml_thread::ask(*this, Figure::index, 0);
+    const auto index = ask(Figure::index);
     if (!index) return std::nullopt;
     after_index_.store(static_cast<int>(*index) + 1, std::memory_order_relaxed);
     return static_cast<int>(*index);
 }
 
-std::optional<Bytes> Meter::held_by_process() noexcept { return nvml_thread::ask(*this, Figure::held, 0); }
+std::optional<Bytes> Meter::held_by_process() noexcept { return ask(Figure::held); }
 
 std::optional<std::uint64_t> Meter::last_run(std::uint64_t since_ms) noexcept {
-    return nvml_thread::ask(*this, Figure::last_run, since_ms);
+    return ask(Figure::last_run, since_ms);
 }
 
-std::optional<Bytes> Meter::above_soft_limit() noexcept { return nvml_thread::ask(*this, Figure::above_soft_limit, 0); }
+std::optional<Bytes> Meter::above_soft_limit() noexcept { return ask(Figure::above_soft_limit); }
 
-std::optional<Bytes> Meter::used_by_all() noexcept { return nvml_thread::ask(*this, Figure::used, 0); }
+std::optional<Bytes> Meter::used_by_all() noexcept { return ask(Figure::used); }
 
 std::optional<Bytes> Meter::free() noexcept {
-    if (const auto free = nvml_thread::ask(*this, Figure::free, 0)) return free;
+    if (const auto free = ask(Figure::free)) return free;
     std::size_t bytes = 0, total = 0;
     if (driver().cuMemGetInfo_v2(&bytes, &total) == CUDA_SUCCESS) return bytes;
     return std::nullopt;

@@ -1,6 +1,10 @@
 // Reads a device's memory figures from NVML, as nvidia-smi shows them. The ledger is reconciled with these.
 //
-// Thread-safe.
+// The thread curb-nvml (nvml_thread.cpp) calls NVML for all others: NVML hangs in the kernel if a GPU has failed or the
+// driver is stuck, and such a call cannot be interrupted (docs/decisions/0032). Threads that want the same figure share
+// one question. Each gets an answer whose reading began after it asked.
+//
+// Thread-safe. Takes no lock, except to load NVML. Keeps errno.
 #pragma once
 
 #include <array>
@@ -12,7 +16,6 @@
 #include <string>
 
 #include "cuda_abi.h"
-#include "nvml_thread.hpp"
 #include "policy/values/size.hpp"
 
 struct nvmlDevice_st;
@@ -24,7 +27,20 @@ using policy::Bytes;
 enum class Figure : std::uint8_t { index, held, used, free, last_run, above_soft_limit };
 inline constexpr std::size_t kFigures = 6;
 
-// One device as NVML sees it.
+// A query for one figure of one device. Answers are numbered from 1.
+struct Question {
+    static constexpr std::uint64_t kNone = ~std::uint64_t{0};
+
+    std::atomic<bool> wanted{false};       // curb-nvml should read it again
+    std::atomic<std::uint32_t> begun{0};   // number of the reading that began last; only curb-nvml writes it
+    std::atomic<std::uint32_t> done{0};    // number of the last complete answer; a futex
+    std::atomic<std::uint32_t> asleep{0};  // threads that sleep on `done`
+    std::atomic<std::uint64_t> argument{0};
+    std::atomic<std::uint64_t> answer{0};
+};
+
+// One device as NVML sees it. A figure is nullopt also if NVML does not answer within 2 s (5 s until it has answered
+// once). After that every figure is nullopt at once, until NVML has answered in the background.
 class Meter {
   public:
     // Call it once, before the first reading. `gpu`: the GPU's UUID. `device`: the device's own UUID, which differs for
@@ -33,6 +49,7 @@ class Meter {
         gpu_ = gpu;
         own_ = device;
         total_ = total;
+        list();
     }
     [[nodiscard]] bool is_mig() const noexcept { return std::memcmp(&gpu_, &own_, sizeof gpu_) != 0; }
     // The UUIDs as NVML and nvidia-smi spell them.
@@ -68,11 +85,17 @@ class Meter {
     // Returns NVML's handle of the device; null if NVML is missing.
     nvmlDevice_st *device() noexcept;
 
-    // Reads a figure from NVML on the calling thread, and may hang in NVML. nullopt if NVML has no such figure.
+    // The rest is for curb-nvml. Reads a figure from NVML on the calling thread, and may hang in NVML. nullopt if NVML
+    // has no such figure.
     std::optional<std::uint64_t> read(Figure figure, std::uint64_t since_ms) noexcept;
-    nvml_thread::Question &question(Figure figure) noexcept { return questions_[static_cast<std::size_t>(figure)]; }
+    Question &question(Figure figure) noexcept { return questions_[static_cast<std::size_t>(figure)]; }
+    [[nodiscard]] Meter *next() const noexcept { return next_; }  // of all meters; null: this is the last
 
   private:
+    // Has curb-nvml serve this meter.
+    void list() noexcept;
+    // Returns the result of read() on curb-nvml.
+    std::optional<std::uint64_t> ask(Figure figure, std::uint64_t argument = 0) noexcept;
     std::optional<std::uint64_t> read_index() const noexcept;
     std::optional<std::uint64_t> read_held();
     std::optional<std::uint64_t> read_last_run(std::uint64_t since_ms);
@@ -83,7 +106,9 @@ class Meter {
     Bytes total_ = 0;
     std::atomic<nvmlDevice_st *> device_{nullptr};
     std::atomic<int> after_index_{0};  // the index + 1; 0: not known yet
-    std::array<nvml_thread::Question, kFigures> questions_;
+    std::array<Question, kFigures> questions_;
+    bool is_listed_ = false;
+    Meter *next_ = nullptr;
 };
 
 }  // namespace curb::shim

@@ -1,4 +1,4 @@
-#include "nvml_thread.hpp"
+// The thread curb-nvml, and the threads that ask it (meter.hpp).
 
 #include <sched.h>
 #include <unistd.h>
@@ -7,15 +7,15 @@
 #include <cstdlib>
 
 #include "clock.hpp"
-#include "devices.hpp"
 #include "gate.hpp"
 #include "keep_errno.hpp"
 #include "log.hpp"
+#include "meter.hpp"
 #include "nvml.hpp"
 #include "own_thread.hpp"
 #include "waiting.hpp"
 
-namespace curb::shim::nvml_thread {
+namespace curb::shim {
 namespace {
 
 // NVML answers within 11 us on an H200. The first answer takes longer: more than a second when 300 processes start at
@@ -39,6 +39,7 @@ enum Stage : std::uint32_t {
 constinit std::atomic<std::uint32_t> stage{no_thread};  // a futex
 constinit std::atomic<bool> is_late{false};  // the thread could not start, or waits too long for the loader's lock
 
+constinit Meter *meters = nullptr;  // all of them; complete before any is asked
 constinit FutexEvent woken;
 constinit std::atomic<bool> has_answered{false};
 constinit std::atomic<bool> hangs{false};
@@ -102,14 +103,13 @@ void retry_until_in_time(Meter &meter, Figure figure) noexcept {
 // False if no thread has asked.
 bool answer_all() noexcept {
     bool any = false;
-    for (Device &device : devices::all()) {
+    for (Meter *meter = meters; meter; meter = meter->next()) {
         for (std::size_t i = 0; i < kFigures; ++i) {
-            Meter &meter = device.meter;
             const auto figure = static_cast<Figure>(i);
-            if (!meter.question(figure).wanted.exchange(false, std::memory_order_seq_cst)) continue;
+            if (!meter->question(figure).wanted.exchange(false, std::memory_order_seq_cst)) continue;
             any = true;
-            answer(meter, figure);
-            if (hangs.load(std::memory_order_seq_cst)) retry_until_in_time(meter, figure);
+            answer(*meter, figure);
+            if (hangs.load(std::memory_order_seq_cst)) retry_until_in_time(*meter, figure);
         }
     }
     return any;
@@ -124,7 +124,7 @@ void serve() {
         if (answer_all()) {
             idle = 0;
         } else if (hangs.load(std::memory_order_seq_cst)) {  // NVML answered just as a thread gave up
-            retry_until_in_time(devices::at(0).meter, Figure::held);
+            retry_until_in_time(*meters, Figure::held);
         } else if (idle++ < kYieldsOfThread) {
             sched_yield();
         } else {
@@ -192,15 +192,22 @@ bool wait_for_answer(Question &question, std::uint32_t before) noexcept {
 
 }  // namespace
 
-std::optional<std::uint64_t> ask(Meter &meter, Figure figure, std::uint64_t argument) noexcept {
+void Meter::list() noexcept {
+    if (is_listed_) return;  // the devices were discovered twice, because host memory was exhausted
+    is_listed_ = true;
+    next_ = meters;
+    meters = this;
+}
+
+std::optional<std::uint64_t> Meter::ask(Figure figure, std::uint64_t argument) noexcept {
     const KeepErrno keep_errno;
     // NVML waits while the process is out of its GPUs.
     if (gate::is_closed() && (own_thread::is_own() || !gate::wait())) return std::nullopt;
     // Load NVML on the calling thread: it may hold the loader's lock, and curb-nvml would wait for that.
     if (ending.load(std::memory_order_seq_cst) || hangs.load(std::memory_order_seq_cst) || !nvml::ensure_loaded())
         return std::nullopt;
-    if (!is_ready()) return meter.read(figure, argument);
-    Question &question = meter.question(figure);
+    if (!is_ready()) return read(figure, argument);
+    Question &question = this->question(figure);
     question.argument.store(argument, std::memory_order_relaxed);
     const std::uint32_t before = question.begun.load(std::memory_order_seq_cst);
     question.wanted.store(true, std::memory_order_seq_cst);
@@ -210,4 +217,4 @@ std::optional<std::uint64_t> ask(Meter &meter, Figure figure, std::uint64_t argu
     return answer == Question::kNone ? std::nullopt : std::optional(answer);
 }
 
-}  // namespace curb::shim::nvml_thread
+}  // namespace curb::shim

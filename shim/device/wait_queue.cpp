@@ -42,20 +42,12 @@ std::string name_of(Order order, const Device &device) {
     return (order == Order::job ? "job-" + job::key() + "-" : std::string()) + device.meter.uuid();
 }
 
-constinit std::atomic<int> listening{0};
-constinit std::atomic<std::uint32_t> changes{0};
+using detail::changes;
+using detail::listening;
 
 }  // namespace
 
 void use(const control::Places &places) noexcept { known_places.store(&places, std::memory_order_release); }
-
-void changed() noexcept {
-    if (listening.load(std::memory_order_seq_cst) == 0) return;
-    changes.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake(changes);
-}
-
-bool any() noexcept { return listening.load(std::memory_order_seq_cst) != 0; }
 
 void Wait::end() noexcept {
     const KeepErrno keep_errno;

@@ -14,6 +14,7 @@
 #include "policy/kinds.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
+#include "wake_waiting.hpp"
 
 namespace curb::shim {
 struct Device;
@@ -23,10 +24,6 @@ namespace curb::shim::wait_queue {
 
 // Sets the runtime directory. Before that there is no order among processes. Call it once.
 void use(const control::Places &places) noexcept;
-
-// Wakes all waiting requests to try again. Call it when memory was freed, an allowance grew or the policy was edited.
-// Costs one load if none waits. Thread-safe.
-void changed() noexcept;
 
 // The orders in which processes are served: all that wait for room on a device, and those of a job that wait for room
 // under its cap.
@@ -86,9 +83,6 @@ class Wait : NoCopy {
     std::optional<Entry> entry_;
     control::Turn *turns_[std::size(kOrders)]{};
 };
-
-// True if a request of this process waits. Costs one load. Thread-safe.
-bool any() noexcept;
 
 // True if another process waits in the order. Asks at most every 20 ms. Thread-safe.
 bool others_wait(Order order, const Device &device) noexcept;

@@ -22,7 +22,9 @@
 
 #include "control/descriptor.hpp"
 #include "driver.hpp"
+#include "libcuda.hpp"
 #include "libraries.hpp"
+#include "policy/values/words.hpp"
 #include "real_libc.hpp"
 
 // The loader may bind slots while we read them, and there may be red zones between variables.
@@ -235,7 +237,7 @@ bool is_driver_code(std::string_view line, Address &begin, std::string_view &pat
     path = line.substr(slash);
     // Every function of the linker's stub library returns an error. On WSL the driver is a pair of files of this name,
     // by its documentation; we have not run it.
-    if (!path.substr(path.rfind('/') + 1).starts_with("libcuda.so") || path.find("/stubs/") != std::string_view::npos ||
+    if (!policy::file_name(path).starts_with("libcuda.so") || path.find("/stubs/") != std::string_view::npos ||
         path.find("/wsl/") != std::string_view::npos)
         return false;
     return std::from_chars(line.data(), line.data() + line.size(), begin, 16).ec == std::errc();
@@ -269,8 +271,7 @@ void find_other_drivers(const Targets &targets, std::vector<control::Bypass> &ou
 std::vector<control::Bypass> bypasses() {
     std::vector<control::Bypass> out;
     if (!driver_loaded()) return out;
-    const auto inside = reinterpret_cast<Address>(driver_behind_gate().cuInit.address.load(std::memory_order_acquire));
-    const Targets targets{library_around(inside), real::glibcs("dlsym"), real::glibcs("dlvsym")};
+    const Targets targets{libcuda::range(), real::glibcs("dlsym"), real::glibcs("dlvsym")};
     if (targets.driver.end == 0) return out;
     constexpr int kTries = 3;  // if the program keeps unloading libraries, report those seen so far
     for (int i = 0; i < kTries; ++i) {

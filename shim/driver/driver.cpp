@@ -1,13 +1,13 @@
 #include "driver.hpp"
 
 #include <dlfcn.h>
-#include <link.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "keep_errno.hpp"
+#include "libcuda.hpp"
 #include "real_libc.hpp"
 #include "thunks.hpp"
 
@@ -72,15 +72,11 @@ struct ByAddress {
 constinit std::array<ByAddress, kRowCount> by_address{};
 constinit std::size_t by_address_count = 0;
 
-// libcuda, once it is found.
-constinit const link_map *libcuda_object = nullptr;
-constinit Range libcuda_range;
-
 // Fills every slot. Two threads may run it at once: both store the same values.
-void fill(void *libcuda) noexcept {
+void fill(void *handle) noexcept {
     auto *look_up = real::dlsym();
     const auto find = [&](const char *symbol, void *wrapper) -> void * {
-        void *address = look_up(libcuda, symbol);
+        void *address = look_up(handle, symbol);
         return address == wrapper ? nullptr : address;
     };
 #define CURB_WRAP(symbol, base, since, stream, rule) \
@@ -97,9 +93,7 @@ void fill(void *libcuda) noexcept {
               [](const ByAddress &a, const ByAddress &b) { return a.address < b.address; });
     by_address = sorted;
     by_address_count = count;
-    link_map *object = nullptr;
-    if (dlinfo(libcuda, RTLD_DI_LINKMAP, &object) == 0) libcuda_object = object;
-    libcuda_range = library_around(reinterpret_cast<std::uintptr_t>(the_driver.cuInit.address.load()));
+    libcuda::found(handle);
     thunks::fill();
     curb_gate.fetch_and(~gate::kNoDriver, std::memory_order_release);
 }
@@ -110,12 +104,12 @@ void fill(void *libcuda) noexcept {
 bool detail::find_driver() noexcept {
     if ((curb_gate.load(std::memory_order_acquire) & gate::kNoDriver) == 0) return true;
     const KeepErrno keep_errno;
-    void *libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (!libcuda) libcuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);  // the first may have lacked memory
-    if (!libcuda) dlerror();
+    void *handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle) handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);  // the first may have lacked memory
+    if (!handle) dlerror();
     // Keep the handle: if libcuda were unloaded, our slots would dangle.
-    if (libcuda) fill(libcuda);
-    return libcuda != nullptr;
+    if (handle) fill(handle);
+    return handle != nullptr;
 }
 
 bool driver_loaded() noexcept { return detail::find_driver(); }
@@ -124,14 +118,6 @@ void detail::load_driver() noexcept {
     const KeepErrno keep_errno;
     if (!dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) dlerror();
     find_driver();
-}
-
-void *detail::function_of_libcuda(const char *symbol) noexcept {
-    return libcuda_object ? real::defined_in(libcuda_object->l_addr, libcuda_object->l_ld, symbol) : nullptr;
-}
-
-bool detail::is_of_libcuda(const void *address) noexcept {
-    return libcuda_range.has(reinterpret_cast<std::uintptr_t>(address));
 }
 
 namespace {

@@ -7,14 +7,10 @@
 #include <atomic>
 #include <cstdint>
 
-#include "gate.hpp"
-#include "libraries.hpp"
-#include "stubs.hpp"
-
-#pragma GCC visibility push(default)
 #include "cuda_abi.h"
+#include "gate.hpp"
 #include "nvml_abi.h"
-#pragma GCC visibility pop
+#include "stubs.hpp"
 
 namespace curb::shim {
 
@@ -26,9 +22,6 @@ void *fallback_for(const void *slot) noexcept;
 bool find_driver() noexcept;
 // Opens libcuda as a stub would.
 void load_driver() noexcept;
-// Returns libcuda's function of this name; null if it has none. Once the slots are filled.
-void *function_of_libcuda(const char *symbol) noexcept;
-bool is_of_libcuda(const void *address) noexcept;
 }  // namespace detail
 
 // A driver function. A call returns CUDA_ERROR_NOT_INITIALIZED if the loaded libcuda lacks it, and CUDA_ERROR_NO_DEVICE

@@ -3,8 +3,9 @@
 #include <unistd.h>
 
 #include "clock.hpp"
-#include "driver.hpp"
+#include "cuda_abi.h"
 #include "keep_errno.hpp"
+#include "libcuda.hpp"
 #include "own_thread.hpp"
 #include "waiting.hpp"
 
@@ -23,9 +24,10 @@ constexpr std::uint64_t kPollMs = 100;
 
 // True if the process is running, by the driver: then there is no reason to keep the gate closed.
 bool is_running() noexcept {
+    auto *get_state =
+        reinterpret_cast<decltype(&cuCheckpointProcessGetState)>(libcuda::function("cuCheckpointProcessGetState"));
     CUprocessState state{};
-    return detail::the_driver.cuCheckpointProcessGetState(getpid(), &state) == CUDA_SUCCESS &&
-           state == CU_PROCESS_STATE_RUNNING;
+    return get_state && get_state(getpid(), &state) == CUDA_SUCCESS && state == CU_PROCESS_STATE_RUNNING;
 }
 
 }  // namespace
@@ -61,10 +63,7 @@ void open() noexcept {
     futex_wake(curb_gate);
 }
 
-const char *call_under_way() noexcept {
-    const void *slot = readers::driver_call();
-    return slot ? name_of_slot(slot) : nullptr;
-}
+const void *call_under_way() noexcept { return readers::driver_call(); }
 
 void on_wait(void (*call)() noexcept) noexcept { waits.store(call, std::memory_order_release); }
 void on_open(void (*call)() noexcept) noexcept { opens.store(call, std::memory_order_release); }

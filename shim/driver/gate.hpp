@@ -37,9 +37,9 @@ bool wait() noexcept;
 bool close(std::chrono::milliseconds lease) noexcept;
 // Opens the gate. Async-signal-safe.
 void open() noexcept;
-// Returns the name of a running function that must return before the process may be moved. Null if there is none. Exact
-// only while the gate is closed.
-const char *call_under_way() noexcept;
+// Returns the slot of a running function that must return before the process may be moved (name_of_slot). Null if there
+// is none. Exact only while the gate is closed.
+const void *call_under_way() noexcept;
 
 // Sets the function that each call of the program runs before it waits, and every 100 ms while it waits. It must not
 // block.

@@ -8,11 +8,10 @@
 #include <cstring>
 #include <string_view>
 
-#include "driver.hpp"
 #include "gate.hpp"
-#include "keep_errno.hpp"
+#include "libcuda.hpp"
+#include "policy/values/words.hpp"
 #include "real_libc.hpp"
-#include "stubs.hpp"
 
 // libcuda 13.0 has about 670 functions, of which cudart looks up 440. Monitors look up about 20 of NVML's.
 #define CURB_SUPPLY 768
@@ -138,28 +137,12 @@ constexpr auto kBegins = [] {  // of each name in kText
 constexpr std::size_t kNamed = kBegins.size();
 static_assert(sizeof kText < 65'536);
 
-const char *name_of(std::size_t number) noexcept { return kText + kBegins[number]; }
+const char *symbol_at(std::size_t number) noexcept { return kText + kBegins[number]; }
 
 constinit std::atomic<bool> used_up{false};
 
 void *supplied(std::size_t number) noexcept {
     return const_cast<char *>(curb_found_thunks + number * CURB_FOUND_BYTES);
-}
-
-// True for functions that work while the process is out of its GPUs: those that only read its own data, and those that
-// move it.
-bool answers_while_closed(std::string_view name) noexcept {
-    return name.starts_with("cuCheckpointProcess") || name.starts_with("cuGetError") || name == "cuCtxGetCurrent" ||
-           name == "cuDriverGetVersion" || name == "cuGetExportTable";
-}
-
-CUresult is_ending() noexcept { return CUDA_ERROR_DEINITIALIZED; }
-nvmlReturn_t nvml_is_ending() noexcept { return NVML_ERROR_UNINITIALIZED; }
-CUresult has_no_device() noexcept { return CUDA_ERROR_NO_DEVICE; }
-CUresult lacks_function() noexcept { return CUDA_ERROR_NOT_INITIALIZED; }
-template <CUresult (*Function)() noexcept>
-void *address_of() noexcept {
-    return reinterpret_cast<void *>(Function);
 }
 
 // The preloads behind curb: a reference to one of their definitions must reach it, as without curb. The loader lists
@@ -186,73 +169,31 @@ class Preloads {
         const char *names = nullptr;
         for (const auto *entry = program->l_ld; entry->d_tag != DT_NULL; ++entry)
             if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char *>(entry->d_un.d_ptr);
-        const char *slash = std::strrchr(library->l_name, '/');
-        const char *base = slash ? slash + 1 : library->l_name;
-        for (const auto *entry = program->l_ld; names && entry->d_tag != DT_NULL; ++entry) {
-            if (entry->d_tag != DT_NEEDED) continue;
-            const char *needed = names + entry->d_un.d_val;
-            const char *last = std::strrchr(needed, '/');
-            if (std::strcmp(last ? last + 1 : needed, base) == 0) return true;
-        }
+        for (const auto *entry = program->l_ld; names && entry->d_tag != DT_NULL; ++entry)
+            if (entry->d_tag == DT_NEEDED &&
+                policy::file_name(names + entry->d_un.d_val) == policy::file_name(library->l_name))
+                return true;
         return false;
     }
 
     const link_map *begin_ = nullptr, *end_ = nullptr;
 };
 
-// The calls on this thread that went to a stub while libcuda was not loaded. A stub that calls curb again would recurse
-// for ever: each call has its frame below the last one's. If it jumps to curb, it has the same frame, as have the
-// calls of a loop in the program.
-struct StubCalls {
-    const void *frame = nullptr;  // of the last one
-    int below = 0, same = 0;      // in a row
-};
-constinit thread_local StubCalls stub_calls;
-
-// True if the stub does not end by itself.
-bool is_endless(const void *frame) noexcept {
-    constexpr int kMostBelow = 16, kMostSame = 4096;
-    StubCalls &calls = stub_calls;
-    if (frame > calls.frame)
-        calls.below = calls.same = 0;
-    else
-        ++(frame < calls.frame ? calls.below : calls.same);
-    calls.frame = frame;
-    if (calls.below < kMostBelow && calls.same < kMostSame) return false;
-    calls = {};
-    return true;
-}
-
-// Returns the address for a thunk with an empty slot: the program's own stub if libcuda is not loaded.
-void *without_slot(std::size_t number) noexcept {
-    const KeepErrno keep_errno;
-    const char *name = name_of(number);
-    if (!driver_loaded() && !is_endless(__builtin_frame_address(0)))
-        if (void *stub = stubs::definition(name, named(name), stubs::caller())) return stub;
-    if (!driver_loaded()) detail::load_driver();
-    if (!driver_loaded()) return address_of<has_no_device>();
-    void *function = curb_named_slots[number].load(std::memory_order_acquire);
-    return function ? function : address_of<lacks_function>();
-}
-
 }  // namespace
 
-// Called by a thunk whose gate is closed or whose slot is empty. Returns the address to jump to.
-extern "C" __attribute__((used)) CURB_INTERNAL void *curb_thunk_target(std::atomic<void *> *slot) noexcept {
+bool answers_while_closed(std::string_view name) noexcept {
+    return name.starts_with("cuCheckpointProcess") || name.starts_with("cuGetError") || name == "cuCtxGetCurrent" ||
+           name == "cuDriverGetVersion" || name == "cuGetExportTable";
+}
+
+const char *name_of(const std::atomic<void *> *slot) noexcept {
     const bool is_named = slot >= curb_named_slots && slot < curb_named_slots + kNamed;
-    const auto number = static_cast<std::size_t>(slot - curb_named_slots);
-    gate::note_call();
-    void *target = slot->load(std::memory_order_acquire);
-    if (gate::is_closed() && !(is_named && answers_while_closed(name_of(number))) && !gate::wait())
-        return is_named || detail::is_of_libcuda(target) ? address_of<is_ending>()
-                                                         : reinterpret_cast<void *>(&nvml_is_ending);
-    target = slot->load(std::memory_order_acquire);
-    return target ? target : without_slot(number);
+    return is_named ? symbol_at(static_cast<std::size_t>(slot - curb_named_slots)) : nullptr;
 }
 
 void *named(const char *symbol) noexcept {
     for (std::size_t i = 0; i < kNamed; ++i)
-        if (std::strcmp(name_of(i), symbol) == 0) return const_cast<char *>(curb_named_thunks + i * CURB_NAMED_BYTES);
+        if (std::strcmp(symbol_at(i), symbol) == 0) return const_cast<char *>(curb_named_thunks + i * CURB_NAMED_BYTES);
     return nullptr;
 }
 
@@ -274,8 +215,8 @@ void *supplied_for(void *driver_address) noexcept {
 }  // namespace
 
 void *for_function(void *driver_address, const char *name) noexcept {
-    if (answers_while_closed(name) || !detail::is_of_libcuda(driver_address)) return driver_address;
-    return supplied_for(driver_address);
+    const bool is_of_libcuda = libcuda::range().has(reinterpret_cast<std::uintptr_t>(driver_address));
+    return is_of_libcuda && !answers_while_closed(name) ? supplied_for(driver_address) : driver_address;
 }
 
 void *for_nvml(void *address, const char *name) noexcept {
@@ -288,15 +229,14 @@ bool all_gated() noexcept { return !used_up.load(std::memory_order_relaxed); }
 void fill() noexcept {
     const Preloads preloads;
     for (std::size_t i = 0; i < kNamed; ++i) {
-        void *function = preloads.definition(name_of(i));
-        curb_named_slots[i].store(function ? function : detail::function_of_libcuda(name_of(i)),
-                                  std::memory_order_release);
+        void *function = preloads.definition(symbol_at(i));
+        curb_named_slots[i].store(function ? function : libcuda::function(symbol_at(i)), std::memory_order_release);
     }
 }
 
 const char *name_at(const void *driver_address) noexcept {
     for (std::size_t i = 0; i < kNamed; ++i)
-        if (detail::function_of_libcuda(name_of(i)) == driver_address) return name_of(i);
+        if (libcuda::function(symbol_at(i)) == driver_address) return symbol_at(i);
     return nullptr;
 }
 

@@ -1,10 +1,14 @@
 // Thunks: the gate (gate.hpp) in front of the driver functions that curb does not wrap. Each is a few instructions that
-// test the gate and jump to the function. The caller's arguments, return address and stack stay unchanged.
+// test the gate and jump to the function. The caller's arguments, return address and stack stay unchanged. With the
+// gate closed or the slot empty, a thunk asks curb_thunk_target() (thunk_target.cpp) where to jump.
 //
 // Two kinds: one under each name of functions.def and of the CURB_PASS rows, for programs that are linked to the
 // driver; and a supply without names, for functions that a look-up has found. Nothing is generated at run time.
 // Thread-safe.
 #pragma once
+
+#include <atomic>
+#include <string_view>
 
 namespace curb::shim::thunks {
 
@@ -23,6 +27,13 @@ void *for_nvml(void *address, const char *name) noexcept;
 
 // False once the supply was used up: then some calls bypass a closed gate.
 bool all_gated() noexcept;
+
+// True for functions that work while the process is out of its GPUs: those that only read its own data, and those that
+// move it.
+bool answers_while_closed(std::string_view name) noexcept;
+
+// Returns the name of the exported thunk with this slot. Null if the slot is of the supply.
+const char *name_of(const std::atomic<void *> *slot) noexcept;
 
 // Returns the name of libcuda's function at this address, if functions.def or a CURB_PASS row has it; else null.
 const char *name_at(const void *driver_address) noexcept;

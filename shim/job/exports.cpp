@@ -125,8 +125,7 @@ bool has_its_maker(const Read &read) noexcept {
 
 }  // namespace exports_detail
 
-void exported(MemoryKey key, std::uint64_t name, const Share &share, Bytes bytes) noexcept {
-    const auto gpu = share.row();
+void exported(MemoryKey key, std::uint64_t name, GpuRow gpu, Bytes bytes) noexcept {
     if (!gpu) return;
     Places &own = places();
     const std::scoped_lock lock(own.mutex);
@@ -164,8 +163,7 @@ void imported(MemoryKey key, std::uint64_t name) noexcept {
     if (best.memory != 0) note_import(key, best);
 }
 
-void imported_of_size(MemoryKey key, const Share &share, Bytes bytes) noexcept {
-    const auto gpu = share.row();
+void imported_of_size(MemoryKey key, GpuRow gpu, Bytes bytes) noexcept {
     if (!gpu) return;
     const std::scoped_lock lock(places().mutex);
     Read best;
@@ -192,8 +190,7 @@ bool closed(MemoryKey key) noexcept {
     return piece.measured.load() != 0;
 }
 
-void overhead_changed(const Share &share, std::int64_t change) noexcept {
-    const auto gpu = share.row();
+void overhead_changed(GpuRow gpu, std::int64_t change) noexcept {
     if (!gpu || segment->imports.load(std::memory_order_acquire) == 0) return;
     const bool counts = change > 0;
     const std::scoped_lock lock(places().mutex);

@@ -10,9 +10,10 @@
 // Without a job every function does nothing. Thread-safe. Calls nothing of the driver.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 
-#include "job_ledger.hpp"
 #include "segment.hpp"
 
 namespace curb::shim::job {
@@ -20,9 +21,12 @@ namespace curb::shim::job {
 // How this process knows the memory: an address of the device, or where its record lies.
 using MemoryKey = std::uint64_t;
 
-// This process has exported memory of `bytes` on the GPU of `share`, which it is charged for. `name`: a hash of what
-// the importers get; 0: a descriptor, which has no name. Ignores memory that it has exported before.
-void exported(MemoryKey key, std::uint64_t name, const Share &share, Bytes bytes) noexcept;
+// The row of a GPU in the ledger (Share::row); nullopt: it is not open.
+using GpuRow = std::optional<std::uint32_t>;
+
+// This process has exported memory of `bytes` on this GPU, which it is charged for. `name`: a hash of what the
+// importers get; 0: a descriptor, which has no name. Ignores memory that it has exported before.
+void exported(MemoryKey key, std::uint64_t name, GpuRow gpu, Bytes bytes) noexcept;
 // This process frees memory. Call it before the ledger's credit. Ignores memory that it has not exported.
 void freed(MemoryKey key) noexcept;
 
@@ -31,7 +35,7 @@ void imported(MemoryKey key, std::uint64_t name) noexcept;
 // This process has imported memory by a descriptor, which does not show whose memory it is. So curb takes one of that
 // size that a process of the job has exported by a descriptor, if possible one that no process has imported yet. The
 // sum is then at least the true one.
-void imported_of_size(MemoryKey key, const Share &share, Bytes bytes) noexcept;
+void imported_of_size(MemoryKey key, GpuRow gpu, Bytes bytes) noexcept;
 // This process has closed imported memory. True if NVML's figure of this process has counted it, so that the overhead
 // is too high until the device is measured.
 bool closed(MemoryKey key) noexcept;
@@ -39,7 +43,7 @@ bool closed(MemoryKey key) noexcept;
 // The overhead that NVML's figure shows has changed. If memory that this process has imported was left behind
 // meanwhile, and has just the size, the figure counts that memory now, or no longer. The sum then leaves it to the
 // figure.
-void overhead_changed(const Share &share, std::int64_t change) noexcept;
+void overhead_changed(GpuRow gpu, std::int64_t change) noexcept;
 
 // Calls `visit(slot, bytes)` for memory that its maker no longer has and NVML counts for none of the importers.
 // `slot`: of the importer that it counts for.

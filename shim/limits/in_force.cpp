@@ -120,6 +120,13 @@ std::unique_ptr<Snapshot> build(std::shared_ptr<const Version> version, const po
     return out;
 }
 
+// The same for the version in force.
+std::unique_ptr<Snapshot> build(const Snapshot &before, const policy::LiveCaps &caps,
+                                const std::vector<policy::GpuIdentity> &gpus) {
+    return build(before.kept, caps, gpus, policy::match(before.policy.gpu, gpus),
+                 policy::match(before.policy.ceiling, gpus));
+}
+
 }  // namespace
 
 namespace in_force {
@@ -163,8 +170,7 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
     policy::LiveCaps caps = live_caps();
     const auto named = caps.set(key, cap, gpus);
     if (!named) return control::Failure{named.error()};
-    auto next = build(before.kept, caps, gpus, policy::match(before.policy.gpu, gpus),
-                      policy::match(before.policy.ceiling, gpus));
+    auto next = build(before, caps, gpus);
     control::CapReport out;
     bool changes = false;
     for (const std::size_t i : *named) {
@@ -194,8 +200,7 @@ policy::Result<control::CapReport, control::Failure> set_job_cap(const policy::G
         const Device &device = devices::at(gpus[i].ordinal);
         device.ledger.share.set_live_cap(cap ? std::optional(cap->on(device.total)) : std::nullopt);
     }
-    auto next = build(before.kept, live_caps(), gpus, policy::match(before.policy.gpu, gpus),
-                      policy::match(before.policy.ceiling, gpus));
+    auto next = build(before, live_caps(), gpus);
     control::CapReport out;
     for (const std::size_t i : *named) {
         const Snapshot::Gpu &was = before.gpus[i], &is = next->gpus[i];
@@ -212,8 +217,7 @@ bool take_job_caps() {
     const std::scoped_lock lock(publishing);
     const Snapshot *before = detail::snapshot.load(std::memory_order_acquire);
     if (!before) return false;
-    auto next = build(before->kept, live_caps(), gpus, policy::match(before->policy.gpu, gpus),
-                      policy::match(before->policy.ceiling, gpus));
+    auto next = build(*before, live_caps(), gpus);
     bool changes = false;
     for (std::size_t i = 0; i < gpus.size(); ++i) changes |= before->gpus[i].terms != next->gpus[i].terms;
     if (changes) put_in_force(std::move(next));

@@ -1,4 +1,4 @@
-// The records of all pools, and what the sources of pools/ need of each other. Private to pools/.
+// The records of all pools, and the functions that the sources of pools/ share. Private to pools/.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 #include <unordered_set>
 
 #include "lifetime.hpp"
-#include "pools.hpp"
+#include "pool.hpp"
 
 namespace curb::shim::pools {
 

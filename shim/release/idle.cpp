@@ -14,9 +14,7 @@
 namespace curb::shim::idle {
 namespace {
 
-// When the last release ended, and how long NVML then still reports the release's own work as use of the device (seen
-// on an H200).
-constinit std::uint64_t released_ms = 0;
+// How long NVML still reports a release's own work as use of the device (seen on an H200).
 constexpr std::uint64_t kNvmlLagMs = 1500;
 
 // NVML samples once a second, and reading a sample takes 1.5 ms (H200).
@@ -29,7 +27,7 @@ struct State {
     void poll(policy::Duration idle) {
         const std::uint64_t now = now_ms();
         if (activity::used.exchange(false, std::memory_order_acq_rel)) period.used(now);
-        const std::uint64_t ours_until = released_ms + kNvmlLagMs;
+        const std::uint64_t ours_until = release::ended_ms() + kNvmlLagMs;
         if (now < ours_until || (now - sampled_ms < kSampleMs && !period.due(now, idle))) return;
         if (const auto when = seen_running(std::max(sampled_ms, ours_until))) period.used(*when);
         sampled_ms = now;
@@ -51,11 +49,6 @@ std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
         if (!last || when > *last) last = when;
     }
     return last;
-}
-
-void released() noexcept {
-    activity::used.store(false, std::memory_order_release);
-    released_ms = now_ms();
 }
 
 std::optional<std::uint64_t> poll() noexcept try {

@@ -6,9 +6,6 @@
 
 namespace curb::shim::idle {
 
-// Notes the end of a release, so that its own calls do not count as use of the GPU. On the worker.
-void released() noexcept;
-
 // Returns when NVML last saw a kernel of the process running. nullopt if none ran since `since_ms`, or if NVML does not
 // see the process (MIG, another pid namespace). Only NVML shows a kernel that runs for minutes. Calls NVML.
 std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept;

@@ -11,8 +11,8 @@
 #include "admission.hpp"
 #include "allocators.hpp"
 #include "captures.hpp"
+#include "clock.hpp"
 #include "devices.hpp"
-#include "idle.hpp"
 #include "in_force.hpp"
 #include "keep_errno.hpp"
 #include "lifetime.hpp"
@@ -35,6 +35,7 @@ struct Shared {
 Shared &shared() noexcept { return leaked<Shared>(); }
 
 constinit std::atomic<bool> running{false};
+constinit std::uint64_t last_ended_ms = 0;
 
 // Marks a release as running during the guard's lifetime.
 class RunningGuard : NoCopy {
@@ -158,6 +159,8 @@ void take_queued(std::vector<Request> &out) {
 
 bool is_running() noexcept { return running.load(std::memory_order_acquire); }
 
+std::uint64_t ended_ms() noexcept { return last_ended_ms; }
+
 std::vector<control::PastRelease> history() {
     const std::scoped_lock lock(shared().mutex);
     return shared().history;
@@ -191,7 +194,8 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
     report.returns_nothing = allocators::returning_nothing();
     postpone(report.steps);
     admission::fall_back();
-    idle::released();
+    activity::used.store(false, std::memory_order_release);  // the release's own calls are no use of the GPU
+    last_ended_ms = now_ms();
     remember(report);
     log::write(policy::LogLevel::info, control::text(report));
     for (Device &device : devices::all())

@@ -14,7 +14,6 @@
 #include "log.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
-#include "policy_watcher.hpp"
 #include "reconcile.hpp"
 #include "release.hpp"
 #include "reports.hpp"
@@ -22,7 +21,7 @@
 #include "trace.hpp"
 #include "wait_queue.hpp"
 #include "waiting.hpp"
-#include "worker.hpp"
+#include "worker_queue.hpp"
 
 namespace curb::shim::process {
 namespace {
@@ -155,12 +154,12 @@ void log_signal_state(int signal, signals::SignalState signal_state, policy::Log
 
 }  // namespace
 
-void begin(const char *(*environment)(const char *)) {
+policy::Result<config::Loaded, config::Diagnostics> begin(const char *(*environment)(const char *)) {
     began.store(control::unix_now(), std::memory_order_relaxed);
     subject(false);
     auto *source = new config::Source(config::locate(environment));
     in_force::set_source(source);
-    const auto loaded = load_patiently(*source);
+    auto loaded = load_patiently(*source);
     if (loaded) {
         log::configure(loaded->policy.log);
         join_job(loaded->policy);
@@ -171,11 +170,10 @@ void begin(const char *(*environment)(const char *)) {
         log_all(in_force::publish({loaded->policy, loaded->rule, loaded->ceiling, false, control::unix_now()}));
         update_trace();
         if (!loaded->rule.empty()) log::write(policy::LogLevel::info, source->file + ": " + loaded->rule + " applies");
-        return;
+        return loaded;
     }
     if (config::is_for_want_of_memory(loaded.error())) throw std::bad_alloc();
     log_all(in_force::publish({policy::Policy{}, "", false, true, control::unix_now()}));
-    policy_watcher::note_unusable(loaded.error());
     for (const auto &diagnostic : loaded.error()) log::write(policy::LogLevel::error, diagnostic.text());
     log::write(policy::LogLevel::error,
                !source->named && source->file.empty()
@@ -183,6 +181,7 @@ void begin(const char *(*environment)(const char *)) {
                      "refused until its administrator fixes it"
                    : "the policy cannot be used, so every GPU allocation of this process is refused. A fixed "
                      "file is read at once; to run without a policy, unset the variables that begin with CURB_");
+    return loaded;
 }
 
 void take_signal() noexcept {

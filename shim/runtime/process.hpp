@@ -10,9 +10,9 @@
 
 namespace curb::shim::process {
 
-// Reads the policy and puts it in force. Called once, by startup. `environment` returns a variable's value. Throws
-// std::bad_alloc before anything changes.
-void begin(const char *(*environment)(const char *));
+// Reads the policy and puts it in force. Returns it, or why it cannot be used: then everything is refused. Called once,
+// by startup. `environment` returns a variable's value. Throws std::bad_alloc before anything changes.
+policy::Result<config::Loaded, config::Diagnostics> begin(const char *(*environment)(const char *));
 // Handles the release signal that the policy in force names. Logs if that is impossible.
 void take_signal() noexcept;
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "devices.hpp"
 #include "idle.hpp"
 #include "last_thread.hpp"
-#include "lifetime.hpp"
 #include "limits.hpp"
 #include "log.hpp"
 #include "nap.hpp"
@@ -28,21 +26,13 @@
 #include "soft_limit.hpp"
 #include "trace.hpp"
 #include "waiting.hpp"
+#include "worker_queue.hpp"
 #include "worker_signal.hpp"
 
 namespace curb::shim::worker {
 namespace {
 
 using Next = std::optional<std::uint64_t>;  // milliseconds until the next check; nullopt: none is due
-
-// Work that other threads have queued. Never destroyed: they may queue until the process ends.
-struct Work {
-    std::vector<std::string> lines;  // for the log
-    bool apply_with_driver = false, measure_if_stale = false;
-    void (*measured)() noexcept = nullptr;  // called once the devices are reconciled; null: not requested
-};
-constinit std::mutex mutex;
-Work &queued() noexcept { return leaked<Work>(); }
 
 // Adds the newly requested releases; any number of signals is one request. Throws std::bad_alloc before it takes any.
 void take_requests(std::vector<release::Request> &out) {
@@ -62,16 +52,7 @@ void sleep_for(Next milliseconds) noexcept {
 
 // Runs the work that other threads have queued. False if there was none.
 bool do_what_is_due() {
-    Work work;
-    {
-        const std::scoped_lock lock(mutex);
-        std::swap(work, queued());
-        // Work that calls the driver waits until the gate is open again.
-        if (gate::is_closed()) {
-            queued().apply_with_driver = std::exchange(work.apply_with_driver, false);
-            queued().measure_if_stale = work.measure_if_stale;
-        }
-    }
+    const Work work = take_work();
     for (const std::string &line : work.lines) log::write(policy::LogLevel::info, line);
     const bool was_called = gate::was_called();
     if (work.apply_with_driver) process::apply_with_driver(work.measure_if_stale);
@@ -155,35 +136,6 @@ void run_releases() {
 void start() noexcept {
     cache::on_first_kept(wake_up);
     own_thread::start(run_releases, "curb-worker");
-}
-
-void apply_with_driver(bool measure_if_stale) noexcept {
-    {
-        const std::scoped_lock lock(mutex);
-        queued().apply_with_driver = true;
-        queued().measure_if_stale |= measure_if_stale;
-    }
-    wake_up();
-}
-
-void measure(void (*done)() noexcept) noexcept {
-    {
-        const std::scoped_lock lock(mutex);
-        queued().measured = done;
-    }
-    wake_up();
-}
-
-void log_later(std::string line) noexcept try {
-    constexpr std::size_t kMost = 64;  // while a release occupies the worker
-    {
-        const std::scoped_lock lock(mutex);
-        if (queued().lines.size() == kMost) queued().lines.erase(queued().lines.begin());
-        queued().lines.push_back(std::move(line));
-    }
-    wake_up();
-} catch (...) {
-    // Out of host memory: no log line.
 }
 
 }  // namespace curb::shim::worker

@@ -36,7 +36,7 @@
 #include "thunks.hpp"
 #include "wait_queue.hpp"
 #include "waiting.hpp"
-#include "worker.hpp"
+#include "worker_queue.hpp"
 
 namespace curb::shim::server {
 // Called on the worker once the devices are reconciled (worker::measure).
@@ -377,7 +377,7 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
     }
     if (!out.closed) out.why = "the kernel has no membarrier, so it is not known which calls are under way";
     if (out.closed && asked.moved != 0) nap::moved_out_by_command(asked.moved);
-    if (const char *call = out.closed ? gate::call_under_way() : nullptr) out.waits_for = call;
+    if (const void *slot = out.closed ? gate::call_under_way() : nullptr) out.waits_for = name_of_slot(slot);
     return out;
 }
 

@@ -79,7 +79,7 @@ void start() {
     last_thread::watch();  // for a child forked by a thread other than the main one
     devices::discover();
     allocators::read_environment();
-    begin(environment);
+    if (const auto loaded = begin(environment); !loaded) policy_watcher::note_unusable(loaded.error());
     if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0 || atexit(gate::at_exit) != 0) throw std::bad_alloc();
     state.store(State::active, std::memory_order_release);
     worker::start();

@@ -5,7 +5,9 @@
 #include <string>
 
 #include "control/trace.hpp"
+#include "recording.hpp"
 #include "ring.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim {
 struct Device;
@@ -52,5 +54,25 @@ extern constinit Ring<Record, kRecords> ring;
 // Puts a record into the ring, with the thread's id and, if `device` is not null, its ledger's figures. False if the
 // ring is full.
 bool try_put(Record record, const Device *device) noexcept;
+
+// Returns the record of an event that happens now.
+inline Record event_now(control::trace::What what, policy::Kind kind) noexcept {
+    Record record;
+    record.what = what;
+    record.kind = kind;
+    record.ns = now_ns();
+    return record;
+}
+// Returns the record of a change of the bytes held of this kind.
+inline Record books_event(policy::Kind kind, std::int64_t change) noexcept {
+    Record record = event_now(control::trace::What::books, kind);
+    record.charge = change;
+    return record;
+}
+// Records the bytes held of this kind. False if the ring is full.
+bool put_held(const Device &device, policy::Kind kind) noexcept;
+
+// Wakes the thread curb-trace, which empties the ring. Keeps errno.
+inline constinit FutexEvent writer_event;
 
 }  // namespace curb::shim::trace

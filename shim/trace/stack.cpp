@@ -9,6 +9,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "policy/values/words.hpp"
+
 namespace curb::shim::trace::stack {
 namespace {
 
@@ -42,8 +44,7 @@ const void *own_library() noexcept {
 }
 
 std::string name_of(std::uintptr_t call, const Dl_info &where) {
-    std::string_view library(where.dli_fname ? where.dli_fname : "");
-    library.remove_prefix(library.rfind('/') + 1);
+    const std::string_view library = policy::file_name(where.dli_fname ? where.dli_fname : "");
     const bool is_named = where.dli_sname && *where.dli_sname && std::strlen(where.dli_sname) <= kLongestName;
     if (!is_named) return std::string(library) + "+" + hex(call - reinterpret_cast<std::uintptr_t>(where.dli_fbase));
     return where.dli_sname + ("+" + hex(call - reinterpret_cast<std::uintptr_t>(where.dli_saddr))) + " (" +

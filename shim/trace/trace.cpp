@@ -1,16 +1,13 @@
 #include "trace.hpp"
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <limits>
 #include <memory>
 
 #include "keep_errno.hpp"
-#include "lifetime.hpp"
 #include "log.hpp"
 #include "record.hpp"
 #include "stack.hpp"
@@ -21,21 +18,11 @@ namespace curb::shim::trace {
 
 using control::trace::What;
 
-constinit std::atomic<bool> detail::recording{false};
 // By device: the least bytes of an allocation whose stack is traced; kUnbounded: no stacks.
 constinit std::array<std::atomic<Bytes>, devices::kMost> stacks_from{};
 constinit std::atomic<bool> has_stacks{false};
-constinit Ring<Record, kRecords> ring;
-
-State &state() noexcept { return leaked<State>(); }
 
 namespace {
-
-int this_thread() noexcept {
-    static thread_local int known = 0;
-    if (known == 0) known = static_cast<int>(syscall(SYS_gettid));
-    return known;
-}
 
 // Clamps: programs probe for memory with sizes larger than any device.
 std::int64_t signed_bytes(Bytes bytes) noexcept {
@@ -56,25 +43,11 @@ void put(Record record, const Device *device, const std::string &text) {
         ring.drop();
 }
 
-Record about(What what, Kind kind) noexcept {
-    Record record;
-    record.what = what;
-    record.kind = kind;
-    record.ns = detail::now_ns();
-    return record;
-}
-
 Record request(What what, Kind kind, Bytes bytes, LimitHit hit) noexcept {
-    Record record = about(what, kind);
+    Record record = event_now(what, kind);
     record.bytes = signed_bytes(bytes);
     record.why = hit.why;
     record.limit = hit.limit;
-    return record;
-}
-
-Record books_record(Kind kind, std::int64_t change) noexcept {
-    Record record = about(What::books, kind);
-    record.charge = change;
     return record;
 }
 
@@ -86,35 +59,9 @@ void set_stacks(const std::optional<policy::Size> &least) noexcept {
     has_stacks.store(least.has_value(), std::memory_order_relaxed);
 }
 
-}  // namespace
-
-bool try_put(Record record, const Device *device) noexcept {
-    record.thread = this_thread();
-    const auto number = ring.put([&](Record &place) {
-        // Read after the place was taken, so that of two records the later one has the newer figures (ring.hpp).
-        if (device) {
-            record.gpu = static_cast<std::int16_t>(device->ordinal);
-            if (has_total_of_kind(record.what)) record.of_kind = device->ledger.of(record.kind);
-            record.held = device->ledger.held();
-        }
-        place = record;
-    });
-    // Wake the writer each time a quarter of the ring has been filled; for less, its pause of 20 ms is short enough.
-    if (number && *number % (kRecords / 4) == 0) writer::wake();
-    return number.has_value();
-}
-
-std::uint64_t detail::now_ns() noexcept {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
-}
-
-namespace {
-
 [[gnu::always_inline]] inline Record put_allocated(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes,
                                                    Bytes charge, bool reused) noexcept {
-    Record record = about(What::alloc, kind);
+    Record record = event_now(What::alloc, kind);
     record.pointer = pointer;
     record.bytes = signed_bytes(bytes);
     record.charge = static_cast<std::int64_t>(charge);
@@ -130,7 +77,7 @@ namespace {
     const Record made = put_allocated(device, kind, pointer, bytes, charge, reused);
     const Bytes least = stacks_from[static_cast<std::size_t>(device.ordinal)].load(std::memory_order_relaxed);
     if (bytes < least || !stack::may_take(made.ns)) return;
-    Record record = about(What::stack, {});
+    Record record = event_now(What::stack, {});
     record.ns = made.ns;
     record.pointer = made.pointer;
     record.bytes = made.bytes;
@@ -149,7 +96,7 @@ void detail::allocated(const Device &device, Kind kind, std::uint64_t pointer, B
 
 void detail::freed(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes credit, std::uint64_t at,
                    bool reused) noexcept {
-    Record record = about(What::free, kind);
+    Record record = event_now(What::free, kind);
     if (at != 0) record.ns = at;  // 0 if the trace began after moment()
     record.pointer = pointer;
     record.bytes = signed_bytes(bytes);
@@ -159,17 +106,15 @@ void detail::freed(const Device &device, Kind kind, std::uint64_t pointer, Bytes
 }
 
 void detail::freed_to_pool(std::uint64_t pointer) noexcept {
-    Record record = about(What::free, Kind::pools);
+    Record record = event_now(What::free, Kind::pools);
     record.mark = Record::Mark::pool_free;
     record.pointer = pointer;
     put(record, nullptr);
 }
 
 void detail::books(const Device &device, Kind kind, std::int64_t change) noexcept {
-    put(books_record(kind, change), &device);
+    put(books_event(kind, change), &device);
 }
-
-bool detail::record_held(const Device &device, Kind kind) noexcept { return try_put(books_record(kind, 0), &device); }
 
 void detail::allowance(const Device &device, Bytes bytes) noexcept {
     put(request(What::allowance, {}, 0, {{}, bytes}), &device);
@@ -192,7 +137,7 @@ void granted(const Device &device, Kind kind, Bytes bytes, std::uint64_t waited_
 
 void step(const control::StepReport &step, const std::string &trigger) noexcept try {
     if (!on()) return;
-    Record record = about(What::step, {});
+    Record record = event_now(What::step, {});
     record.step = step.step;
     record.bytes = step.freed;
     record.duration_ns = static_cast<std::uint64_t>(step.milliseconds * 1e6);
@@ -212,7 +157,7 @@ void policy(const Device &device, std::optional<Bytes> cap, Bytes allowance, con
 
 void out(Bytes bytes, const char *how) noexcept try {
     if (!on()) return;
-    Record record = about(What::out, {});
+    Record record = event_now(What::out, {});
     record.bytes = signed_bytes(bytes);
     put(record, nullptr, how);
 } catch (...) {
@@ -221,7 +166,7 @@ void out(Bytes bytes, const char *how) noexcept try {
 
 void back(Bytes bytes, std::uint64_t took_ms) noexcept {
     if (!on()) return;
-    Record record = about(What::back, {});
+    Record record = event_now(What::back, {});
     record.bytes = signed_bytes(bytes);
     record.duration_ns = took_ms * 1'000'000;
     put(record, nullptr);
@@ -237,12 +182,12 @@ bool put_mark(Record::Mark mark, std::uint64_t number, const std::string &text) 
     record.bytes = static_cast<std::int64_t>(number);
     record.text = owned.get();
     const auto put = [&] {
-        record.ns = detail::now_ns();
+        record.ns = now_ns();
         return try_put(record, nullptr);
     };
     if (!poll_until(put, 1000)) return false;
     static_cast<void>(owned.release());
-    writer::wake();
+    writer_event.post();
     return true;
 }
 
@@ -257,7 +202,7 @@ std::string path_of(std::string file) {
 void record_all_held() noexcept {
     for (const Device &device : devices::all()) {
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
-            if (device.ledger.of(static_cast<Kind>(kind)) != 0) detail::record_held(device, static_cast<Kind>(kind));
+            if (device.ledger.of(static_cast<Kind>(kind)) != 0) put_held(device, static_cast<Kind>(kind));
     }
 }
 

@@ -6,7 +6,6 @@
 // may also take the loader's lock. Thread-safe. Keeps errno.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,27 +14,22 @@
 #include "control/status.hpp"
 #include "devices.hpp"
 #include "policy/decisions/limit.hpp"
+#include "recording.hpp"
 
 namespace curb::shim::trace {
 
 namespace detail {
-extern constinit std::atomic<bool> recording;
-std::uint64_t now_ns() noexcept;
 void allocated(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes charge, bool reused) noexcept;
 void freed(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes credit, std::uint64_t at,
            bool reused) noexcept;
 void freed_to_pool(std::uint64_t pointer) noexcept;
 void books(const Device &device, Kind kind, std::int64_t change) noexcept;
-// Records the bytes held of this kind, for the writer after events were dropped. False if the ring is full.
-bool record_held(const Device &device, Kind kind) noexcept;
 void allowance(const Device &device, Bytes bytes) noexcept;
 }  // namespace detail
 
-inline bool on() noexcept { return detail::recording.load(std::memory_order_relaxed); }
-
 // Returns the time; 0 if there is no trace. Call it before the driver frees memory: afterwards another thread may get
 // the same address, and its allocation must have the later time.
-inline std::uint64_t moment() noexcept { return on() ? detail::now_ns() : 0; }
+inline std::uint64_t moment() noexcept { return on() ? now_ns() : 0; }
 
 // The program allocated `bytes`, for which the device is charged `charge` more. `pointer`: the address or handle; 0 if
 // none. `reused`: a kept block served the request.

@@ -12,14 +12,19 @@
 
 #include "devices.hpp"
 #include "file.hpp"
+#include "lifetime.hpp"
 #include "lines.hpp"
 #include "own_thread.hpp"
 #include "policy/values/words.hpp"
-#include "trace.hpp"
+#include "recording.hpp"
 #include "waiting.hpp"
 #include "worker_signal.hpp"
 
-namespace curb::shim::trace::writer {
+namespace curb::shim::trace {
+
+State &state() noexcept { return leaked<State>(); }
+
+namespace writer {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -28,7 +33,6 @@ constexpr std::uint64_t kPollMs = 20;
 constexpr std::size_t kChunk = std::size_t{256} << 10;  // written at once
 constexpr std::chrono::seconds kBetweenTries{1};        // retry pause, e.g. for a full disk
 
-constinit FutexEvent woken;
 constinit std::atomic<pid_t> runs_in{0};  // the process with the thread; 0 if none
 constinit std::atomic<std::uint64_t> flushes_asked{0};
 constinit std::atomic<std::uint64_t> flushes_done{0};
@@ -86,7 +90,7 @@ class Current {
 control::trace::Header header_for(const Record &begin, const std::string &command) {
     timespec wall{};
     clock_gettime(CLOCK_REALTIME, &wall);
-    const auto ago = static_cast<std::int64_t>(detail::now_ns() - begin.ns);
+    const auto ago = static_cast<std::int64_t>(now_ns() - begin.ns);
     control::trace::Header header;
     header.pid = getpid();
     header.version = CURB_VERSION;
@@ -122,7 +126,7 @@ bool Current::finish_pass() {
     if (!retry_ || Clock::now() >= *retry_) {
         lines_.add_counters();
         const std::uint64_t dropped = ring.dropped(), missing = dropped - dropped_seen_ + lost_;
-        if (missing != 0) lines_.add_dropped(detail::now_ns(), missing);
+        if (missing != 0) lines_.add_dropped(now_ns(), missing);
         write_out();
         if (missing != 0 && !retry_ && !ended_) {
             reported_ += missing;
@@ -146,7 +150,7 @@ bool Current::record_held() noexcept {
         const bool stale = unwritten_ || device.ledger.held() != lines_.said_held(device.ordinal);
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
             if (stale || device.ledger.of(static_cast<Kind>(kind)) != lines_.said(device.ordinal)[kind])
-                all = detail::record_held(device, static_cast<Kind>(kind)) && all;
+                all = put_held(device, static_cast<Kind>(kind)) && all;
     }
     if (all) unwritten_ = false;
     return all;
@@ -223,7 +227,7 @@ bool drain_ring() noexcept {
 // Sleeps 20 ms or until woken; without a trace, until woken.
 void sleep() noexcept {
     constexpr std::uint64_t kDayMs = 86'400'000;
-    woken.wait(*writing ? kPollMs : kDayMs);
+    writer_event.wait(*writing ? kPollMs : kDayMs);
 }
 
 void run() {
@@ -246,15 +250,13 @@ bool start() noexcept {
     return true;
 }
 
-void wake() noexcept { woken.post(); }
-
 void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
 
 std::optional<std::uint64_t> flush() noexcept {
     const pid_t runs = runs_in.load(std::memory_order_acquire);
     if (runs == 0 || runs != getpid()) return std::nullopt;
     const std::uint64_t asked = flushes_asked.fetch_add(1, std::memory_order_seq_cst) + 1;
-    wake();
+    writer_event.post();
     const auto done = [=] { return flushes_done.load(std::memory_order_seq_cst) >= asked; };
     for (int half_seconds = 0; half_seconds < 10; ++half_seconds) {
         const std::uint64_t taken = ring.taken();
@@ -264,4 +266,5 @@ std::optional<std::uint64_t> flush() noexcept {
     return std::max<std::uint64_t>(ring.waiting(), 1);  // or lines that are not written yet
 }
 
-}  // namespace curb::shim::trace::writer
+}  // namespace writer
+}  // namespace curb::shim::trace

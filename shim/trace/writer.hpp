@@ -33,8 +33,6 @@ namespace writer {
 
 // Starts the thread if needed. False if that fails.
 bool start() noexcept;
-// Wakes the thread. Keeps errno.
-void wake() noexcept;
 // Waits until the ring's present records are in the file: up to 5 s while records leave the ring, and 0.5 s if none
 // does. Returns how many are still in the ring, 0 if all are in the file; nullopt if this process has no such thread.
 std::optional<std::uint64_t> flush() noexcept;

@@ -123,14 +123,14 @@ std::uint64_t obey(const Order &order, const std::string &name) {
         case Order::live_cap: return share().live_cap().value_or(kNone);
         case Order::changes: return caps_changed;
         // `cap` is the name; 0: a descriptor.
-        case Order::export_memory: job::exported(order.bytes, order.cap, share(), order.bytes); return 1;
+        case Order::export_memory: job::exported(order.bytes, order.cap, share().row(), order.bytes); return 1;
         case Order::free_exported: job::freed(order.bytes); return 1;
         case Order::import: job::imported(order.bytes, order.cap); return 1;
-        case Order::import_of_size: job::imported_of_size(order.bytes, share(), order.bytes); return 1;
+        case Order::import_of_size: job::imported_of_size(order.bytes, share().row(), order.bytes); return 1;
         case Order::close_imported: return job::closed(order.bytes) ? 1 : 0;
         case Order::overhead:
             share().add(order.bytes);
-            job::overhead_changed(share(), static_cast<std::int64_t>(order.bytes));
+            job::overhead_changed(share().row(), static_cast<std::int64_t>(order.bytes));
             return 1;
     }
     return 0;

@@ -33,6 +33,9 @@ std::optional<Number> whole_number(std::string_view text) noexcept {
 // Returns the text without blanks at its ends.
 std::string_view trimmed(std::string_view text, std::string_view blanks = " \t\r\n") noexcept;
 
+// Returns the part of a path behind its last slash.
+constexpr std::string_view file_name(std::string_view path) noexcept { return path.substr(path.rfind('/') + 1); }
+
 // Joins the items, each converted by `text`.
 template <class Items, class Text = std::identity>
 std::string joined(const Items &items, std::string_view separator, Text text = {}) {

@@ -1,0 +1,29 @@
+// Wakes the requests that wait for memory (wait_queue.hpp). For code below the queue, such as the ledger.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "waiting.hpp"
+
+namespace curb::shim::wait_queue {
+
+namespace detail {
+inline constinit std::atomic<int> listening{0};          // threads that wait
+inline constinit std::atomic<std::uint32_t> changes{0};  // a futex
+[[gnu::noinline, gnu::cold]] inline void wake() noexcept {
+    changes.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake(changes);
+}
+}  // namespace detail
+
+// Wakes all waiting requests to try again. Call it when memory was freed, an allowance grew or the policy was edited.
+// Costs one load if none waits. Thread-safe.
+inline void changed() noexcept {
+    if (detail::listening.load(std::memory_order_seq_cst) != 0) detail::wake();
+}
+
+// True if a request of this process waits. Costs one load. Thread-safe.
+inline bool any() noexcept { return detail::listening.load(std::memory_order_seq_cst) != 0; }
+
+}  // namespace curb::shim::wait_queue

@@ -1,0 +1,30 @@
+#include "libcuda.hpp"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include "real_libc.hpp"
+
+namespace curb::shim::libcuda {
+namespace {
+
+constinit const link_map *object = nullptr;
+constinit Range addresses;
+
+}  // namespace
+
+// Two threads may run it at once: both store the same values.
+void found(void *handle) noexcept {
+    link_map *known = nullptr;
+    if (dlinfo(handle, RTLD_DI_LINKMAP, &known) != 0) return;
+    object = known;
+    addresses = library_around(reinterpret_cast<std::uintptr_t>(known->l_ld));
+}
+
+void *function(const char *symbol) noexcept {
+    return object ? real::defined_in(object->l_addr, object->l_ld, symbol) : nullptr;
+}
+
+Range range() noexcept { return addresses; }
+
+}  // namespace curb::shim::libcuda

@@ -1,0 +1,39 @@
+// The record of one pool.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "devices.hpp"
+#include "places.hpp"
+#include "threshold.hpp"
+#include "waiting.hpp"
+
+namespace curb::shim::pools {
+
+struct Pool {
+    std::atomic<CUmemoryPool> handle{nullptr};  // null for the memory of a device's graphs, or if the record is unused
+    Kind kind = Kind::pools;                    // or managed, or graphs
+    Device *device = nullptr;                   // null if not charged: host memory, or another process's
+    Pool *next_unused = nullptr;
+    std::atomic<Bytes> charged{0};
+    std::atomic<Bytes> claimed{0};  // idle bytes that requests on their way to the driver will use
+    std::atomic<bool> live{true};
+    std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
+    BusyCount visitors;                // threads that query the driver about it
+    BusyCount settling;                // threads that have changed `charged` but not yet the ledger
+    // Units of Ledger::ahead() of requests that have returned, and how many of them a reading of the pool's size
+    // covers.
+    std::atomic<std::uint64_t> used_ahead{0}, read_ahead{0};
+    std::atomic<bool> keeps{false};          // its memory at a synchronisation, when last asked: requests may run ahead
+    std::atomic<std::uint32_t> requests{0};  // since the program set the threshold, while it did not keep its memory
+    Places places;
+    Threshold threshold;
+    std::atomic<bool> shared{false};  // with another process
+    std::size_t blocks = 0;           // managed blocks in use; under the lock, as the next two
+    bool destroyed = false;           // but managed blocks are still in use
+    Bytes kept_charged = 0;           // the charge for them
+};
+
+}  // namespace curb::shim::pools
