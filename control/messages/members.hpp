@@ -83,8 +83,8 @@ class Writing {
     void where_set(const char *name, const T &value) {
         if (value != T() || whom_ == For::readers) (*this)(name, value);
     }
-    // A limit. Version 0.1 does not know the limit of a job, and would discard the whole status: it gets a cap, and later
-    // versions find the exact name beside it.
+    // A limit. Version 0.1 does not know the limit of a job, and would discard the whole status: it gets a cap, and
+    // later versions find the exact name beside it.
     void limit(const char *name, const char *exact_name, policy::Limit value) {
         const bool is_new = value == policy::Limit::job && whom_ == For::the_wire;
         (*this)(name, is_new ? policy::Limit::cap : value);
