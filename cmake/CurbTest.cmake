@@ -1,7 +1,7 @@
 # Registers tests with ctest. A test has its source's name; its label is its folder's name.
 #
 #   curb_catch_test(size_test SOURCES size_test.cpp LIBS curb_policy)   a program in Catch2: build/tests/size_test
-#   curb_python_test(kill_test ARGS word…)                              runs kill_test.py BUILD word…
+#   curb_python_test(kill_test ARGS word…)                              runs kill_test.py BUILD word…; may be FOLDER/kill_test
 #   curb_test(driver_cases COMMAND driver_cases)                        any other program
 #
 # Each is one test: one process for the executable, not one for each case. TIMEOUT is in seconds (default 300). A test
@@ -60,7 +60,7 @@ elseif(CURB_SANITIZE)
 endif()
 
 if(NOT TARGET curb_catch)
-  set(_curb_catch_dir ${CMAKE_CURRENT_LIST_DIR}/../tests/unit)
+  set(_curb_catch_dir ${CMAKE_CURRENT_LIST_DIR}/../tests/unit/helpers)
   if(Catch2_VERSION VERSION_LESS 3)
     add_library(curb_catch STATIC ${_curb_catch_dir}/catch_main.cpp) # compiled once: v2's main is slow to compile
     set_target_properties(curb_catch PROPERTIES UNITY_BUILD OFF)
@@ -90,7 +90,7 @@ function(curb_catch_test name)
   if(first)
     target_precompile_headers(${name} REUSE_FROM ${first})
   else()
-    target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/unit/catch.hpp)
+    target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/unit/helpers/catch.hpp)
     set_property(GLOBAL PROPERTY CURB_CATCH_FIRST ${name})
   endif()
   # At -O1 tests compile in half the time. The code under test is optimised as usual.
@@ -139,8 +139,9 @@ function(curb_test name)
     ENVIRONMENT "${arg_ENVIRONMENT}")
 endfunction()
 
-function(curb_python_test name)
+function(curb_python_test script)
   cmake_parse_arguments(arg "" "" "ARGS" ${ARGN})
-  curb_test(${name} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${name}.py ${PROJECT_BINARY_DIR} ${arg_ARGS}
+  get_filename_component(name ${script} NAME)
+  curb_test(${name} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${script}.py ${PROJECT_BINARY_DIR} ${arg_ARGS}
     ${arg_UNPARSED_ARGUMENTS})
 endfunction()

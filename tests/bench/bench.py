@@ -19,7 +19,7 @@ from pathlib import Path
 
 import measures
 import results as written
-from gpu_tests import ROOT, Device, NvmlError, Unavailable, of_toolkit
+from gpu_tests import ROOT, Device, NvmlError, Unavailable, differences, of_toolkit
 from running import NO_TIME, OWN, Result, Run, Setting, measured
 from subjects import BARE, MPS, Mps, Subject, own_subjects, peer
 
@@ -43,9 +43,11 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--gpu", type=int, default=0, metavar="N", help="nvidia-smi's index of the GPU (default 0)")
     add("--build", type=Path, default=ROOT / "build", metavar="DIR", help="the build (default build/)")
     add("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="the folder for the results")
+    add("--resume", type=Path, metavar="DIR", help="continue the run in DIR, without the groups that it has in all their casts")
     add("--keep", type=Path, metavar="DIR", help="keep the lanes' stderr and policies there")
     options = parser.parse_args(words)
     options.casts = options.casts or (1 if options.quick else 3)
+    options.out = options.resume or options.out
     return options
 
 
@@ -106,13 +108,37 @@ def show(result: Result) -> None:
     print(f"  {result.driver:5}{result.row.name[:60]:61}{result.row.lane:16}{said}", flush=True)
 
 
+def order(
+    groups: Sequence[measures.Group], drivers: Sequence[str], casts: int, one_by_one: bool
+) -> Iterator[tuple[int, list[tuple[measures.Group, str]]]]:
+    """Yields batches of groups with the number of the cast. All groups once, then all again: if the time is short, rows have
+    fewer pairs, but no row is missing. `one_by_one`: all casts of a batch, then the next batch: if the time is short, what is
+    there is whole."""
+    if one_by_one:
+        for batch in work(groups, drivers, 0):
+            for cast in range(casts):
+                if again := [(group, driver) for group, driver in batch if cast == 0 or group.recast]:
+                    yield cast, again
+    else:
+        for cast in range(casts):
+            for batch in work(groups, drivers, cast):
+                yield cast, batch
+
+
 Keep = Callable[[list[Result], list[Subject]], None]
 
 
-def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: Keep) -> list[Result]:
+def library_of(options: argparse.Namespace) -> Path:
     library = Path(os.environ.get("CURB_LIBRARY") or options.build / "lib" / "libcurb.so").resolve()
     if not library.exists():
         sys.exit(f"bench: there is no {library}; run scripts/bench, which builds it, or name another one in CURB_LIBRARY")
+    return library
+
+
+def run(
+    options: argparse.Namespace, folder: Path, device: Device | None, library: Path, about: dict[str, str], keep: Keep
+) -> list[Result]:
+    """With --resume, replaces `about` by the description of the run that it continues."""
     try:
         peers = [peer(text) for text in options.against if text != MPS]
     except argparse.ArgumentTypeError as wrong:
@@ -125,7 +151,15 @@ def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: 
         sys.exit(f"bench: --against: two libraries have the same name ({', '.join(names)})")
     groups = chosen(options, names)
     mps = Mps(folder / "mps", options.gpu) if MPS in options.against else None
+    earlier = earlier_results(options, groups, about)
+    done = {(result.group.name, result.driver) for result in earlier}
     runs: dict[tuple[str, str], Run] = {}
+
+    def results() -> list[Result]:
+        """Returns those of the run that this one continues too, in the order of the groups."""
+        place = {group.name: number for number, group in enumerate(groups)}
+        return sorted([*earlier, *_results(runs.values())], key=lambda result: place[result.group.name])
+
     try:
         subjects = [*own_subjects(library), *peers, *([mps.start()] if mps else [])]
         setting = Setting(
@@ -134,22 +168,37 @@ def run(options: argparse.Namespace, folder: Path, device: Device | None, keep: 
         )  # fmt: skip
         if "gpu" in drivers and any("Thrust" in group.name for group in groups):
             compile_thrust(setting)
-        # All groups once, then all again. If the time is short, rows have fewer pairs, but no row is missing.
-        for cast in range(options.casts):
-            if cast > 0 and setting.left_s() <= 0:
-                break
-            if options.casts > 1:
-                print(f"Cast {cast + 1} of {options.casts}:")
-            for batch in work(groups, drivers, cast):
-                now = [runs.setdefault((group.name, driver), Run(group, driver, setting)) for group, driver in batch]
-                measured(now)
-                for result in _results(now):
-                    show(result)
-                keep(_results(runs.values()), subjects)
+        for cast, batch in order(groups, drivers, options.casts, one_by_one=options.resume is not None):
+            now = [
+                runs.setdefault((group.name, driver), Run(group, driver, setting))
+                for group, driver in batch
+                if (group.name, driver) not in done
+            ]
+            if not now or (cast > 0 and setting.left_s() <= 0):
+                continue
+            print(f"Cast {cast + 1} of {options.casts}:")
+            measured(now)
+            for result in _results(now):
+                show(result)
+            keep(results(), subjects)
     finally:
         if mps:
             mps.stop()
-    return _results(runs.values())
+    return results()
+
+
+def earlier_results(
+    options: argparse.Namespace, groups: Sequence[measures.Group], about: dict[str, str]
+) -> list[Result]:
+    """Returns the results of the run that --resume continues, and its description in `about`. Exits if that run was of another
+    machine, library or package."""
+    found = written.read(options.resume, groups, options.casts) if options.resume else None
+    if found is None:
+        return []
+    if text := differences(found[0], about):
+        sys.exit(f"bench: the run in {options.resume} is of another machine or build ({text}); start a new one: --out DIR")
+    about.update(found[0])
+    return found[1]
 
 
 def _results(runs: Iterable[Run]) -> list[Result]:
@@ -162,7 +211,8 @@ def main() -> int:
         print("\n".join(f"{group.name}  ({', '.join(group.drivers)})" for group in chosen(options, [])))
         return 0
     device = device_of(options)
-    about = {"machine": "", **written.machine(device)}
+    library = library_of(options)
+    about = {"machine": "", **written.machine(device, library)}
     about["machine"] = about.get("gpu") or f"{about['cores']}-core {about['processor']}"
     paths: list[Path] = []
 
@@ -174,7 +224,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="curb-bench-") as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        found = run(options, folder, device, keep)
+        found = run(options, folder, device, library, about, keep)
     print(f"\n{written.table(found)}\n\nin {time.monotonic() - start:.0f} s")
     print(*(f"written: {path}" for path in paths), sep="\n")
     return 1 if any(is_failure(result, found) for result in found) else 0

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import bench
 import measures
+import results as written
 from gpu_tests import ProgramFailed
 from lane import Lane
 from measures import Group, LaneSpec, Row
 from pairs import Figure
-from running import NO_TIME, Run, Setting, measured
+from running import NO_TIME, Result, Run, Setting, measured
 from subjects import BARE, CURB, DIRECT, Subject, own_subjects, peer
 
 
@@ -82,6 +83,11 @@ class Work(unittest.TestCase):
         single = {group.name for group in groups if not group.recast}
         first, second = self.done(groups, 0), self.done(groups, 1)
         self.assertEqual(second, [(name, driver) for name, driver in first if name not in single])
+
+    def test_a_resumed_run_takes_all_casts_of_a_batch_before_the_next(self) -> None:
+        groups = [group for group in measures.groups([]) if group.name in ("edit", "start of /bin/true")]
+        for one_by_one, casts in ((False, [0, 0, 1]), (True, [0, 1, 0])):
+            self.assertEqual([cast for cast, _ in bench.order(groups, ["noop"], 2, one_by_one)], casts)
 
     def done(self, groups: list[measures.Group], cast: int) -> list[tuple[str, str]]:
         return [(group.name, driver) for batch in bench.work(groups, ["gpu", "noop"], cast) for group, driver in batch]
@@ -152,6 +158,28 @@ class Casts(unittest.TestCase):
         self.setting.deadline = 0
         (result,) = self.run_of({CURB: "{'ns': 1}"}, [Row("row", CURB, None)]).results()
         self.assertEqual((result.figure, result.why), (None, NO_TIME))
+
+    def resumed(self, casts: int) -> list[Result]:
+        """Measures a group in three casts, and reads the results back as a run of so many casts does."""
+        rows = [Row("row", CURB, BARE), Row("no loss", BARE, None)]
+        run = self.run_of({BARE: "{'ns': 1}", CURB: "{'ns': 2 * cast}"}, rows)
+        about = {"machine": "2-core machine", "date": "2026-01-01"}
+        written.write(run.results(), about, list(self.setting.subjects.values()), self.setting.folder)
+        found = written.read(self.setting.folder, [run.group], casts)
+        assert found
+        self.assertEqual(found[0], about)
+        self.assertIn(found[1], ([], run.results()))
+        return found[1]
+
+    def test_a_measured_group_is_read_back_as_it_was_written(self) -> None:
+        self.assertEqual([result.row.name for result in self.resumed(3)], ["row", "no loss"])
+
+    def test_a_group_of_fewer_casts_is_measured_again(self) -> None:
+        self.assertEqual(self.resumed(4), [])
+
+    def test_a_group_without_time_is_measured_again(self) -> None:
+        self.setting.deadline = 0
+        self.assertEqual(self.resumed(1), [])
 
 
 class Directly(unittest.TestCase):

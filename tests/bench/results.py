@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpu_tests import Device, describe, markdown_table, write_raw
-from pairs import Spread
-from running import Result
-from subjects import DIRECT, Subject
+from gpu_tests import Device, describe, markdown_table, newest, write_raw
+from measures import Group, Row
+from pairs import Figure, Spread
+from running import NO_TIME, Result
+from subjects import Subject
 
 DRIVERS = {
     "noop": "the no-op driver, on which only the subject itself takes time",
@@ -23,14 +25,14 @@ DRIVERS = {
 _HEAD = ("what", "subject", "against", "there", "here", "ratio (quartiles)", "added", "pairs", "target", "met")
 
 
-def machine(device: Device | None) -> dict[str, str]:
+def machine(device: Device | None, library: Path) -> dict[str, str]:
     here = {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
         "load": f"{os.getloadavg()[0]:.1f}",
         "libc": " ".join(platform.libc_ver()),
     }
-    return describe(device) | here
+    return describe(device, library) | here
 
 
 def _processor() -> str:
@@ -141,7 +143,7 @@ def _others(result: Result, some: Sequence[Result]) -> str:
 
 
 def write(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], out: Path) -> list[Path]:
-    slug = "".join(c if c.isalnum() else "-" for c in about["machine"].lower()).strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", about["machine"].lower()).strip("-")
     stem = f"bench-{about['date']}-{slug}"
     everything = {
         "machine": about,
@@ -153,6 +155,35 @@ def write(results: Sequence[Result], about: dict[str, str], subjects: Sequence[S
     return [out / f"{stem}.md", raw]
 
 
+def read(folder: Path, groups: Sequence[Group], casts: int) -> tuple[dict[str, str], list[Result]] | None:
+    """Returns the machine and the results of the newest run in the folder: of those of these groups that were measured in all
+    their casts. None: there is no run."""
+    content = newest(folder, "bench")
+    if content is None:
+        return None
+    rows = {(group.name, driver, row.name, row.lane): (group, row) for group in groups for driver in group.drivers for row in group.rows}
+    by_group: dict[tuple[str, str], list[Result]] = {}
+    for record in content["rows"]:
+        if found := rows.get((record["group"], record["driver"], record["name"], record["lane"])):
+            by_group.setdefault((record["group"], record["driver"]), []).append(_result(record, *found))
+    whole = [some for some in by_group.values() if _is_whole(some, casts)]
+    return content["machine"], [result for some in whole for result in some]
+
+
+def _is_whole(results: Sequence[Result], casts: int) -> bool:
+    wanted = casts if results[0].group.recast else 1
+    return max(len(result.casts) for result in results) >= wanted and all(result.why != NO_TIME for result in results)
+
+
+def _result(record: dict[str, Any], group: Group, row: Row) -> Result:
+    spreads = {name: Spread(**record[name]) if record.get(name) else None for name in ("ns", "base_ns", "ratio", "added_ns")}
+    figure = Figure(pairs=record["pairs"], **spreads) if spreads["ns"] else None
+    return Result(
+        record["driver"], group, row, record["subject"], record["against"], figure, record["cannot"] or "",
+        tuple(record["notes"]), tuple(record["casts"]), record["lost"],
+    )  # fmt: skip
+
+
 def _record(result: Result) -> dict[str, Any]:
     return {
         "driver": result.driver,
@@ -160,7 +191,7 @@ def _record(result: Result) -> dict[str, Any]:
         "name": result.row.name,
         "subject": result.subject,
         "lane": result.row.lane,
-        "against": DIRECT if result.against == DIRECT else result.row.against,
+        "against": result.against,
         "operation": result.group.operation,
         "rates": result.group.rates,
         **_rounded(asdict(result.figure) if result.figure else {}),
@@ -169,6 +200,7 @@ def _record(result: Result) -> dict[str, Any]:
         "met": result.met,
         "cannot": result.why or None,
         "notes": list(result.notes),
+        "lost": result.lost,
     }
 
 

@@ -2,7 +2,7 @@
 """Compares what commands print with --json with tests/command/answers/: answers_test.py BUILD [--write]
 
 Each file has one answer of each form (a result, an error, a command that found nothing). --write writes them; ps.json is
-the answer about the machine in tests/unit/ps_detail_test.cpp.
+the answer about the machine in tests/unit/cli/ps_detail_test.cpp.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ PATIENCE_S = 60.0
 
 
 class Process:
-    """A program that takes commands, one a line, as that of tests/process/told_scenarios.cpp does."""
+    """A program that takes commands, one a line, as that of tests/process/control/told_scenarios.cpp does."""
 
     def __init__(self, command: list[Any], environment: dict[str, str], **options: Any) -> None:
         # pylint: disable=consider-using-with

@@ -1,12 +1,12 @@
 // Every way in which a program gets GPU memory and gives it back: one row of kFamilies (families.cpp) each.
 //
 // These suites loop over the rows, so that a new row has a case in each of them:
-//   contract      the driver takes what the row says and gives it back (contract/families_test.cpp)
-//   conformance   every look-up of the entry point leads to a capped allocation (contract/conformance_allocate.cpp)
-//   process       the cap holds and the books are right (process/family_scenarios.cpp), also in a trace
+//   contract      the driver takes what the row says and gives it back (contract/driver/families_test.cpp)
+//   conformance   every look-up of the entry point leads to a capped allocation (contract/conformance/)
+//   process       the cap holds and the books are right (process/memory/family_scenarios.cpp), also in a trace
 //   fault         the books balance after an error of any call (fault/family_ways.cpp)
-//   load          threads, sequences, signals and reloads draw families at random (load/traffic.cpp)
-//   lifetime      the family across ends of contexts, resets, forks and caps (load/lifetimes_program.cpp)
+//   load          threads, sequences, signals and reloads draw families at random (load/programs/traffic.cpp)
+//   lifetime      the family across ends of contexts, resets, forks and caps (load/programs/lifetimes_program.cpp)
 //   gpu           up to the cap and past it on a GPU, for the families that gpu/programs/paths.cpp names
 //
 // A row needs two functions. `take` allocates `block.bytes`, with the context of the place current, and writes the size

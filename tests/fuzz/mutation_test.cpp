@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "../unit/bad_policies.hpp"
+#include "../unit/helpers/bad_policies.hpp"
 #include "corpus.hpp"
 #include "policy/fields.hpp"
 #include "policy_parse_checks.hpp"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow_site
-from nvml import Device
+from measuring.nvml import Device
 from row import Row
 from session import Job, Session
 
@@ -146,7 +146,9 @@ class Lab:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_CASES)}
         # NVML counts devices in the order of the bus; CUDA does so only with this variable.
         device = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
-        return kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
+        values = kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
+        # Programs in folders of PROGRAMS import what is in it.
+        return values | {"PYTHONPATH": os.pathsep.join([*filter(None, [values.get("PYTHONPATH")]), str(PROGRAMS)])}
 
 
 STEER: dict[str, Any] = {"frameworks": {"steer": True}}

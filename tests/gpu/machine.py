@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from nvml import Device, NvmlError
+from measuring.nvml import Device, NvmlError
 
 ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("torch", "jax", "jaxlib", "cupy-cuda13x", "cupy-cuda12x", "numpy", "numba", "numba-cuda", "triton")
@@ -30,6 +30,12 @@ def describe(device: Device | None, library: Path | None = None) -> dict[str, st
         "kernel": platform.release(),
         **_versions(),
     }
+
+
+def differences(earlier: dict[str, str], now: dict[str, str]) -> str:
+    """Returns in what machine and build of two runs differ: empty if one may continue the other."""
+    names = (name for name in now if name not in ("date", "commit", "load") and earlier.get(name) != now[name])
+    return ", ".join(f"{name} {earlier.get(name)}, now {now[name]}" for name in names)
 
 
 def _or_unknown(ask: Callable[[], str]) -> str:

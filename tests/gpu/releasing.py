@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from measuring.watch import MIB
 from row import Row
 from session import Log, Session
-from watch import MIB
 
 _LOG_TIMEOUT_S = 10.0
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from row import CAP_MIB, Row
 
@@ -48,12 +49,17 @@ def write(result: Result, folder: Path, kind: str) -> list[Path]:
     return written
 
 
+def newest(folder: Path, kind: str) -> dict[str, Any] | None:
+    """Returns the content of the newest JSON of that kind in the folder. None: there is none."""
+    found = sorted((folder / "raw").glob(f"{kind}-[0-9]*.json*"))
+    return json.loads(_read_raw(found[-1])) if found else None
+
+
 def read(folder: Path, kind: str) -> Result | None:
     """Returns the newest result of that kind in the folder, with its figures. None: there is none."""
-    found = sorted((folder / "raw").glob(f"{kind}-[0-9]*.json*"))
-    if not found:
+    content = newest(folder, kind)
+    if content is None:
         return None
-    content = json.loads(_read_raw(found[-1]))
     machine, rows = content["machine"], []
     for fields in content["rows"]:
         figures = {name: _figure_text(folder, _figure_file(machine, name)) for name in fields.pop("figures", [])}

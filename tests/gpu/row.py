@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from measuring.watch import MIB, Watch
 from session import Session
-from watch import MIB, Watch
 
 CAP_MIB = 4096
 # The most that a program may leave unused at the cap: the part that curb keeps for code (160 MiB), one unit of a pool (32 MiB)

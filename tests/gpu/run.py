@@ -18,9 +18,12 @@ from pathlib import Path
 import report
 from cases.cache import CACHE
 from cases.capture import CAPTURE
-from cases.cudart import CUDART
-from cases.driver import DRIVER
+from cases.driver.cudart import CUDART
+from cases.driver.driver import DRIVER
 from cases.fill import FILL_CASES
+from cases.frameworks.steer import STEER
+from cases.frameworks.tensorflow import TENSORFLOW
+from cases.frameworks.training import TRAINING
 from cases.growth import GROWTH
 from cases.job import JOB
 from cases.matrix import MATRIX
@@ -28,13 +31,10 @@ from cases.nap import NAP
 from cases.paths import PATH_CASE
 from cases.release import RELEASE
 from cases.see import SEE
-from cases.steer import STEER
 from cases.suspend import SUSPEND
-from cases.tensorflow import TENSORFLOW
-from cases.training import TRAINING
 from cases.two_gpus import TWO_GPUS
 from lab import Case, Lab, Unavailable
-from machine import describe
+from machine import describe, differences
 from row import Row
 from session import ProgramFailed
 from starting import chosen, lab_for, parser_of
@@ -84,9 +84,7 @@ def earlier_result(options: argparse.Namespace, machine: dict[str, str]) -> repo
     found = report.read(options.resume, options.name) if options.resume else None
     if found is None:
         return report.Result(machine, [])
-    differ = [name for name in machine if name not in ("date", "commit") and found.machine.get(name) != machine[name]]
-    if differ:
-        text = ", ".join(f"{name} {found.machine.get(name)}, now {machine[name]}" for name in differ)
+    if text := differences(found.machine, machine):
         sys.exit(f"gpu-test: the run in {options.resume} is of another machine or build ({text}); start a new one: --out DIR")
     # A package that a case lacked may be installed by now.
     return report.Result(found.machine, [row for row in found.rows if row.verdict != "skipped"])

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from machine import ROOT
-from nvml import Device
-from watch import MIB, Watch, parent_of
+from measuring.nvml import Device
+from measuring.watch import MIB, Watch, parent_of
 
 Event = dict[str, Any]
 _TAIL_LINES = 12

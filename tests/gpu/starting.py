@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lab import Lab
 from machine import ROOT
-from nvml import Device, NvmlError
+from measuring.nvml import Device, NvmlError
 
 _RESULTS = ROOT / "docs" / "results"
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <new>
 
-#include "../process/memory.hpp"
+#include "../process/helpers/memory.hpp"
 
 using namespace scenario;
 using namespace std::chrono_literals;

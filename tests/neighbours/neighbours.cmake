@@ -33,7 +33,7 @@ add_executable(neighbour_scenarios neighbour_scenarios.cpp)
 add_executable(throwing_new_scenarios throwing_new_scenarios.cpp)
 foreach(program neighbour_scenarios throwing_new_scenarios)
   target_include_directories(${program} PRIVATE
-    ${PROJECT_SOURCE_DIR}/tests/process ${PROJECT_SOURCE_DIR}/shim/abi ${PROJECT_SOURCE_DIR}/tests/sim)
+    ${PROJECT_SOURCE_DIR}/tests/process/helpers ${PROJECT_SOURCE_DIR}/shim/abi ${PROJECT_SOURCE_DIR}/tests/sim)
   target_link_libraries(${program} PRIVATE scenario_main curb_sim_cuda curb_sim_nvml Threads::Threads ${CMAKE_DL_LIBS})
 endforeach()
 # A plugin whose references to its own symbols are bound when it is linked.

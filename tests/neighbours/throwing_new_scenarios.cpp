@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-#include "../process/memory.hpp"
+#include "../process/helpers/memory.hpp"
 
 using namespace scenario;
 

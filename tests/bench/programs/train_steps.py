@@ -1,7 +1,7 @@
 """Whole programs without PyTorch: `train_steps.py jax|tensorflow|cupy|cupy-uncached`. Each has the same losses in every run.
 
-jax            the jitted step of tests/gpu/programs/jax_step.py
-tensorflow     the CNN of tests/gpu/programs/tensorflow_remedies.py
+jax            the jitted step of tests/gpu/programs/training/jax_step.py
+tensorflow     the CNN of tests/gpu/programs/training/tensorflow_remedies.py
 cupy           a power iteration with temporaries in each step
 cupy-uncached  the same without CuPy's pool, so that each temporary takes a cudaMalloc and a cudaFree
 """

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "gpu" / "programs"))
+_PROGRAMS = Path(__file__).resolve().parents[2] / "gpu" / "programs"
+sys.path += [str(_PROGRAMS), str(_PROGRAMS / "training")]
 from talk import say, wait  # noqa: E402
 
 

@@ -21,7 +21,7 @@ def _cache_torch(lab: Lab, row: Row) -> None:
     """Measured, not judged."""
     lab.need("torch")
     row.verdict = "info"
-    argv = lab.python("torch_alloc.py", str(_PAIRS_QUICK if lab.quick else _PAIRS))
+    argv = lab.python("training/torch_alloc.py", str(_PAIRS_QUICK if lab.quick else _PAIRS))
     runs: dict[str, list[list[dict[str, float]]]] = {"without caching": [], "with curb's cache": [], "PyTorch's own caching": []}
     for turn in range(_TURNS_QUICK if lab.quick else _TURNS):
         for kind, found in runs.items():

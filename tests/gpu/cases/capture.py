@@ -13,7 +13,7 @@ def capture_case(conf: str = "") -> Case:
         lab.need("torch")
         job = lab.job(row.name, CAP)
         seconds = 2.0 if lab.quick else 6.0
-        program = lab.python("capture_loop.py", str(seconds))
+        program = lab.python("training/capture_loop.py", str(seconds))
         with row.watching(lab.capped(program, job, torch_allocator(conf))) as session:
             session.expect("warm", 120)
             session.tell("capture")

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab import Case, Lab, torch_allocator
+from measuring.watch import MIB
 from releasing import record, release
 from row import CAP, CAP_MIB, UNUSED_MIB, Row
 from session import Job, ProgramFailed, Session
-from watch import MIB
 
 # The least share of the freed memory that a release must return. Not all: a framework's own small blocks keep a segment.
 _SHARE_BACK = 0.9
@@ -44,20 +44,20 @@ class Fill:
 
 def _torch(conf: str = "", name: str = "torch", judged: bool = True, note: str = "") -> Fill:
     errors = ("torch.OutOfMemoryError",)
-    return Fill(("fill.py", name), "torch", errors, "out of memory", torch_allocator(conf), judged=judged, note=note)
+    return Fill(("fill/fill.py", name), "torch", errors, "out of memory", torch_allocator(conf), judged=judged, note=note)
 
 
 def _jax(allocator: str, gives_back: bool = True, note: str = "") -> Fill:
     env = {"XLA_PYTHON_CLIENT_ALLOCATOR": allocator} if allocator else {}
     errors = ("jax.JaxRuntimeError", "jaxlib.XlaRuntimeError", "jaxlib.JaxRuntimeError")
-    return Fill(("fill.py", "jax"), "jax", errors, "RESOURCE_EXHAUSTED", env, gives_back, bool(allocator), note=note)
+    return Fill(("fill/fill.py", "jax"), "jax", errors, "RESOURCE_EXHAUSTED", env, gives_back, bool(allocator), note=note)
 
 
 def _tensorflow(allocator: str, gives_back: bool = True, note: str = "") -> Fill:
     env = {"TF_GPU_ALLOCATOR": allocator} if allocator else {}
     errors = ("tensorflow.ResourceExhaustedError",)
     return Fill(
-        ("fill.py", "tensorflow"), "tensorflow", errors, "OOM when allocating", env, gives_back, bool(allocator), note=note
+        ("fill/fill.py", "tensorflow"), "tensorflow", errors, "OOM when allocating", env, gives_back, bool(allocator), note=note
     )
 
 
@@ -74,10 +74,10 @@ FILLS = {
     "tensorflow default": _tensorflow("", gives_back=False, note=_NO_RELEASE),
     "tensorflow cuda_malloc_async": _tensorflow("cuda_malloc_async"),
     "cupy": Fill(
-        ("fill.py", "cupy"), "cupy", ("cupy.OutOfMemoryError", "cupy_backends.OutOfMemoryError"), "Out of memory"
+        ("fill/fill.py", "cupy"), "cupy", ("cupy.OutOfMemoryError", "cupy_backends.OutOfMemoryError"), "Out of memory"
     ),
     "beyond: Numba": Fill(
-        ("numba_fill.py",),
+        ("fill/numba_fill.py",),
         "numba",
         ("numba.CudaAPIError", "numba_cuda.CudaAPIError"),
         "OUT_OF_MEMORY",
@@ -86,10 +86,10 @@ FILLS = {
         bare=True,
     ),
     "beyond: Triton": Fill(
-        ("triton_fill.py",), "triton", ("torch.OutOfMemoryError",), "out of memory", bare=True, needs=("torch",)
+        ("fill/triton_fill.py",), "triton", ("torch.OutOfMemoryError",), "out of memory", bare=True, needs=("torch",)
     ),
     "beyond: TileLang": Fill(
-        ("tilelang_fill.py",),
+        ("fill/tilelang_fill.py",),
         "tilelang",
         ("torch.OutOfMemoryError",),
         "out of memory",
@@ -98,7 +98,7 @@ FILLS = {
         needs=("torch",),
     ),
     "beyond: ONNX Runtime": Fill(
-        ("onnxruntime_fill.py",),
+        ("fill/onnxruntime_fill.py",),
         "onnxruntime",
         ("onnxruntime.RuntimeException", "onnxruntime.Fail", "builtins.RuntimeError"),
         "memory",
@@ -109,7 +109,7 @@ FILLS = {
         needs=("onnx",),
     ),
     "beyond: llama.cpp": Fill(
-        ("llama_fill.py",),
+        ("fill/llama_fill.py",),
         "llama_cpp",
         ("builtins.MemoryError",),
         "no context",

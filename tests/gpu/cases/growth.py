@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-import allowance
 import figure
 from lab import Case, Lab, Unavailable
+from measuring import allowance
+from measuring.watch import MIB
 from releasing import record, release
 from row import Row
 from session import Event, Session
-from watch import MIB
 
 _GIB_MIB = 1024
 
@@ -34,7 +34,7 @@ def _staircase(lab: Lab, row: Row) -> None:
     lab.need("torch")
     job = lab.job(row.name, f"{_CAP_MIB}MiB", _STAIRCASE)
     begin = time.monotonic()
-    with row.watching(lab.capped(lab.python("grow.py"), job), _CAP_MIB) as session:
+    with row.watching(lab.capped(lab.python("training/grow.py"), job), _CAP_MIB) as session:
         ready = session.expect("ready", 60)
         session.tell(f"take {_PIECES}")
         took = session.expect("took", 60)

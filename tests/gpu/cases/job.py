@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from cases.training import judge_losses
+from cases.frameworks.training import judge_losses
 from lab import PROGRAMS, Case, Lab
+from measuring.watch import MIB
 from row import Row
-from watch import MIB
 
 _CAP_MIB = 8192
 _RANKS, _STEPS, _RANK_MIB = 4, 40, 2048
@@ -17,11 +17,11 @@ _WORKERS, _BATCHES, _WORKER_MIB = 4, 60, 2048
 def ranks(number: int, mib: int, backend: str) -> list[str]:
     """Returns the command of a torchrun with so many ranks of job_ranks.py, each of which leaves `mib` of each GPU in its cache."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"]
-    return [*torchrun, str(PROGRAMS / "job_ranks.py"), str(_STEPS), str(mib), backend]
+    return [*torchrun, str(PROGRAMS / "training/job_ranks.py"), str(_STEPS), str(mib), backend]
 
 
 def _loader() -> list[str]:
-    return [sys.executable, str(PROGRAMS / "job_loader.py"), *map(str, (_WORKERS, _BATCHES, _WORKER_MIB))]
+    return [sys.executable, str(PROGRAMS / "training/job_loader.py"), *map(str, (_WORKERS, _BATCHES, _WORKER_MIB))]
 
 
 def job_case(argv: list[str], ends_itself: bool) -> Case:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cases import driver_faults, memcheck
+from cases.driver import driver_faults, memcheck
 from lab import Case, Lab, Unavailable
 from row import Row
 from together import BARE, ROOM, Judge, Outcomes, Plan, Run, Together, same_as_bare
@@ -68,16 +68,16 @@ class Program:
 
 
 PROGRAMS = {
-    "matrix 1: failing calls under PyTorch": Program("matrix_faults.py", environment=driver_faults.environment, expected_s=30),
-    "matrix 6: DataLoader, 4 workers": Program("matrix_training.py", ("loader",), expected_s=25),
-    "matrix 6: DDP spawn": Program("matrix_ranks.py", ("20", "gloo:2", "nccl:1"), expected_s=35, times=4),
-    "matrix 6: CUDA IPC tensors": Program("matrix_training.py", ("ipc",)),
-    "matrix 6: children": Program("matrix_forks.py", expected_s=35),
-    "matrix 7: signals": Program("matrix_signals.py", ("own",), (("none",),)),
-    "matrix 8: threads": Program("matrix_threads.py", expected_s=15),
-    "matrix 9: ends": Program("matrix_exits.py"),
-    "matrix: CUDA graphs": Program("matrix_training.py", ("graphs",), expected_s=12),
-    "matrix: torch.compile": Program("matrix_training.py", ("compile",), limit_s=120, expected_s=60),
+    "matrix 1: failing calls under PyTorch": Program("matrix/matrix_faults.py", environment=driver_faults.environment, expected_s=30),
+    "matrix 6: DataLoader, 4 workers": Program("matrix/matrix_training.py", ("loader",), expected_s=25),
+    "matrix 6: DDP spawn": Program("matrix/matrix_ranks.py", ("20", "gloo:2", "nccl:1"), expected_s=35, times=4),
+    "matrix 6: CUDA IPC tensors": Program("matrix/matrix_training.py", ("ipc",)),
+    "matrix 6: children": Program("matrix/matrix_forks.py", expected_s=35),
+    "matrix 7: signals": Program("matrix/matrix_signals.py", ("own",), (("none",),)),
+    "matrix 8: threads": Program("matrix/matrix_threads.py", expected_s=15),
+    "matrix 9: ends": Program("matrix/matrix_exits.py"),
+    "matrix: CUDA graphs": Program("matrix/matrix_training.py", ("graphs",), expected_s=12),
+    "matrix: torch.compile": Program("matrix/matrix_training.py", ("compile",), limit_s=120, expected_s=60),
 }
 
 _ALL: dict[str, tuple[Plan, Judge]] = {

@@ -14,9 +14,9 @@ from typing import Any
 import figure
 from cases.suspend import curb_json, filled, judge_same
 from lab import Case, Lab, Unavailable
+from measuring.watch import MIB, Watch
 from row import Row
 from session import ProgramFailed, Session
-from watch import MIB, Watch
 
 _CAP = "24GiB"
 _SMALL_CAP = "2GiB"
@@ -38,7 +38,7 @@ def nap_case(framework: str, naps: int) -> Case:
         packages = lab.need(framework)
         lab.built("bin/curb")
         count = max(3, naps // 10) if lab.quick else naps
-        argv = lab.python("suspend_train.py", framework, "small", "turns")
+        argv = lab.python("training/suspend_train.py", framework, "small", "turns")
         with lab.bare(argv, f"{row.name} undisturbed", packages) as session:
             session.expect("training", 180)
             for _ in range(count):
@@ -72,7 +72,7 @@ def _wake(lab: Lab, row: Row) -> None:
     without curb."""
     packages = lab.need("torch")
     lab.built("bin/curb")
-    argv = lab.python("suspend_train.py", "torch", "large", "turns")
+    argv = lab.python("training/suspend_train.py", "torch", "large", "turns")
     job = lab.job(row.name, _CAP, suspend={"idle": _IDLE})
     driver = _Checkpoints()
     wakes, restores, outs = [], [], []
@@ -129,7 +129,7 @@ def _pages(lab: Lab, row: Row) -> None:
     try:
         for name in ("always", "madvise", "never"):
             mode.write_text(name)
-            with lab.bare(lab.python("suspend_train.py", "torch", "large", "turns"), f"{row.name} {name}", packages) as session:
+            with lab.bare(lab.python("training/suspend_train.py", "torch", "large", "turns"), f"{row.name} {name}", packages) as session:
                 session.expect("training", 180)
                 held = session.held_mib()
                 moves = []
@@ -160,7 +160,7 @@ def _notebooks(lab: Lab, row: Row) -> None:
     packages = lab.need("torch")
     lab.built("bin/curb")
     turns = 4 if lab.quick else _TURNS
-    argv = lab.python("suspend_train.py", "torch", "large", "turns")
+    argv = lab.python("training/suspend_train.py", "torch", "large", "turns")
     held: dict[str, float] = {}
     times = []
     leaves = {"suspend": {"when_others_wait": _IDLE}}
@@ -326,7 +326,7 @@ def _smaps(pid: int) -> dict[str, int]:
 def _by_command(lab: Lab, row: Row) -> None:
     """`curb suspend --until-used`: a nap by command, which the next call ends."""
     packages = lab.need("torch")
-    with lab.capped(lab.python("suspend_train.py", "torch", "small", "turns"), lab.job(row.name, _SMALL_CAP), packages) as session:
+    with lab.capped(lab.python("training/suspend_train.py", "torch", "small", "turns"), lab.job(row.name, _SMALL_CAP), packages) as session:
         session.expect("training", 180)
         answer = curb_json(lab, "suspend", session, "--until-used")
         _until_out(session)

@@ -10,10 +10,10 @@ from typing import Any
 
 import report
 from lab import STEER, Lab, Unavailable, torch_allocator
+from measuring.watch import MIB
 from releasing import Release, release
 from row import Row
 from session import Session
-from watch import MIB
 
 _STATES = ("sleep", "compute", "loader")
 # A release must return this share of what the framework's own call returns, and may take _TIMES as long, plus _PLUS_MS.
@@ -92,7 +92,7 @@ def _release_by_framework(lab: Lab, row: Row) -> None:
 def _one(lab: Lab, row: Row, name: str, kind: Kind, packages: dict[str, str]) -> dict[str, Any]:
     job = lab.job(f"{row.name} {name}", None, **kind.policy)
     states: dict[str, Any] = {}
-    with row.watching(lab.capped(lab.python("release_states.py", kind.framework), job, kind.env | packages), None) as session:
+    with row.watching(lab.capped(lab.python("fill/release_states.py", kind.framework), job, kind.env | packages), None) as session:
         base = fill_cache(session)
         cached = session.watch.settle()
         session.tell("own")
@@ -158,7 +158,7 @@ def _idle(lab: Lab, row: Row) -> None:
     """curb releases once in an idle period, and not while a kernel or a training runs. NVML samples the GPU's use once a second."""
     lab.need("torch")
     job = lab.job(row.name, None, release={"idle": f"{_IDLE_S:g}s"})
-    with row.watching(lab.capped(lab.python("release_states.py", "torch"), job), None) as session:
+    with row.watching(lab.capped(lab.python("fill/release_states.py", "torch"), job), None) as session:
         fill_cache(session)
         found: dict[str, float] = {}
         for state, busy_s in _BUSY_S.items():
@@ -204,7 +204,7 @@ def _pressure(lab: Lab, row: Row) -> None:
             row.add_note(f"without {name}: {why}")
             continue
         job = lab.job(f"{row.name} {name}", None, **kind.policy, release={"steps": ["pressure"]})
-        with row.watching(lab.capped(lab.python("release_states.py", kind.framework), job, kind.env), None) as session:
+        with row.watching(lab.capped(lab.python("fill/release_states.py", kind.framework), job, kind.env), None) as session:
             fill_cache(session)
             held, seen = enter(session, "large"), len(job.log.messages())
             session.send()

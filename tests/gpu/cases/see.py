@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from books import Comparison
+from cases.frameworks.training import judge_losses, note_ratio, trained
 from cases.release import enter, fill_cache, leave
-from cases.training import judge_losses, note_ratio, trained
 from lab import Case, Lab, Unavailable
 from machine import ROOT
+from measuring.books import Comparison
+from measuring.watch import MIB
 from row import Row
 from session import Job, Session
-from watch import MIB
 
 _CAPS = {"torch": "8GiB", "jax": "6GiB", "tensorflow": "7GiB", "cupy": "5GiB"}
 _APART = 0.01
@@ -88,7 +88,7 @@ def _cap_live(lab: Lab, row: Row) -> None:
     """`curb cap` lowers the cap of a working program below its held memory, and resets it."""
     lab.need("torch")
     job = lab.job(row.name, "8GiB")
-    with row.watching(lab.capped(lab.python("release_states.py", "torch"), job), None) as session:
+    with row.watching(lab.capped(lab.python("fill/release_states.py", "torch"), job), None) as session:
         fill_cache(session)
         held = enter(session, "compute") / MIB
         start = time.monotonic()
@@ -115,7 +115,7 @@ def _traced(lab: Lab, row: Row) -> None:
     its report equals NVML's."""
     lab.need("torch")
     steps = 200 if lab.quick else 300
-    argv = lab.python("train.py", str(steps))
+    argv = lab.python("training/train.py", str(steps))
     runs: dict[str, list[Any]] = {"capped": [], "traced": []}
     for turn in range(1 if lab.quick else 3):
         for kind, found in runs.items():
@@ -163,8 +163,8 @@ def _at_work(lab: Lab, row: Row, packages: dict[str, dict[str, str]]) -> Iterato
         jobs = {}
         for framework, env in packages.items():
             job = lab.job(f"{row.name} {framework}", _CAPS[framework])
-            jobs[framework] = stack.enter_context(lab.capped(lab.python("release_states.py", framework), job, env))
-        jobs["bare"] = stack.enter_context(lab.bare(lab.python("release_states.py", "torch"), f"{row.name} bare"))
+            jobs[framework] = stack.enter_context(lab.capped(lab.python("fill/release_states.py", framework), job, env))
+        jobs["bare"] = stack.enter_context(lab.bare(lab.python("fill/release_states.py", "torch"), f"{row.name} bare"))
         started = list(jobs.items())
         for _, session in started:
             fill_cache(session)

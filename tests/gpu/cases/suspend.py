@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from lab import Case, Lab
+from measuring.watch import MIB
 from row import Row
 from session import Event, Session
-from watch import MIB
 
 _CAP = "24GiB"
 _LEAST_MIB = 8192
@@ -32,7 +32,7 @@ def suspend_case(framework: str, capped: bool = True) -> Case:
     def case(lab: Lab, row: Row) -> None:
         packages = lab.need(framework)
         lab.built("bin/curb")
-        argv = lab.python("suspend_train.py", framework, "large", str(_STEPS // 2 if lab.quick else _STEPS))
+        argv = lab.python("training/suspend_train.py", framework, "large", str(_STEPS // 2 if lab.quick else _STEPS))
         with lab.bare(argv, f"{row.name} undisturbed", packages) as session:
             session.expect("training", 180)
             undisturbed = session.expect("done", 300)
@@ -82,7 +82,7 @@ def often_case(framework: str) -> Case:
         packages = lab.need(framework)
         lab.built("bin/curb")
         times = _OFTEN // 10 if lab.quick else _OFTEN
-        program = ("suspend_train.py", framework, "small")
+        program = ("training/suspend_train.py", framework, "small")
         moments = random.Random(1)
         outs: list[dict[str, Any]] = []
         backs: list[dict[str, Any]] = []

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from books import REPORT_ONLY, NoBooks, compare
+from cases.frameworks.training import judge_losses
 from cases.job import ranks
-from cases.training import judge_losses
 from lab import Case, Lab, Unavailable
-from nvml import Device, NvmlError
+from measuring.books import REPORT_ONLY, NoBooks, compare
+from measuring.nvml import Device, NvmlError
+from measuring.watch import MIB
 from row import CAP, CAP_MIB, GRANULE_MIB, UNUSED_MIB, Row
 from session import Job, Session
-from watch import MIB
 
 _SMALL_MIB, _LARGE_MIB = 4096, 6144
 _STEPS = 50
@@ -121,7 +121,7 @@ def distributed(lab: Lab, row: Row) -> None:
     """DistributedDataParallel on both GPUs, bare and capped, has the same losses, and each process keeps to its cap."""
     lab.need("torch")
     devices = _both()
-    argv = lab.python("matrix_ranks.py", str(_STEPS), "nccl:2")
+    argv = lab.python("matrix/matrix_ranks.py", str(_STEPS), "nccl:2")
     env = {"CUDA_VISIBLE_DEVICES": "0,1"}
     with lab.bare(argv, "ddp bare", env) as session:
         bare = session.expect("trained", 180)

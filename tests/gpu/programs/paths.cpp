@@ -242,7 +242,10 @@ void walk() {
     std::mt19937 random(20261121);
     std::vector<Block> pieces;
     std::map<std::string, long> served, errors;
-    std::size_t in_all = 0;
+    std::size_t in_all = 0, managed = 0, most_managed = 0;  // NVML shows managed memory for no process
+    const auto managed_of = [](const Block &piece) {
+        return piece.family->memory.trait == Trait::managed ? piece.bytes : 0;
+    };
     long wrong_results = 0;
     int small_for = 0;
     for (int step = 0; step < kSteps; ++step) {
@@ -250,6 +253,7 @@ void walk() {
             std::swap(pieces[random() % pieces.size()], pieces.back());
             give(pieces.back());
             in_all -= pieces.back().bytes;
+            managed -= managed_of(pieces.back());
             pieces.pop_back();
         } else {
             const Family &family = drawn(random);
@@ -263,6 +267,8 @@ void walk() {
                 ++served[family.name];
                 small_for = std::max(small_for - 1, 0);
                 in_all += piece.bytes;
+                managed += managed_of(piece);
+                most_managed = std::max(most_managed, managed);
                 pieces.push_back(piece);
             }
         }
@@ -276,14 +282,11 @@ void walk() {
         }
         return text;
     };
-    std::size_t managed = 0;  // NVML shows it for no process
-    for (const Block &piece : pieces)
-        if (piece.family->memory.trait == Trait::managed) managed += piece.bytes;
     long all = 0, refusals = 0;
     const std::string by_path = listed(served, all), by_error = listed(errors, refusals);
     say_and_wait("{\"event\": \"full\", \"steps\": " + std::to_string(kSteps) + ", \"served\": " + std::to_string(all) +
                  ", \"tried\": " + std::to_string(all + refusals) + ", \"by_path\": {" + by_path +
-                 "}, \"by_error\": {" + by_error + "}, \"managed_bytes\": " + std::to_string(managed) +
+                 "}, \"by_error\": {" + by_error + "}, \"most_managed_bytes\": " + std::to_string(most_managed) +
                  ", \"works\": " + (wrong_results ? "false" : works()) + "}");
     for (const Block &piece : pieces) give(piece);
     say_and_wait(std::string("{\"event\": \"freed\", \"works\": ") + works() + ", \"again\": true}");

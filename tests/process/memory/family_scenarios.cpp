@@ -1,0 +1,59 @@
+// Fills the cap with one family of memory (tests/families), frees it, and compares the books. FAMILY names the family.
+#include "families.hpp"
+#include "load/programs/books.hpp"
+#include "memory.hpp"
+
+using namespace scenario;
+using families::Takes;
+
+namespace {
+
+constexpr std::uint64_t kEach = 33 * MiB + 5;
+
+// Returns the bytes that the process holds of the device, by the driver's books. curb_sim_held is NVML's figure, which
+// leaves managed memory out.
+std::uint64_t in_use() { return curb_sim_held(0) + curb_sim_held_for(0, "managed"); }
+
+void books_agree(const families::Family &family) {
+    const std::string differences = load::differences_that_stay(std::chrono::seconds(2));
+    if (!differences.empty()) std::fputs(differences.c_str(), stderr);
+    EXPECT(differences.empty());
+    // Measured memory counts as code, and curb then keeps less free for code.
+    if (family.memory.takes != Takes::measured) EXPECT_EQ(told_held(), in_use());
+}
+
+}  // namespace
+
+SCENARIO_NAMED(a_family_of_memory_is_held_to_the_cap_and_comes_back) {
+    start();
+    const families::Family &family = *families::find(std::getenv("FAMILY"));
+    families::Calls calls;
+    const families::Place place = families::make_place(calls, 0);
+    const families::Use use{calls, place, 1};
+    std::vector<families::Block> blocks;
+    const auto allocate = [&] {
+        families::Block block{.bytes = family.nth(static_cast<unsigned>(blocks.size()), kEach)};
+        const CUresult result = family.take(use, block);
+        if (result == CUDA_SUCCESS) blocks.push_back(block);
+        return result;
+    };
+    MUST(allocate());
+    const std::uint64_t taken = families::taken(family, blocks.front().bytes);
+    if (family.memory.takes != Takes::measured) EXPECT_EQ(in_use(), kContext + taken);
+    if (!family.memory.kind.empty() && taken != 0) EXPECT_EQ(curb_sim_held_for(0, family.memory.kind.data()), taken);
+    books_agree(family);
+    if (taken != 0) {
+        fill(allocate);
+        // Otherwise curb refused a request that fits. A graph may take one unit more than its nodes.
+        const std::uint64_t next = families::taken(family, family.nth(static_cast<unsigned>(blocks.size()), kEach));
+        const std::uint64_t unit = family.memory.kind == "graphs" ? 32 * MiB : 0;
+        EXPECT(in_use() + next + unit + kept_for_driver(kCap, 0) > kCap);
+        books_agree(family);
+    }
+    for (const families::Block &block : blocks) MUST(family.give(use, block));
+    families::end_place(calls, place);
+    // curb frees what pools and graphs keep before it refuses.
+    if (family.memory.takes != Takes::measured) MUST(cuMemFree_v2(take(352 * MiB)));
+    EXPECT_EQ(in_use(), curb_sim_held_for(0, "context"));
+    books_agree(family);
+}

@@ -1,0 +1,423 @@
+// Naps: a process leaves its GPUs by itself when it is idle, and comes back with its next call.
+#include <signal.h>
+
+#include "../traces/traces.hpp"
+#include "capped.hpp"
+#include "ceiling.hpp"
+#include "naps.hpp"
+
+namespace {
+
+// Checks that the command `what` brings a napping program back unharmed.
+void comes_back_after(const Machine &machine, Program &program, const std::string &what) {
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, program));
+    CHECK_FALSE(program.answers(what).empty());
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
+}  // namespace
+
+TEST_CASE("an idle process leaves the GPU by itself, and its next call brings it back") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("hold 2048") == "held");
+    const std::int64_t before = machine.held(program.pid());
+    for (int i = 0; i < 3; ++i) {
+        REQUIRE(is_out(machine, program));
+        CHECK(machine.held(program.pid()) == kLeft);
+        CHECK(program.answers(i == 1 ? "synchronize" : "check") == (i == 1 ? "ok" : "right"));
+        CHECK(within(10s, [&] {  // on a slow machine it may nap again before the check
+            REQUIRE(program.answers("check") == "right");
+            return machine.state(program.pid()) == "running" && machine.held(program.pid()) == before;
+        }));
+    }
+    CHECK(program.finish() == 0);
+    CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
+}
+
+TEST_CASE("a process that calls the driver now and then takes no nap") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "1s")"));
+    REQUIRE(program.answers("call on 0") == "ok");
+    std::this_thread::sleep_for(3s);
+    CHECK(machine.state(program.pid()) == "running");
+    CHECK_THAT(program.answers("returned"), contains("0 wrong"));
+    REQUIRE(is_out(machine, program));
+}
+
+TEST_CASE("a process that computes takes no nap, however long it calls nothing") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "1s")"));
+    REQUIRE(program.answers("utilise 50") == "ok");
+    std::this_thread::sleep_for(2500ms);
+    CHECK(machine.state(program.pid()) == "running");
+    REQUIRE(program.answers("utilise 0") == "ok");
+    REQUIRE(is_out(machine, program));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("questions to a process do not keep it from its nap") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "2s")"));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(within(20s, [&] {
+        REQUIRE(machine.curb({"ps", "--json", program.id()}).status == 0);
+        return machine.state(program.pid()) == "checkpointed";
+    }));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a process that polls NVML gets its last figures in a nap, and the nap goes on") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "500ms")"));
+    REQUIRE(program.answers("hold 2048") == "held");
+    const std::string figures = program.answers("figures");
+    CHECK_THAT(figures, contains(" 34 76000"));
+    REQUIRE(within(30s, [&] {  // polling does not prevent the nap
+        CHECK(program.answers("figures") == figures);
+        return machine.state(program.pid()) == "checkpointed";
+    }));
+    for (int i = 0; i < 20; ++i) {
+        CHECK(program.answers("figures") == figures);
+        std::this_thread::sleep_for(20ms);
+    }
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    CHECK(nap_of(machine, program)["count"] == 1);
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a call of NVML whose answer curb does not know ends a nap") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    const std::string name = program.answers("name");
+    REQUIRE(is_out(machine, program));
+    CHECK(program.answers("name") == name);
+    REQUIRE(is_out(machine, program));
+    CHECK_THAT(program.answers("figures"), contains(" 34 76000"));
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("curb ps, metrics and doctor show a nap, and curb ps its end") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, program));
+    REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == true; }));
+    CHECK(nap_of(machine, program)["count"] == 1);
+    CHECK(nap_of(machine, program)["bytes"] >= 2048 * kMiB);
+    CHECK_THAT(machine.curb({"ps"}).out, contains("naps since") && contains("until its next CUDA call"));
+    CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("in host memory until its next CUDA call"));
+    CHECK_THAT(machine.curb({"ps", "--json"}).out, contains(R"("state":"napping")"));
+    CHECK_THAT(machine.curb({"metrics"}).out,
+               contains("curb_napping{") && contains("curb_naps_total{") && contains("curb_nap_bytes_total{"));
+    CHECK_THAT(machine.curb({"doctor"}).out, contains("1 napping: " + program.id()));
+    CHECK_THAT(machine.curb({"doctor", program.id()}).out, contains("naps: its memory is in host memory"));
+    CHECK(within(30s, [&] {  // it may nap again before curb ps asks it
+        REQUIRE(program.answers("check") == "right");
+        return machine.curb({"ps", program.id()}).out.find("so far; a call waited") != std::string::npos;
+    }));
+}
+
+TEST_CASE("naps and suspends are in the trace and in its report, and a replay skips them") {
+    const Machine machine(Environment{{"CURB_SIM_LATENCY", "h100"}});
+    const std::string file = machine.folder() / "trace.json";
+    Program program(machine, with(napping(machine, R"("idle": "500ms")"), {{"CURB_TRACE", file}}));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, program));
+    CHECK(program.answers("check") == "right");
+    // It can be suspended in its GPUs or in the next nap, but not on its way.
+    REQUIRE(within(20s, [&] { return machine.curb({"suspend", program.id()}).status == 0; }));
+    REQUIRE(machine.curb({"resume", program.id()}).status == 0);
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+    const ReadTrace read = read_trace(file);
+    const std::vector<Event> left = read.of(What::out), back = read.of(What::back);
+    REQUIRE(left.size() >= 2);
+    REQUIRE(back.size() == left.size());
+    CHECK(left[0].text == "nap");
+    for (std::size_t i = 0; i < left.size(); ++i) {
+        CHECK(left[i].bytes >= 2048 * kMiB);
+        CHECK(back[i].bytes == left[i].bytes);
+        CHECK(back[i].ns > left[i].ns);
+        CHECK((i + 1 == left.size() || left[i + 1].ns >= back[i].ns));
+    }
+    CHECK(back[0].duration_ns > 0);  // the call may begin to wait while the process still leaves
+    CHECK_THAT(machine.curb({"report", file}).out, contains("Out of its GPUs ") && contains("by a nap, for "));
+    const Outcome replayed = machine.curb({"replay", file, "--cap", "8GiB"});
+    INFO(replayed.err);
+    CHECK(replayed.status == 0);
+}
+
+TEST_CASE("curb suspend turns a nap into a suspend, which no call ends; curb resume ends a nap until the next") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("prepare 0") == "ok");
+    REQUIRE(is_out(machine, program));
+    REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == true; }));
+    const Outcome out = machine.curb({"suspend", program.id()});
+    INFO(out.err);
+    REQUIRE(out.status == 0);
+    CHECK_THAT(out.out, contains("it was napping"));
+    CHECK(program.answers("begin") == "1");  // one call returns, the others wait
+    std::this_thread::sleep_for(500ms);
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    REQUIRE(machine.curb({"resume", program.id()}).status == 0);
+    CHECK_THAT(program.answers("returned"), contains("0 wrong"));
+    REQUIRE(is_out(machine, program));
+    const Outcome back = machine.curb({"resume", program.id()});
+    INFO(back.err);
+    CHECK(back.status == 0);
+    REQUIRE(is_out(machine, program));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a process that would take too much host memory stays, says why, and tries again less and less often") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "100ms", "host_memory": "1GiB")"));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(within(20s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
+    CHECK_THAT(nap_of(machine, program)["refused"].get<std::string>(), contains("suspend.host_memory is 1 GiB"));
+    CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("none now: "));
+    CHECK(machine.state(program.pid()) == "running");
+    CHECK(program.answers("give") == "given");
+    REQUIRE(is_out(machine, program));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a share of the host's memory in a policy does not lift the bytes of the machine's ceiling") {
+    const Ceiling ceiling(R"({ "version": 1, "suspend": { "host_memory": "1GiB" } })");
+    if (!can_try(ceiling)) return;
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "100ms", "host_memory": "100%")"),
+                    [&] { (void)ceiling.put_in_place(); });
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(within(20s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
+    CHECK_THAT(nap_of(machine, program)["refused"].get<std::string>(), contains("suspend.host_memory is 1 GiB"));
+}
+
+// Checks that the process stays in its GPUs, and that `curb ps PID` gives `why`.
+void stays(const Machine &machine, Program &program, const std::string &why) {
+    CAPTURE(why);
+    std::string shown;
+    CHECK(within(20s, [&] {
+        shown = machine.curb({"ps", program.id()}).out;
+        std::erase(shown, '\n');
+        return shown.find("none now: ") != std::string::npos;
+    }));
+    CHECK_THAT(shown, contains(why));
+    CHECK(machine.state(program.pid()) == "running");
+}
+
+TEST_CASE("a process that cannot leave its GPUs stays, and curb ps says why") {
+    struct Case {
+        const char *what;
+        const char *why;
+        Environment environment;
+    };
+    const auto one =
+        GENERATE(Case{"managed 64", "of managed memory", {}},
+                 Case{"hold 64", "WORLD_SIZE=2", {{"WORLD_SIZE", "2"}, {"RANK", "0"}}},
+                 Case{"hold 64", "is divided (MIG)", {{"CURB_SIM_MIG", "1"}}},
+                 Case{"hold 64", "through MPS", {{"CURB_SIM_MPS", "1"}}},
+                 Case{"hold 64", "570 or newer", {{"LD_LIBRARY_PATH", CURB_SIM "/12.2:" CURB_SIM}}},
+                 Case{"capture", "a graph capture is under way", {}}, Case{"export memory", "shares GPU memory", {}},
+                 Case{"export pool", "shares GPU memory", {}},
+                 Case{"import external memory", "imported memory of a graphics library", {}});
+    CAPTURE(one.what, one.why);
+    const Machine machine(one.environment);
+    Program program(machine, napping(machine));
+    REQUIRE_THAT(program.answers(one.what), contains("held") || contains("ok"));
+    stays(machine, program, one.why);
+    const Outcome refused = machine.curb({"suspend", program.id()});
+    CHECK(refused.status == 1);
+    CHECK_THAT(refused.err, contains(one.why));
+    CHECK(machine.state(program.pid()) == "running");
+}
+
+TEST_CASE("a process whose import of external memory is destroyed naps again") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("import external memory") == "ok");
+    stays(machine, program, "imported memory of a graphics library");
+    REQUIRE(program.answers("destroy external memory") == "ok");
+    CHECK(is_out(machine, program));
+}
+
+TEST_CASE("processes that share a block stay until both are done with it") {
+    const char *open = GENERATE("open block", "open block by an old call");
+    const Machine machine;
+    Program owner(machine, napping(machine)), user(machine, napping(machine));
+    REQUIRE(owner.answers("take 64") == "ok");
+    const std::string handle = owner.answers("export block");
+    user.tell(open);
+    REQUIRE(user.answers(handle) == "ok");
+    stays(machine, owner, "shares GPU memory");
+    stays(machine, user, "shares GPU memory");
+    REQUIRE(user.answers("close block") == "ok");
+    CHECK(is_out(machine, user));
+    CHECK_FALSE(owner.answers("drop").empty());
+    CHECK(is_out(machine, owner));
+}
+
+TEST_CASE("a process whose exported memory is freed naps again") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("export memory") == "ok");
+    REQUIRE(program.answers("export pool") == "ok");
+    stays(machine, program, "shares GPU memory");
+    REQUIRE(program.answers("free memory") == "ok");
+    REQUIRE(program.answers("destroy pool") == "ok");
+    CHECK(is_out(machine, program));
+}
+
+TEST_CASE("a process whose libcurb.so has no command curb beside it stays, and says why") {
+    const Machine machine;
+    const fs::path alone = machine.folder() / "libcurb.so";
+    fs::copy_file(CURB_LIBRARY, alone);
+    Program program(machine, with(napping(machine), {{"LD_PRELOAD", preloaded(alone.string())}}));
+    REQUIRE(program.answers("hold 64") == "held");
+    stays(machine, program, "the command curb is not beside libcurb.so, or cannot be started");
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a helper that is killed in a nap brings the process back") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, program));
+    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
+    ::kill(helper_of(program.pid()), SIGKILL);
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("a process that is killed in a nap leaves no helper and no record") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    REQUIRE(is_out(machine, program));
+    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
+    ::kill(program.pid(), SIGKILL);
+    CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
+    CHECK(within(10s, [&] { return machine.records(program.pid()).empty(); }));
+}
+
+TEST_CASE("a process may fork in a nap", "[fork-child]") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    comes_back_after(machine, program, "fork");
+}
+
+TEST_CASE("a process may close its descriptors in a nap", "[foreign-close]") {
+    const Machine machine;
+    Program program(machine, napping(machine));
+    comes_back_after(machine, program, "close for sockets");
+}
+
+TEST_CASE("curb suspend --until-used begins a nap, whatever the policy says") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("hold 2048") == "held");
+    for (int i = 0; i < 2; ++i) {
+        const Outcome out = machine.curb({"suspend", "--until-used", program.id()});
+        INFO(out.err);
+        CHECK(out.status == 0);
+        CHECK_THAT(out.out, contains("naps: 2.5") && contains("its next CUDA call brings it back"));
+        CHECK(machine.state(program.pid()) == "checkpointed");
+        CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("in host memory until its next CUDA call"));
+        CHECK(program.answers("check") == "right");
+        CHECK(machine.state(program.pid()) == "running");
+    }
+    // If the driver refuses, the process stays and the command says why.
+    const Machine broken(Environment{{"CURB_SIM_FAULT", "cuCheckpointProcessLock:1:999"}});
+    Program stays(broken);
+    REQUIRE(stays.answers("hold 64") == "held");
+    const Outcome refused = broken.curb({"suspend", "--until-used", "--json", stays.id()});
+    CHECK(refused.status == 1);
+    CHECK(Json::parse(refused.out)[0]["suspended"] == false);
+    CHECK(stays.answers("check") == "right");
+}
+
+TEST_CASE("a process that naps keeps its part of the cap of its job") {
+    const Machine machine;
+    const auto of_job = [&](Environment environment) {
+        return with(std::move(environment), {{"CURB_JOB", machine.folder().string()}, {"CURB_JOB_CAP", "4GiB"}});
+    };
+    Program napper(machine, of_job(napping(machine)));
+    REQUIRE(napper.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, napper));
+    Program other(machine, of_job({{"LD_PRELOAD", preloaded(CURB_LIBRARY)}}));
+    CHECK(other.answers("take 512") == "ok");
+    CHECK(other.answers("take 512") == "refused");
+    CHECK(machine.state(napper.pid()) == "checkpointed");
+    CHECK(napper.answers("check") == "right");
+    napper.kill(SIGKILL);
+    CHECK(within(10s, [&] { return other.answers("take 512") == "ok"; }));
+}
+
+TEST_CASE("a nap that fails in the driver leaves the process as it was") {
+    const std::string call = GENERATE("cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint");
+    CAPTURE(call);
+    const Machine machine({{"CURB_SIM_FAULT", call + ":1:999"}});
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(within(20s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
+    CHECK(machine.state(program.pid()) == "running");
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("a napping program that ends comes back first, and without room it still ends") {
+    const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
+    const bool has_room = GENERATE(true, false);
+    CAPTURE(has_room);
+    const fs::path log = machine.folder() / "end.log";
+    const std::string policy = machine.write("policy.json", R"({ "version": 1, "suspend": { "idle": "200ms" },
+                                                                 "log": { "level": "info", "file": ")" +
+                                                                log.native() + R"(" } })");
+    Program program(machine, {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}});
+    REQUIRE(program.answers("hold 1024") == "held");
+    REQUIRE(is_out(machine, program));
+    Program other(machine, {});
+    if (!has_room) REQUIRE(other.answers("hold 4096") == "held");
+    CHECK(program.finish() == 0);
+    std::ifstream file(log);
+    const std::string said{std::istreambuf_iterator<char>(file), {}};
+    CHECK((said.find("the nap has ended") != std::string::npos) == has_room);
+    CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
+}
+
+TEST_CASE("two programs that do not fit together take turns, and neither sees an error") {
+    const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
+    const std::string policy = machine.write(
+        "policy.json", R"({ "version": 1, "gpu": { "*": { "growth": { "wait": "60s" } } }, "log": { "file": "log" },
+                            "suspend": { "when_others_wait": "200ms" } })");
+    const Environment environment{{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}};
+    Program first(machine, environment), second(machine, environment);
+    REQUIRE(first.answers("hold 3072") == "held");
+    std::this_thread::sleep_for(1s);
+    CHECK(machine.state(first.pid()) == "running");  // no process waits
+    REQUIRE(second.answers("hold 3072") == "held");
+    for (int turn = 0; turn < 5; ++turn) {
+        CHECK(first.answers("check") == "right");
+        CHECK(second.answers("check") == "right");
+    }
+    CHECK(first.finish() == 0);
+    CHECK(second.finish() == 0);
+}
+
+TEST_CASE("equal programs that wait for room get equal shares") {
+    const Machine machine;  // of 80 GiB
+    const std::string policy =
+        machine.write("policy.json", R"({ "version": 1, "gpu": { "*": { "growth": { "wait": "60s" } } } })");
+    const Environment environment{{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}};
+    Program programs[3] = {Program(machine, environment), Program(machine, environment), Program(machine, environment)};
+    for (Program &one : programs) one.tell("turns 4");
+    std::vector<int> given;
+    for (Program &one : programs) given.push_back(std::stoi(one.says()));
+    INFO(given[0] << ", " << given[1] << ", " << given[2]);
+    const auto [least, most] = std::minmax_element(given.begin(), given.end());
+    CHECK(*least * 3 >= *most * 2);
+    CHECK(*least >= 10);
+}
