@@ -27,14 +27,19 @@ enum Column : std::size_t {
     refused,
     released,
     state,
+    job,
+    container,
     command,
     kColumns
 };
-constexpr std::array<const char *, kColumns> kTitles{"PID",    "USER",    "HELD",     "NVML",  "CAP",    "ALLOWANCE",
-                                                     "CACHED", "REFUSED", "RELEASED", "STATE", "COMMAND"};
-constexpr bool is_number(std::size_t column) { return column != user && column != state && column != command; }
+constexpr std::array<const char *, kColumns> kTitles{"PID",       "USER",      "HELD",    "NVML",     "CAP",
+                                                     "ALLOWANCE", "CACHED",    "REFUSED", "RELEASED", "STATE",
+                                                     "JOB",       "CONTAINER", "COMMAND"};
+constexpr bool is_number(std::size_t column) { return column != user && column < state; }
 // The columns that are dropped on a narrow terminal, first to last.
-constexpr std::array kLost{released, cached, allowance, refused, user, state, cap, nvml};
+constexpr std::array kLost{container, job, released, cached, allowance, refused, user, state, cap, nvml};
+// The columns that are there only if a process has something in them.
+constexpr bool is_optional(std::size_t column) { return column == job || column == container; }
 // The least width of the command: while other columns can be dropped, and before CAP and NVML are dropped.
 constexpr std::size_t kLeastCommand = 16, kFewest = 8;
 constexpr std::size_t kIndent = 2, kGap = 2;
@@ -66,6 +71,8 @@ Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
     row[pid].text = std::to_string(process.pid);
     if (!process.user.empty()) row[user].text = plain(process.user);
     row[command].text = process.elsewhere ? "(in another pid namespace)" : plain(process.command);
+    if (process.status && !process.status->job.empty()) row[job].text = plain(process.status->job);
+    if (!process.container.empty()) row[container].text = process.container;
     if (use) row[nvml].text = size_or(use->nvml, "-");
     if (books) {
         row[held] = {format_human(books->held), is_over_cap(process, *books) ? Ink::red : Ink::plain};
@@ -155,10 +162,12 @@ std::vector<Block> blocks_of(const View &view) {
 class Layout {
   public:
     Layout(const std::vector<Block> &blocks, const Screen &screen) : screen_(screen) {
-        for (std::size_t i = 0; i < kColumns; ++i) widths_[i] = width_of(kTitles[i]);
+        for (std::size_t i = 0; i < kColumns; ++i) widths_[i] = is_optional(i) ? 0 : width_of(kTitles[i]);
         for (const Block &block : blocks)
             for (const Row &row : block.rows)
-                for (std::size_t i = 0; i < kColumns; ++i) widths_[i] = std::max(widths_[i], width_of(row[i].text));
+                for (std::size_t i = 0; i < kColumns; ++i)
+                    if (!is_optional(i) || row[i].text != "-")
+                        widths_[i] = std::max({widths_[i], width_of(row[i].text), width_of(kTitles[i])});
         if (!screen.width) return;
         const std::size_t wanted = widths_[command];
         for (const std::size_t column : kLost) {

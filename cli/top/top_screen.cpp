@@ -18,7 +18,7 @@ using policy::Bytes;
 using policy::format_human;
 
 constexpr std::size_t kRemembered = 120;  // samples of a history
-constexpr std::size_t kBar = 20, kSpark = 10, kCapBar = 10;
+constexpr std::size_t kBar = 20, kSpark = 10, kCapBar = 10, kJob = 18, kContainer = 12;
 constexpr std::size_t kLeastRows = 5;  // of processes, however many GPUs there are
 
 const char *const kSortNames[] = {"held", "cap", "pid", "user", "command"};
@@ -128,6 +128,17 @@ class Screenful {
     // False in a narrow window, where the command needs the columns.
     [[nodiscard]] bool has_history() const { return width_ >= 100; }
 
+    // True in a wide window if a process has a job, or is in a container.
+    [[nodiscard]] bool has_jobs() const {
+        return width_ >= 120 && std::any_of(view_.processes.begin(), view_.processes.end(), [](const ViewProcess &one) {
+                   return one.status && !one.status->job.empty();
+               });
+    }
+    [[nodiscard]] bool has_containers() const {
+        return width_ >= 140 && std::any_of(view_.processes.begin(), view_.processes.end(),
+                                            [](const ViewProcess &one) { return !one.container.empty(); });
+    }
+
     // Returns the notes of curb ps on the selected process: what it waits for, since when, the next growth step. Empty
     // in a low window.
     [[nodiscard]] std::vector<std::string> notes_on_selected() const {
@@ -145,8 +156,10 @@ class Screenful {
 
     // Adds the table of processes. Leaves `below` lines free above the last line.
     void processes(std::size_t below) {
-        add({{fmt::format("{:>8} {:<8} {:<6} {:>9} {:>9} {:<{}} {}{:<9} {}", "PID", "USER", "GPU", "HELD", "CAP",
-                          "OF CAP", kCapBar, has_history() ? padded("HISTORY", kSpark + 1) : "", "STATE", "COMMAND"),
+        add({{fmt::format("{:>8} {:<8} {:<6} {:>9} {:>9} {:<{}} {}{:<9} {}{}{}", "PID", "USER", "GPU", "HELD", "CAP",
+                          "OF CAP", kCapBar, has_history() ? padded("HISTORY", kSpark + 1) : "", "STATE",
+                          has_jobs() ? padded("JOB", kJob + 1) : "",
+                          has_containers() ? padded("CONTAINER", kContainer + 1) : "", "COMMAND"),
               Paint::bold}});
         const std::size_t taken = lines_.size() + 1 + below;
         const std::size_t room = height_ > taken ? height_ - taken : 1;
@@ -167,6 +180,9 @@ class Screenful {
             for (const control::Waiting &wait : process.status->waits)
                 if (wait.gpu == books->ordinal) return "wait " + span_text(wait.since, now_);
         return state_name(state);
+    }
+    static std::string column(bool is_shown, const std::string &text, std::size_t width) {
+        return is_shown ? padded(clipped(text.empty() ? "-" : policy::plain(text), width), width + 1) : "";
     }
     static Paint paint_of(State state) {
         switch (state) {
@@ -203,7 +219,9 @@ class Screenful {
                 {repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Paint::dim)},
                 {has_history() ? sparkline(history, whole, u) + " " : "", of(Paint::green)},
                 {padded(clipped(state_text(process, books, state), 9), 10), of(paint_of(state))},
-                {policy::plain(process.command), of(Paint::plain)}};
+                {column(has_jobs(), process.status ? process.status->job : "", kJob) +
+                     column(has_containers(), process.container, kContainer) + policy::plain(process.command),
+                 of(Paint::plain)}};
     }
 
     void last_line() {

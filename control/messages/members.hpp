@@ -83,6 +83,13 @@ class Writing {
     void where_set(const char *name, const T &value) {
         if (value != T() || whom_ == For::readers) (*this)(name, value);
     }
+    // A limit. Version 0.1 does not know the limit of a job, and would discard the whole status: it gets a cap, and
+    // later versions find the exact name beside it.
+    void limit(const char *name, const char *exact_name, policy::Limit value) {
+        const bool is_new = value == policy::Limit::job && whom_ == For::the_wire;
+        (*this)(name, is_new ? policy::Limit::cap : value);
+        if (is_new) (*this)(exact_name, value);
+    }
     [[nodiscard]] std::string text() && { return (out_.empty() ? "{" : std::move(out_)) + "}"; }
 
   private:
@@ -165,6 +172,12 @@ class Reading {
     void where_set(const char *name, T &out) {
         known_.push_back(name);
         if (object_.member(name)) (*this)(name, out);
+    }
+    void limit(const char *name, const char *exact_name, policy::Limit &out) {
+        (*this)(name, out);
+        std::string exact;
+        where_set(exact_name, exact);
+        if (const auto known = policy::parse_limit(exact)) out = *known;
     }
     [[nodiscard]] bool has(std::string_view name) const { return object_.member(name) != nullptr; }
 

@@ -98,7 +98,7 @@ void describe(Io &io, Is<Refusal> auto &value) {
     io("at", value.at);
     io("gpu", value.gpu);
     io.where_known("bytes", value.bytes);
-    io("why", value.why);
+    io.limit("why", "why_exactly", value.why);
     io("held", value.held);
     io.where_known("limit", value.limit);
 }
@@ -108,7 +108,7 @@ void describe(Io &io, Is<Waiting> auto &value) {
     io("thread", value.thread);
     io("since", value.since);
     io("bytes", value.bytes);
-    io("why", value.why);
+    io.limit("why", "why_exactly", value.why);
     io("until", value.until);
     io("step", value.step);
 }

@@ -14,11 +14,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
 from simulated import CONTEXT, MIB, PATIENCE_S, Machine, Process  # noqa: E402
+from skipping import run_cases  # noqa: E402
 
 BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else Path()
 GIB = 1024 * MIB
 SLACK = (160 + 64) * MIB
 """What a full cap leaves free: the reserve for code, and less than one 64 MiB block of the program."""
+UNSHARE = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
 
 
 def key_of(job: str) -> int:
@@ -214,6 +216,35 @@ class JobTest(unittest.TestCase):
         finally:
             libc.shmctl(segment, 0, None)
 
+    def apart(self, options: list[str], prepare: str) -> Process:
+        """A process of the job in namespaces of its own, once `prepare` has run there. Skips the test if it may not."""
+        words = [*UNSHARE, *options, "sh", "-c"]
+        if subprocess.run([*words, prepare], capture_output=True, timeout=PATIENCE_S, check=False).returncode != 0:
+            self.skipTest(f"this user may not: {' '.join(words)} {prepare!r}")
+        preload = ["env", f"LD_PRELOAD={BUILD / 'lib/libcurb.so'}"]
+        program = [BUILD / "tests/scenarios", "does_what_it_is_told"]
+        environment = self.machine.bare | {"CURB_JOB": self.job, "CURB_JOB_CAP": "4GiB"}
+        with self.log.open("a") as log:
+            return self.machine.start([*words, f'{prepare} && exec "$@"', "sh", *preload, *program], environment, stderr=log)
+
+    def test_a_system_without_shared_memory_refuses_and_the_program_goes_on(self) -> None:
+        process = self.apart(["--ipc"], "echo 0 > /proc/sys/kernel/shmmni")
+        for _ in range(2):
+            self.assertEqual(process.answer("take 64"), "error")  # its context was refused
+        self.assertIn("cannot be used: the system gives no shared memory for it: No space left on device", self.log.read_text())
+
+    def test_dev_shm_may_be_full_or_read_only(self) -> None:
+        for options in ("ro", "size=4k"):
+            fill = "" if options == "ro" else " && head -c 4096 /dev/zero > /dev/shm/full"
+            process = self.apart(["--mount"], f"mount -t tmpfs -o {options} none /dev/shm{fill}")
+            other = self.told(CURB_JOB_CAP="4GiB")
+            process.asked("take 2048")
+            self.filled(other)
+            self.assertLessEqual(self.used(), 4 * GIB)
+            self.assertGreater(self.used(), 4 * GIB - 2 * SLACK)
+            for one in (process, other):
+                one.kill()
+
     def test_curb_run_names_the_job_and_an_inner_one_stays_in_it(self) -> None:
         said = self.machine.curb("run", "--job-cap", "2GiB", "--dry-run", "--", "true").stdout
         self.assertIn("CURB_JOB_CAP=2GiB\n", said)
@@ -241,4 +272,4 @@ class JobTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    run_cases()

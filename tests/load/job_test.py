@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Processes of one job under one cap: job_test.py BUILD
 
-Programs of several threads allocate and free memory of every family at random. Meanwhile the test kills, replaces, forks
-and stops them and asks for releases, for as many seconds as the matrix says. By the simulated machine's own books the job
-never holds more than its cap; when all have ended, one process can allocate the whole cap. CURB_JOB_SECONDS sets the time.
+From 2 to 64 programs of several threads allocate and free memory of every family at random, some under a cap that grows.
+Meanwhile the test kills, replaces, forks and stops them and asks for releases, for as many seconds as the matrix says. By the
+simulated machine's own books the job never holds more than its cap; when all have ended, nothing is held, and one process can
+allocate the whole cap. CURB_JOB_SECONDS sets the time.
 """
 
 from __future__ import annotations
@@ -19,34 +20,47 @@ import matrix
 from simulated import MIB, PATIENCE_S, Machine
 
 SECONDS = float(os.environ.get("CURB_JOB_SECONDS", "0")) or float(matrix.figure("job_seconds"))
-CAP_MIB = 5120
-PROCESSES = 4
+CROWDS = (4, 64)
+"""So many processes first, one crowd after the other; then at random."""
+CROWD_S = 10.0
 DISTURBANCES = ("kill", "kill", "fork", "fork", "stop", "release", "quiet")
+POLICIES = (
+    {},
+    {"wait": "500ms"},
+    {"start": "700MiB", "step": "128MiB", "every": "200ms", "wait": "500ms"},
+)
 FAMILIES = "no-pools"
 """Without pools, which may exceed the cap for a moment, and code, whose size is known only once it is loaded."""
 
 
-class Job(Judge):
-    def __init__(self, machine: Machine) -> None:
-        super().__init__()
-        self.machine = machine
+class Crowd:
+    """A job on a machine of its own, with a cap that all of its processes meet."""
+
+    def __init__(self, judge: Judge, machine: Machine, number: int, processes: int) -> None:
+        self.judge, self.machine, self.processes = judge, machine, processes
+        self.random, self.counts, self.expect = judge.random, judge.counts, judge.expect
+        # Each has a context of 518 MiB, and keeps 160 MiB free for code.
+        self.cap_mib = 1024 + 1024 * processes
         self.environment = {
-            "CURB_JOB": f"job_test {os.getpid()} {SEED}",
-            "CURB_JOB_CAP": f"{CAP_MIB}MiB",
+            "CURB_JOB": f"job_test {os.getpid()} {SEED} {number}",
+            "CURB_JOB_CAP": f"{self.cap_mib}MiB",
             "CURB_SIM_HIGH": "1",
         }
         self.members: list[Traffic] = []
+        self.operations: dict[int, int] = {}
         self.fill_places()
 
     def fill_places(self) -> None:
-        for _ in range(PROCESSES - len(self.members)):
+        for _ in range(self.processes - len(self.members)):
             self.start()
 
     def start(self) -> None:
         """Starts a process, if the others leave room for its context."""
-        wait = self.random.choice(("0s", "500ms"))
-        file = self.machine.policy({"log": {"level": "off"}, "gpu": {"*": {"growth": {"wait": wait}}}}, f"{wait}.json")
-        words = [str(self.random.randrange(1, 4)), "80", "1", str(self.random.randrange(1 << 30)), FAMILIES, "100"]
+        which = self.random.randrange(len(POLICIES))
+        gpu = {"growth": POLICIES[which]} | ({"cap": "4GiB"} if "start" in POLICIES[which] else {})
+        file = self.machine.policy({"log": {"level": "off"}, "gpu": {"*": gpu}}, f"{which}.json")
+        pause_us = 25 * self.processes
+        words = [str(self.random.randrange(1, 4)), "80", "1", str(self.random.randrange(1 << 30)), FAMILIES, str(pause_us)]
         started = Traffic(self.machine, words, self.environment | {"CURB_POLICY": str(file)})
         if "error 2" in started.log.read_text():
             started.kill()
@@ -73,43 +87,67 @@ class Job(Judge):
         elif what == "release":
             os.kill(one.pid, signal.SIGUSR1)
         elif what == "quiet":
-            operations, wrong = one.quiet()
-            self.counts["operations"] += operations
-            self.expect(wrong == 0, f"{wrong} operations of {one.pid} were wrong")
+            self.count(one)
             one.tell("work")
         self.counts[what] += 1
-        high = self.machine.books()[0]["high"]
-        self.expect(high <= CAP_MIB * MIB, f"the job held {high / MIB:.1f} MiB of {CAP_MIB} after {what}")
+        self.expect_cap(what)
         self.expect(one not in self.members or one.child.poll() is None, f"{one.pid} ended with {one.child.poll()}")
 
-    def ends(self) -> None:
-        """Ends all, every second one by force. Then one process can allocate the whole cap."""
+    def count(self, one: Traffic) -> None:
+        operations, wrong = one.quiet()
+        self.counts["operations"] += operations - self.operations.get(one.pid, 0)
+        self.operations[one.pid] = operations
+        self.expect(wrong == 0, f"{wrong} operations of {one.pid} were wrong")
+
+    def expect_cap(self, after: str) -> None:
+        high = self.high_mib()
+        self.expect(high <= self.cap_mib, f"the job held {high:.1f} MiB of {self.cap_mib} after {after}")
+
+    def high_mib(self) -> float:
+        return float(self.machine.books()[0]["high"]) / MIB
+
+    def end(self) -> None:
+        """Ends all, every second one by force. Then nothing is held, and one process can allocate the whole cap."""
         for number, one in enumerate(self.members):
+            self.count(one)
             if number % 2:
                 one.kill()
             else:
                 self.expect(one.ends() == 0, f"{one.pid} ended with {one.child.poll()}")
+        self.expect_cap("the end")
+        print(f"{self.processes} processes held at most {self.high_mib():.1f} MiB of {self.cap_mib} at once", flush=True)
         deadline = time.monotonic() + PATIENCE_S
-        while any(process["bytes"] for process in self.machine.held().values()) and time.monotonic() < deadline:
+        while self.used() and time.monotonic() < deadline:
             time.sleep(0.01)
-        last = self.machine.told(self.machine.under_curb(**self.environment))
+        self.expect(self.used() == 0, f"{self.used()} bytes are held after the end of all")
+        last = self.machine.told(self.machine.under_curb({"log": {"level": "off"}}, **self.environment))
         last.tell("fill")
         filled = int(last.line()) / MIB
         # The last block of 64 MiB may not fit, and curb keeps memory free for code (policy::driver_reserve).
-        self.expect(CAP_MIB - 64 - 160 <= filled <= CAP_MIB, f"{filled} MiB could be had again, of {CAP_MIB}")
+        least = self.cap_mib - 64 - 160
+        self.expect(least <= filled <= self.cap_mib, f"{filled} MiB could be had again, of {self.cap_mib}")
         last.kill()
+
+    def used(self) -> int:
+        return int(self.machine.books()[0]["used"])
 
 
 def main() -> int:
-    with Machine(BUILD) as machine:
-        job = Job(machine)
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until and not job.wrong:
-            job.disturb()
-            time.sleep(job.random.random() / 10)
-        print(f"at most {machine.books()[0]['high'] / MIB:.1f} MiB of {CAP_MIB} were held at once")
-        job.ends()
-        return job.report("job_seconds", int(SECONDS))
+    judge = Judge()
+    until = time.monotonic() + SECONDS
+    number = 0
+    while number < len(CROWDS) or (time.monotonic() < until and not judge.wrong):
+        processes = CROWDS[number] if number < len(CROWDS) else judge.random.choice((2, 3, 4, 8, 16, 32, 64))
+        with Machine(BUILD) as machine:
+            crowd = Crowd(judge, machine, number, processes)
+            crowd_until = time.monotonic() + CROWD_S
+            while time.monotonic() < crowd_until and not judge.wrong:
+                crowd.disturb()
+                time.sleep(judge.random.random() / 10)
+            crowd.end()
+        judge.counts["crowds"] += 1
+        number += 1
+    return judge.report("job_seconds", int(SECONDS))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,22 @@ GPU 1  NVIDIA H100 80GB HBM3  0 B of 80 GiB used, 80 GiB free
     CHECK(table(machine(), 400) == wide);
 }
 
+TEST_CASE("a wide terminal shows the job and the container of each process, where one has any") {
+    View view = one_process();
+    view.processes.push_back(process(8, "bob", "python3 b.py"));
+    view.gpus[0].uses.push_back({1, {}, 2 * GiB});
+    CHECK_THAT(table(view, std::nullopt), !contains("JOB") && !contains("CONTAINER"));
+    view.processes[0].status->job = "slurm 4711";
+    CHECK_THAT(table(view, std::nullopt), contains("  JOB         COMMAND\n") &&
+                                              contains("  slurm 4711  python3 a.py\n") &&
+                                              contains("  -           python3 b.py\n") && !contains("CONTAINER"));
+    view.processes[1].container = "3f2a9c0b1d4e";
+    CHECK_THAT(table(view, 200), contains("  JOB         CONTAINER     COMMAND\n") &&
+                                     contains("  slurm 4711  -             python3 a.py\n") &&
+                                     contains("  -           3f2a9c0b1d4e  python3 b.py\n"));
+    CHECK_THAT(table(view, 80), !contains("JOB") && !contains("CONTAINER") && contains("HELD"));
+}
+
 TEST_CASE("each process has one state, the most important that applies") {
     View view = one_process();
     ViewProcess &one = view.processes[0];

@@ -51,6 +51,23 @@ TEST_CASE("Every GPU has a line, then come the processes with their states") {
         CHECK_THAT(all, contains(part));
 }
 
+TEST_CASE("A wide window has columns for the job and the container") {
+    View view = busy();
+    const auto screen = [&](std::size_t width) {
+        TopState state;
+        std::string all;
+        for (const ScreenLine &line : top_screen(view, state, width, 24, kNow)) all += text_of(line) + "\n";
+        return all;
+    };
+    CHECK_THAT(screen(160), !contains("JOB") && !contains("CONTAINER"));
+    view.processes[0].status->job = "slurm 4711";
+    view.processes[0].container = "3f2a9c0b1d4e";
+    CHECK_THAT(screen(160), contains(" JOB                CONTAINER    COMMAND") &&
+                                contains(" slurm 4711         3f2a9c0b1d4e python3 train_bert.py"));
+    CHECK_THAT(screen(120), contains(" JOB                COMMAND") && !contains("CONTAINER"));
+    CHECK_THAT(screen(119), !contains("JOB"));
+}
+
 TEST_CASE("A napping process is not shown as suspended") {
     View view = machine();
     view.processes[0].suspended = true;

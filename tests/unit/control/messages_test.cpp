@@ -216,6 +216,21 @@ TEST_CASE("An older command ignores what a newer library adds to a reply") {
     CHECK(parse_reply(line).value() == Reply(everything_set()));
 }
 
+TEST_CASE("A command of version 0.1, which knows no limit of a job, reads a status with one as a cap") {
+    Status status = nothing_set(4711, "0.2.0", {});
+    status.refusals.push_back({.why = curb::policy::Limit::job});
+    const std::string line = text(Reply(status));
+    CHECK_THAT(line, contains(R"("why":"cap","why_exactly":"job")"));
+    CHECK(parse_reply(line).value() == Reply(status));
+    std::string later = line;
+    later.replace(later.find(R"("job","held")"), 5, R"("sun")");
+    status.refusals.back().why = curb::policy::Limit::cap;
+    CHECK(parse_reply(later).value() == Reply(status));
+    CHECK_THAT(json_of(status), contains(R"("why":"cap")") && !contains("exactly"));
+    status.refusals.back().why = curb::policy::Limit::job;
+    CHECK_THAT(json_of(status), contains(R"("why":"job")") && !contains("exactly"));
+}
+
 TEST_CASE("json_of() writes every member, and null for unknown figures") {
     Status status;
     status.refusals.emplace_back();

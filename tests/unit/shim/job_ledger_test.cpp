@@ -1,10 +1,12 @@
 // The ledger of a job, in processes that are forked, stopped and killed here. Each joins the job for itself.
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,6 +67,8 @@ constexpr job::Events kEvents{.wanted = release_cached, .caps_changed = count_ch
 
 constexpr std::uint64_t kNone = ~std::uint64_t{0};
 
+constinit int own_end = -1;  // of the socket by which a process gets its orders
+
 // What a process of the job is told, and answers.
 struct Order {
     enum What : int {
@@ -78,7 +82,6 @@ struct Order {
         fork,
         exec,
         close_all,
-        reset,
         cache,
         want,
         set_live_cap,
@@ -110,8 +113,10 @@ std::uint64_t obey(const Order &order, const std::string &name) {
             return static_cast<std::uint64_t>(child);
         }
         case Order::exec: execl("/bin/sleep", "sleep", "100", nullptr); return 0;
-        case Order::close_all: close_range(0, 2, 0); return 1;
-        case Order::reset: return 1;
+        case Order::close_all:
+            close_range(0, static_cast<unsigned>(own_end) - 1, 0);
+            close_range(static_cast<unsigned>(own_end) + 1, ~0U, 0);
+            return 1;
         case Order::cache: cached += order.bytes; return 1;
         case Order::want:
             if (!share().may_ask_others()) return 0;
@@ -139,12 +144,15 @@ std::uint64_t obey(const Order &order, const std::string &name) {
 // A process beside the test.
 class Process {
   public:
-    explicit Process(std::string job, Order::What join = Order::join) : job_(std::move(job)) {
+    // `namespaces`: flags of clone(2) for namespaces of its own.
+    explicit Process(std::string job, Order::What join = Order::join, int namespaces = 0) : job_(std::move(job)) {
         int ends[2];
         REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-        pid_ = ::fork();
+        pid_ = namespaces ? static_cast<pid_t>(syscall(SYS_clone, namespaces | SIGCHLD, 0, 0, 0, 0)) : ::fork();
+        REQUIRE(pid_ >= 0);
         if (pid_ == 0) {
             close(ends[0]);
+            own_end = ends[1];
             Order order;
             while (read(ends[1], &order, sizeof order) == sizeof order) {
                 const std::uint64_t answer = obey(order, job_);
@@ -483,6 +491,19 @@ TEST_CASE("A stopped process keeps what it holds and holds up no other") {
     CHECK(a.ask(Order::others) == 400);
 }
 
+TEST_CASE("A process that closes all its descriptors still counts, and is noticed when it ends") {
+    const Job job;
+    const Process survivor = job.process();
+    Process closed = job.process();
+    CHECK(closed.reserve(500, 1000));
+    closed.ask(Order::close_all);
+    CHECK(survivor.ask(Order::others) == 500);
+    CHECK(closed.reserve(100, 1000));
+    CHECK_FALSE(survivor.reserve(401, 1000));
+    closed.kill();
+    CHECK(whole_cap_again(survivor, 1000) < 1000);
+}
+
 TEST_CASE("A forked child holds nothing for its parent, and exec ends what a process holds") {
     const Job job;
     const Process survivor = job.process();
@@ -519,6 +540,30 @@ TEST_CASE(
         job.segment().member[1].pid_namespace.fetch_add(1);
         CHECK_FALSE(survivor.reserve(500, 1000));
     }
+}
+
+TEST_CASE("Processes that are pid 1 in namespaces of their own share the cap, and are noticed when they end") {
+    const int namespaces = geteuid() == 0 ? CLONE_NEWPID : CLONE_NEWPID | CLONE_NEWUSER;
+    const pid_t tried = static_cast<pid_t>(syscall(SYS_clone, namespaces | SIGCHLD, 0, 0, 0, 0));
+    if (tried == 0) _exit(0);
+    if (tried < 0) {
+        WARN("skipped: this user may not make pid namespaces");
+        return;
+    }
+    waitpid(tried, nullptr, 0);
+    const Job job;
+    const Process outside = job.process();
+    Process a(job.name, Order::join, namespaces), b(job.name, Order::join, namespaces);
+    REQUIRE((a.joined() && b.joined()));
+    CHECK(a.reserve(500, 1000));
+    CHECK(b.reserve(300, 1000));
+    CHECK_FALSE(outside.reserve(201, 1000));
+    CHECK(outside.ask(Order::others) == 800);
+    a.kill();
+    CHECK(others_are(outside, 300));
+    CHECK(b.ask(Order::others) == 0);
+    b.kill();
+    CHECK(whole_cap_again(outside, 1000) < 1000);
 }
 
 TEST_CASE("128 processes have room; the next is told so, and gets the slot of one that has ended") {
