@@ -62,11 +62,29 @@ Descriptor open_runtime(const Places &places, bool make) {
     return {};
 }
 
+// True if a process holds the file locked. If none does, deletes it.
+bool is_held(int folder, const std::string &name) {
+    const Descriptor file(open_in(folder, name, O_RDONLY | O_NONBLOCK));
+    if (!file) return false;
+    if (!lock(file.number(), LOCK_SH)) return true;
+    ::unlinkat(folder, name.c_str(), 0);
+    return false;
+}
+
 struct Entry {
     std::string name;
     policy::Bytes bytes = 0;
     int pid = 0;
 };
+// Deletes the file of a process that was killed before it gave it its name. The process of a younger file may be about
+// to lock it.
+void remove_if_left(int folder, const std::string &name, const std::string &begins) {
+    std::uint64_t stamp = 0;
+    const char *first = name.c_str() + begins.size() + 1;
+    std::from_chars(first, name.c_str() + name.size(), stamp);
+    if (now_ns() - stamp > kLongestNs) static_cast<void>(is_held(folder, name));
+}
+
 // Returns the requests for this GPU, the oldest first. Their processes may be dead. Leaves out those of suspended
 // processes, which cannot take memory: each request behind one of theirs would wait for kLongest.
 std::vector<Entry> entries(int folder, const std::string &begins) {
@@ -81,6 +99,7 @@ std::vector<Entry> entries(int folder, const std::string &begins) {
             std::from_chars(entry.name.data(), entry.name.data() + entry.name.size(), pid);
             suspended.push_back(pid);
         }
+        if (entry.name.starts_with("." + begins)) remove_if_left(folder, entry.name, begins);
         if (!entry.name.starts_with(begins) || out.size() == kMostNames) continue;
         const char *end = entry.name.c_str() + entry.name.size();
         const char *bytes = std::find(entry.name.c_str() + begins.size(), end, '-');
@@ -94,15 +113,6 @@ std::vector<Entry> entries(int folder, const std::string &begins) {
     });
     std::sort(out.begin(), out.end(), [](const Entry &a, const Entry &b) { return a.name < b.name; });
     return out;
-}
-
-// True if a process holds the file locked. If none does, deletes it.
-bool is_held(int folder, const std::string &name) {
-    const Descriptor file(open_in(folder, name, O_RDONLY | O_NONBLOCK));
-    if (!file) return false;
-    if (!lock(file.number(), LOCK_SH)) return true;
-    ::unlinkat(folder, name.c_str(), 0);
-    return false;
 }
 
 }  // namespace

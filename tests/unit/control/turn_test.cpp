@@ -95,6 +95,22 @@ TEST_CASE("a process that was killed while it waited blocks no other, and its fi
     CHECK(folder.files() == 1);
 }
 
+TEST_CASE("the file of a process that was killed before it was in the order is deleted by the next one in it") {
+    const Folder folder;
+    Turn turn(folder.places, kGpu, kNeed);
+    const fs::path queue = folder.dir / "curb";
+    const std::string name = fs::directory_iterator(queue)->path().filename();
+    const std::size_t stamp = ("turn-" + kGpu + "-").size();
+    std::string old = name;
+    old.replace(stamp, 20, 20, '0');
+    std::ofstream(queue / ("." + old)).flush();
+    std::ofstream(queue / ("." + name)).flush();  // perhaps its process still lives, and is about to lock it
+    CHECK(turn.has_come(kNeed));
+    CHECK_FALSE(fs::exists(queue / ("." + old)));
+    CHECK(fs::exists(queue / ("." + name)));
+    CHECK(fs::exists(queue / name));
+}
+
 TEST_CASE("others_wait() counts other processes on this GPU only") {
     const Folder folder;
     CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
