@@ -13,5 +13,4 @@ set(CMAKE_CXX_COMPILER ${triplet}-g++)
 set(CMAKE_LIBRARY_PATH ${CURB_SYSROOT}/usr/lib/${triplet})
 # The headers alone of these are used, which any architecture's package has.
 cmake_host_system_information(RESULT host QUERY OS_PLATFORM)
-set(spdlog_DIR /usr/lib/${host}-linux-gnu/cmake/spdlog)
 set(fmt_DIR /usr/lib/${host}-linux-gnu/cmake/fmt)

@@ -158,11 +158,9 @@ class Builder {
 
     bool null() { return scalar(Node::Kind::null); }
     bool boolean(bool /*value*/) { return scalar(Node::Kind::boolean); }
-    bool number_integer(json::number_integer_t /*value*/) { return scalar(Node::Kind::number); }
-    bool number_unsigned(json::number_unsigned_t /*value*/) { return scalar(Node::Kind::number); }
-    bool number_float(json::number_float_t /*value*/, const std::string & /*text*/) {
-        return scalar(Node::Kind::number);
-    }
+    bool number_integer(json::number_integer_t value) { return number(static_cast<double>(value)); }
+    bool number_unsigned(json::number_unsigned_t value) { return number(static_cast<double>(value)); }
+    bool number_float(json::number_float_t value, const std::string & /*text*/) { return number(value); }
     bool string(std::string &value) {
         add(Node::Kind::string).text = std::move(value);
         return true;
@@ -216,11 +214,14 @@ class Builder {
         return *node;
     }
 
-    bool scalar(Node::Kind kind) {
+    bool scalar(Node::Kind kind, double number = 0) {
         Node &node = add(kind);
         node.text = text_.substr(node.at, end_ - node.at);
+        node.number = number;
         return true;
     }
+
+    bool number(double value) { return scalar(Node::Kind::number, value); }
 
     bool open(Node::Kind kind) {
         Node &node = add(kind);

@@ -15,6 +15,7 @@ struct Node {
     Kind kind = Kind::null;
     std::size_t at = 0;          // offset of the value's first byte
     std::string text;            // a string's content; of other scalars their text ("1.0", "true")
+    double number = 0;           // a number's value
     std::string key;             // if the parent is an object
     std::size_t key_at = 0;      // offset of the key's opening quote
     std::vector<Node> children;  // of an object or an array, in the order of the text, duplicates included

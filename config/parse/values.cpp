@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "policy/fields.hpp"
@@ -44,9 +43,9 @@ void at_least(Faults &faults, const Value &value, std::string_view least, bool b
 // std::from_chars, whose tables would make libcurb.so a tenth larger.)
 std::optional<double> number(std::string_view text) {
     if (text.ends_with('.')) text.remove_suffix(1);  // "2.", which people write and JSON does not
-    const auto parsed = nlohmann::json::parse(text, nullptr, false);
-    if (!parsed.is_number()) return std::nullopt;
-    const auto written = parsed.get<double>();
+    const auto parsed = read_document(text);
+    if (!parsed || parsed->kind != Kind::number) return std::nullopt;
+    const double written = parsed->number;
     if (written < 0 || written > kLargestFactor) return written;
     const std::uint64_t millionths = static_cast<std::uint64_t>(written * 2e6 + 1) / 2;  // rounded
     return static_cast<double>(millionths) / 1e6;

@@ -1,16 +1,13 @@
-// The only file that includes spdlog. It uses neither spdlog's registry, which a program with its own spdlog would
-// share, nor its background thread, because the process may end at any moment.
-
 #include "log.hpp"
 
-#include <spdlog/logger.h>
-#include <spdlog/pattern_formatter.h>
-#include <spdlog/sinks/base_sink.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <memory>
+#include <cstdio>
+#include <ctime>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "keep_errno.hpp"
@@ -19,49 +16,47 @@
 namespace curb::shim::log {
 namespace {
 
-class Sink final : public spdlog::sinks::base_sink<std::mutex> {
-  public:
-    explicit Sink(LogFile file) : file_(std::move(file)) {}
-
-  private:
-    void sink_it_(const spdlog::details::log_msg &message) override {
-        spdlog::memory_buf_t line;
-        formatter_->format(message, line);
-        file_.write({line.data(), line.size()});
-    }
-    void flush_() override {}
-
-    LogFile file_;
-};
-
-// Loggers are never destroyed: another thread may still write through an older one, also during exit.
-struct Configured {
-    const Configured *older;
+// Never destroyed: another thread may still write through an older one, also during exit.
+struct Logger {
+    const Logger *older;
     policy::LogPolicy policy;
-    spdlog::logger logger;
-};
-constinit std::atomic<Configured *> current{nullptr};
-constinit std::mutex configuring;
+    bool to_stderr;
+    LogFile file;
+    std::mutex writing{};
 
-spdlog::level::level_enum level_of(policy::LogLevel level) noexcept {
-    switch (level) {
-        case policy::LogLevel::trace: return spdlog::level::trace;
-        case policy::LogLevel::debug: return spdlog::level::debug;
-        case policy::LogLevel::info: return spdlog::level::info;
-        case policy::LogLevel::warning: return spdlog::level::warn;
-        case policy::LogLevel::error: return spdlog::level::err;
-        case policy::LogLevel::off: break;
-    }
-    return spdlog::level::off;
-}
+    [[nodiscard]] policy::LogLevel least() const noexcept { return policy.level.value_or(policy::LogLevel::warning); }
+};
+constinit std::atomic<Logger *> current{nullptr};
+constinit std::mutex configuring;
 
 std::string with_pid(std::string path) {
     if (const auto at = path.find("%p"); at != std::string::npos) path.replace(at, 2, std::to_string(getpid()));
     return path;
 }
 
+// Returns the local time, as in "2026-11-22 18:02:11.042 ".
+std::string now_text() {
+    timeval now{};
+    gettimeofday(&now, nullptr);
+    tm local{};
+    localtime_r(&now.tv_sec, &local);
+    char text[32];
+    const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+    std::snprintf(text + length, sizeof text - length, ".%03d ", static_cast<int>(now.tv_usec / 1000));
+    return text;
+}
+
+void write_line(Logger &logger, policy::LogLevel level, std::string_view message) {
+    std::string line = logger.to_stderr ? "" : now_text();
+    line += "curb[" + std::to_string(getpid()) + "]";
+    if (!logger.to_stderr) line.append(" ").append(policy::log_level_name(level));
+    line.append(": ").append(message).append("\n");
+    const std::scoped_lock lock(logger.writing);
+    logger.file.write(line);
+}
+
 // The caller holds the lock.
-Configured *make(const policy::LogPolicy &policy) {
+Logger *make(const policy::LogPolicy &policy) {
     const std::string file = policy.file.value_or("");
     LogFile output;
     std::string error;
@@ -72,41 +67,38 @@ Configured *make(const policy::LogPolicy &policy) {
             error = opened.error();
     }
     const bool to_stderr = file.empty() || !error.empty();
-    auto *made = new Configured{current.load(std::memory_order_acquire), policy,
-                                spdlog::logger("curb", std::make_shared<Sink>(std::move(output)))};
-    spdlog::logger &logger = made->logger;
-    logger.set_pattern(to_stderr ? "curb[%P]: %v" : "%Y-%m-%d %H:%M:%S.%e curb[%P] %l: %v");
-    logger.set_level(level_of(policy.level.value_or(policy::LogLevel::warning)));
-    logger.set_error_handler([](const std::string &) {});  // ignore errors such as a full disk
-    if (!error.empty()) logger.warn("log.file: {}; logging to stderr instead", error);
+    auto *made = new Logger{current.load(std::memory_order_acquire), policy, to_stderr, std::move(output)};
     current.store(made, std::memory_order_release);
+    if (!error.empty() && made->least() <= policy::LogLevel::warning)
+        write_line(*made, policy::LogLevel::warning, "log.file: " + error + "; logging to stderr instead");
     return made;
 }
 
-spdlog::logger &logger() {
-    if (Configured *now = current.load(std::memory_order_acquire)) return now->logger;
+Logger &logger() {
+    if (Logger *now = current.load(std::memory_order_acquire)) return *now;
     const std::scoped_lock lock(configuring);
-    Configured *now = current.load(std::memory_order_acquire);
-    return (now ? now : make(policy::Policy().log))->logger;
+    Logger *now = current.load(std::memory_order_acquire);
+    return *(now ? now : make(policy::Policy().log));
 }
 
 }  // namespace
 
 void configure(const policy::LogPolicy &policy) noexcept try {
     const std::scoped_lock lock(configuring);
-    const Configured *now = current.load(std::memory_order_acquire);
+    const Logger *now = current.load(std::memory_order_acquire);
     if (!now || now->policy != policy) make(policy);
 } catch (...) {
     // Out of host memory: keep the old logger.
 }
 
-bool enabled(policy::LogLevel level) noexcept try { return logger().should_log(level_of(level)); } catch (...) {
+bool enabled(policy::LogLevel level) noexcept try { return level >= logger().least(); } catch (...) {
     return false;
 }
 
 void write(policy::LogLevel level, std::string_view message) noexcept try {
     const KeepErrno keep_errno;
-    logger().log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
+    Logger &to = logger();
+    if (level >= to.least()) write_line(to, level, message);
 } catch (...) {
     // Out of host memory: drop the message.
 }

@@ -1,5 +1,22 @@
 #include "unwinder.hpp"
 
+#include <cxxabi.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <typeinfo>
+
+// std::terminate calls this. It replaces libstdc++'s own, whose demangler is 47 KB: the type's name is printed as it
+// is.
+void __gnu_cxx::__verbose_terminate_handler() {
+    const std::type_info *thrown = abi::__cxa_current_exception_type();
+    dprintf(STDERR_FILENO, "terminate called%s%s\n", thrown ? " after throwing an instance of " : "",
+            thrown ? thrown->name() : "");
+    std::abort();
+}
+
 #ifdef CURB_LINKED_UNWINDER
 
 bool curb::shim::unwinder::load() noexcept { return true; }
@@ -10,7 +27,6 @@ bool curb::shim::unwinder::load() noexcept { return true; }
 #include <unwind.h>
 
 #include <atomic>
-#include <cstdlib>
 
 #include "keep_errno.hpp"
 #include "real_libc.hpp"
