@@ -15,13 +15,19 @@ void opened(CUdeviceptr address, const CUipcMemHandle &handle, CUcontext context
 void closed(CUdeviceptr address) noexcept;
 // Memory of other processes is no longer open here: ends its charge, if this process had one (exports.hpp).
 void end_import(job::MemoryKey key) noexcept;
-// Forgets the blocks that were opened in a destroyed context.
+// Forgets the blocks that were opened, and the events that were shared, in a destroyed context.
 void drop_context(CUcontext context) noexcept;
 
 // The program has imported memory of a graphics library (cuImportExternalMemory), or has destroyed such an import.
 void imported_external() noexcept;
 void destroyed_external() noexcept;
 bool any_external() noexcept;
+
+// Another process may use this event (CUDA IPC), or the program has destroyed it. destroyed_event() costs one load if
+// there is none.
+void shares_event(CUevent event, CUcontext context) noexcept;
+void destroyed_event(CUevent event) noexcept;
+bool any_event() noexcept;
 
 // True if other processes may access memory of this one (CUDA IPC, dma-buf, exported handles and pools), or it has such
 // memory of others. Takes locks, one after the other. Does not call the driver. Thread-safe.
