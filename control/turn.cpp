@@ -22,9 +22,13 @@ int open_in(int folder, const std::string &name, int flags) noexcept {
     constexpr unsigned kOwn = 0600;
     return static_cast<int>(::syscall(SYS_openat, folder, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, kOwn));
 }
+bool rename_in(int folder, const std::string &from, const std::string &to) noexcept {
+    return ::syscall(SYS_renameat2, folder, from.c_str(), folder, to.c_str(), 0U) == 0;
+}
 bool lock(int file, int how) noexcept { return ::syscall(SYS_flock, file, how | LOCK_NB) == 0; }
 
 constexpr std::size_t kStampDigits = 20;
+constexpr char kReserved = '+';  // ends the name of a request that has reserved its bytes
 constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(Turn::kLongest).count();
 
 // Nanoseconds since boot: the same for all processes.
@@ -75,6 +79,8 @@ struct Entry {
     std::string name;
     policy::Bytes bytes = 0;
     int pid = 0;
+
+    [[nodiscard]] bool has_reserved() const { return name.back() == kReserved; }
 };
 // Deletes the file of a process that was killed before it gave it its name. The process of a younger file may be about
 // to lock it.
@@ -115,9 +121,17 @@ std::vector<Entry> entries(int folder, const std::string &begins) {
     return out;
 }
 
+// Returns what is left of `room` when those that have reserved bytes, except the request `own`, have them.
+policy::Bytes unreserved(int folder, const std::vector<Entry> &all, const std::string &own, policy::Bytes room) {
+    for (const Entry &one : all)
+        if (one.has_reserved() && one.name != own && is_held(folder, one.name)) room -= std::min(room, one.bytes);
+    return room;
+}
+
 }  // namespace
 
-Turn::Turn(const Places &places, const std::string &uuid, policy::Bytes bytes) : folder_(open_runtime(places, true)) {
+Turn::Turn(const Places &places, const std::string &uuid, policy::Bytes bytes)
+    : folder_(open_runtime(places, true)), bytes_(bytes) {
     if (!folder_) return;
     begins_ = beginning(uuid);
     name_ = name_of(uuid, bytes);
@@ -125,8 +139,7 @@ Turn::Turn(const Places &places, const std::string &uuid, policy::Bytes bytes) :
     const std::string aside = "." + name_;
     file_ = Descriptor(open_in(folder_.number(), aside, O_RDWR | O_CREAT | O_EXCL));
     if (!file_) return;
-    if (!lock(file_.number(), LOCK_EX) ||
-        ::syscall(SYS_renameat2, folder_.number(), aside.c_str(), folder_.number(), name_.c_str(), 0U) != 0) {
+    if (!lock(file_.number(), LOCK_EX) || !rename_in(folder_.number(), aside, name_)) {
         ::unlinkat(folder_.number(), aside.c_str(), 0);
         file_ = Descriptor();
     }
@@ -139,6 +152,7 @@ Turn::~Turn() {
 bool Turn::has_come(policy::Bytes room) {
     if (!file_.ours() || !folder_.ours()) return true;  // the program has closed them
     const std::vector<Entry> all = entries(folder_.number(), begins_);
+    if (unreserved(folder_.number(), all, name_, room) < std::min(room, bytes_)) return false;
     const bool held_back = std::any_of(all.begin(), all.end(), [&](const Entry &one) {
         return one.name < name_ && one.bytes <= room && is_held(folder_.number(), one.name);
     });
@@ -146,6 +160,23 @@ bool Turn::has_come(policy::Bytes room) {
     if (!held_back) held_back_since_ns_ = 0;
     if (held_back && held_back_since_ns_ == 0) held_back_since_ns_ = now;
     return !held_back || now - held_back_since_ns_ >= kLongestNs;
+}
+
+bool Turn::reserve(policy::Bytes room) {
+    if (!file_.ours() || !folder_.ours()) return true;
+    rename(name_ + kReserved);
+    // Checked only now: of two that reserve at once, at least one finds the other here.
+    const bool fits = bytes_ <= unreserved(folder_.number(), entries(folder_.number(), begins_), name_, room);
+    if (!fits) give_up_reservation();
+    return fits;
+}
+
+void Turn::give_up_reservation() {
+    if (name_.back() == kReserved) rename(name_.substr(0, name_.size() - 1));
+}
+
+void Turn::rename(const std::string &name) {
+    if (file_.ours() && folder_.ours() && rename_in(folder_.number(), name_, name)) name_ = name;
 }
 
 bool Turn::others_wait(const Places &places, const std::string &uuid) {

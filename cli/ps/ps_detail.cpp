@@ -77,8 +77,8 @@ class Detail {
     void nap(const control::NapStatus &nap) {
         if (nap.out)
             line(2, "naps",
-                 fmt::format("since {}, with {} in host memory until its next CUDA call", clock_text(nap.since, now_),
-                             format_human(nap.bytes)),
+                 fmt::format("since {}, with {} in host memory {}", clock_text(nap.since, now_),
+                             format_human(nap.bytes), nap_end_text(view_, index_, now_)),
                  Ink::yellow);
         else if (nap.count > 0)
             line(2, "naps",

@@ -268,8 +268,8 @@ class Notes {
         const std::string who = label_of(process.pid, process.name), says = nvml_says(view_, index);
         const std::string nvml = says.empty() ? "NVML does not say what it holds" : says;
         if (state_of(process) == State::napping)
-            say("{} naps since {}: its memory is in host memory until its next CUDA call", who,
-                clock_text(process.status->nap->since, now_));
+            say("{} naps since {}: its memory is in host memory {}", who, clock_text(process.status->nap->since, now_),
+                nap_end_text(view_, index, now_));
         else if (process.suspended)
             say("{} is suspended: its memory is in host memory; curb resume {} brings it back", who, process.pid);
         else if (process.stopped && process.trouble.empty())

@@ -83,6 +83,22 @@ std::string wait_text(const control::Waiting &one, int pid, control::UnixMs now)
                        span_text(now, one.until));
 }
 
+std::string nap_end_text(const View &view, std::size_t process, control::UnixMs now) {
+    const control::NapStatus &nap = *view.processes[process].status->nap;
+    if (nap.no_room_since == 0) return "until its next CUDA call";
+    std::string out = "and a call has waited " + span_text(nap.no_room_since, now) + " for room to come back";
+    for (const ViewGpu &gpu : view.gpus) {
+        const auto is_own = [=](const ViewUse &use) { return use.process == process; };
+        const auto is_other = [=](const ViewUse &use) { return use.process != process && use.nvml; };
+        const auto largest = std::find_if(gpu.uses.begin(), gpu.uses.end(), is_other);
+        if (largest == gpu.uses.end() || std::none_of(gpu.uses.begin(), gpu.uses.end(), is_own)) continue;
+        const ViewProcess &other = view.processes[largest->process];
+        out += fmt::format("; {} holds {} of {}", label_of(other.pid, other.name), policy::format_human(*largest->nvml),
+                           gpu_label(view, gpu));
+    }
+    return out;
+}
+
 bool has_waited_long(const control::Waiting &one, control::UnixMs now) {
     constexpr control::UnixMs kLong = 1000;
     return now - one.since >= kLong;

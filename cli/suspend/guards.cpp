@@ -198,6 +198,8 @@ std::optional<Refusal> why_not_resume_yet(const ResumeFacts &facts, bool room) {
 
 }  // namespace
 
+bool is_short(const HostRoom &host) { return host.available < host.total / 20; }
+
 std::optional<Refusal> why_not_suspend(const SuspendFacts &facts) {
     Guard guard("suspend", facts.target);
     const auto &driver = facts.driver;

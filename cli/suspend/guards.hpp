@@ -49,6 +49,8 @@ struct SuspendFacts : Facts {
     bool is_nap = false;                  // leaves a tenth of the host memory free
     std::vector<policy::Size> most_host;  // takes no more host memory than the least of these
 };
+// True if so little host memory is left that a process that naps should give back what it took: a twentieth.
+bool is_short(const HostRoom &host);
 // Returns the reason to refuse. nullopt if there is none.
 std::optional<Refusal> why_not_suspend(const SuspendFacts &facts);
 

@@ -112,7 +112,7 @@ class Resuming : Moving {
             facts.gpus = nvml_gpus();
             if (*facts.gpus) facts.needs = needs(**facts.gpus);
             const auto refusal = why_not_resume(facts);
-            if (!refusal && (patience_.count() == 0 || its_turn(facts))) {
+            if (!refusal && its_turn(facts) && reserve(facts)) {
                 if (options_.nap && waits) print("comes\n");
                 return std::nullopt;
             }
@@ -137,13 +137,42 @@ class Resuming : Moving {
             for (const Need &need : *facts.needs)
                 turns_.emplace_back(need.uuid, control::Turn(control::places(), need.uuid, need.bytes));
         bool has_come = true;
-        for (auto &queued : turns_) {
-            const auto &gpus = **facts.gpus;
-            const auto gpu =
-                std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == queued.first; });
-            has_come = queued.second.has_come(gpu == gpus.end() ? 0 : gpu->free) && has_come;
-        }
+        for (auto &[uuid, turn] : turns_) has_come = turn.has_come(free_of(facts, uuid)) && has_come;
         return has_come;
+    }
+
+    // Reserves the room in the order. Of other processes under curb, those that wait for memory then leave it free.
+    // False if one of them was faster.
+    bool reserve(ResumeFacts &facts) {
+        const bool is_reserved = std::all_of(turns_.begin(), turns_.end(), [&](auto &queued) {
+            return queued.second.reserve(free_of(facts, queued.first));
+        });
+        if (is_reserved && !is_scarce(facts)) return true;
+        if (is_reserved) {
+            // Others may have read the order just before: they read it every 20 ms.
+            std::this_thread::sleep_for(std::chrono::milliseconds(25));
+            facts.gpus = nvml_gpus();
+            if (!why_not_resume(facts)) return true;
+        }
+        for (auto &queued : turns_) queued.second.give_up_reservation();
+        return false;
+    }
+    // True if less than an eighth of a GPU would be left: then a request of another process may take what this one
+    // needs.
+    static bool is_scarce(const ResumeFacts &facts) {
+        return std::any_of(facts.needs->begin(), facts.needs->end(), [&](const Need &need) {
+            const GpuState *gpu = gpu_of(facts, need.uuid);
+            return gpu && gpu->free - std::min(gpu->free, need.bytes) < gpu->total / 8;
+        });
+    }
+    static const GpuState *gpu_of(const ResumeFacts &facts, const std::string &uuid) {
+        const auto &gpus = **facts.gpus;
+        const auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == uuid; });
+        return gpu == gpus.end() ? nullptr : &*gpu;
+    }
+    static Bytes free_of(const ResumeFacts &facts, const std::string &uuid) {
+        const GpuState *gpu = gpu_of(facts, uuid);
+        return gpu ? gpu->free : 0;
     }
 
     int move(const Driver &driver) const {
@@ -216,7 +245,14 @@ int bring_back_when_asked(int pid) {
             return 0;
         }
         if (driver && state_of(*driver, pid).is(CU_PROCESS_STATE_RUNNING)) return 0;
-        if (!asked) continue;
+        if (!asked) {
+            const auto host = host_room(pid);
+            if (!host || !is_short(*host)) continue;
+            print("host memory ran short: ");
+            ResumeOptions now;  // without --wait: it stays if the GPU has no room for it
+            if (Resuming(now, pid, nullptr).run() == 0) return 0;
+            continue;
+        }
         char first = 0;
         const bool is_told = ::read(STDIN_FILENO, &first, 1) == 1;
         if (is_told && first == 'l') return 0;

@@ -92,6 +92,7 @@ void describe(Io &io, Is<NapStatus> auto &value) {
     io("refused", value.refused);
     io.where_set("bytes_total", value.bytes_total);
     io.where_set("waited_total_ms", value.waited_total_ms);
+    io.where_set("no_room_since", value.no_room_since);
 }
 template <class Io>
 void describe(Io &io, Is<Refusal> auto &value) {

@@ -22,8 +22,10 @@ struct Registry {
         unsigned opens = 0;
     };
     std::unordered_map<CUdeviceptr, Opened> opened;  // by address
+    std::unordered_map<CUevent, CUcontext> events;   // shared ones, and the contexts that they end with
 };
-constinit std::atomic<int> externals{0};  // imports of external memory
+constinit std::atomic<std::size_t> events{0};  // in the registry
+constinit std::atomic<int> externals{0};       // imports of external memory
 Registry &registry() noexcept { return leaked<Registry>(); }
 
 std::uint64_t name_of(const CUipcMemHandle &handle) noexcept {
@@ -71,7 +73,26 @@ void drop_context(CUcontext context) noexcept {
         for (unsigned i = 0; i < one.second.opens; ++i) end_import(one.first);
         return true;
     });
+    std::erase_if(registry().events, [=](const auto &one) { return one.second == context; });
+    events.store(registry().events.size(), std::memory_order_relaxed);
 }
+
+void shares_event(CUevent event, CUcontext context) noexcept try {
+    const std::scoped_lock lock(registry().mutex);
+    registry().events[event] = context;
+    events.store(registry().events.size(), std::memory_order_relaxed);
+} catch (...) {
+    // Out of host memory: the driver's own refusal remains.
+}
+
+void destroyed_event(CUevent event) noexcept {
+    if (!any_event()) return;
+    const std::scoped_lock lock(registry().mutex);
+    registry().events.erase(event);
+    events.store(registry().events.size(), std::memory_order_relaxed);
+}
+
+bool any_event() noexcept { return events.load(std::memory_order_relaxed) != 0; }
 
 void imported_external() noexcept { externals.fetch_add(1, std::memory_order_relaxed); }
 

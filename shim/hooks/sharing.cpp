@@ -1,6 +1,6 @@
-// Memory that the program shares: with another process (IPC, dma-buf), a network card (GPUDirect RDMA) or another
-// device. curb does not keep such a block when it is freed, because others may still use it; the driver handles that
-// free.
+// Memory and events that the program shares: with another process (IPC, dma-buf), a network card (GPUDirect RDMA) or
+// another device. curb does not keep such a block when it is freed, because others may still use it; the driver handles
+// that free.
 
 #include "cache.hpp"
 #include "contexts.hpp"
@@ -24,6 +24,12 @@ CUresult opened(CUresult result, const CUdeviceptr *address, const CUipcMemHandl
     if (result == CUDA_SUCCESS && process::active() && driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS)
         shared::opened(*address, handle, context);
     return result;
+}
+
+// Records that another process may use the event.
+void shares_event(CUevent event) noexcept {
+    CUcontext context = nullptr;
+    if (process::active() && driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS) shared::shares_event(event, context);
 }
 
 }  // namespace
@@ -50,6 +56,23 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     const CUresult result = driver().cuIpcCloseMemHandle(address);
     if (result == CUDA_SUCCESS && process::active()) shared::closed(address);
     return result;
+}
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
+    const CUresult result = driver().cuIpcGetEventHandle(handle, event);
+    if (result == CUDA_SUCCESS) shares_event(event);
+    return result;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
+    const CUresult result = driver().cuIpcOpenEventHandle(event, handle);
+    if (result == CUDA_SUCCESS) shares_event(*event);
+    return result;
+}
+
+CUresult cuEventDestroy_v2(CUevent event) {
+    shared::destroyed_event(event);  // first: another thread may be given the same handle
+    return driver().cuEventDestroy_v2(event);
 }
 
 // Memory of a graphics library. What is mapped of it must not be used once the import is destroyed (CUDA Driver API).

@@ -81,8 +81,8 @@ int become(void *given) {
     sigemptyset(&none);
     pthread_sigmask(SIG_SETMASK, &none, nullptr);
     syscall(SYS_execve, start.path, start.arguments, start.variables);
-    syscall(SYS_exit_group, 127);
-    return 127;
+    syscall(SYS_exit_group, Helper::kNotExecuted);
+    return 0;
 }
 
 // The new process's stack until it executes the command. It grows down, so clone gets its end.
@@ -140,7 +140,7 @@ void Helper::read_for(int milliseconds) {
 }
 
 int Helper::end() noexcept {
-    if (pid_ <= 0) return 127;
+    if (pid_ <= 0) return kNotExecuted;
     const own_thread::Asleep asleep;
     int status = 0;
     while (syscall(SYS_wait4, pid_, &status, __WALL, nullptr) < 0 && errno == EINTR) {

@@ -13,6 +13,8 @@ namespace curb::shim {
 
 class Helper : NoCopy {
   public:
+    static constexpr int kNotExecuted = 127;  // exit status if the command could not be executed
+
     Helper() noexcept = default;
     // Starts `curb WORDS...` with a socket as its standard input, output and error. False if the command is missing or
     // no process can be started. One helper at a time. May throw std::bad_alloc.

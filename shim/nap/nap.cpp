@@ -99,7 +99,7 @@ void note(Change change) {
 void note_in() {
     note([](control::NapStatus &now) {
         now.out = false;
-        now.since = 0;
+        now.since = now.no_room_since = 0;
     });
 }
 
@@ -179,10 +179,13 @@ bool wait_and_come_back(Helper &helper) {
     std::string last;
     const auto read = [&](auto stop) {
         while (const auto line = helper.line(stop)) {
-            if (*line == "waits" || *line == "comes")
-                no_room_since_ms.store(*line == "waits" ? now_ms() : 0, std::memory_order_release);
-            else
+            if (*line != "waits" && *line != "comes") {
                 last = *line;
+                continue;
+            }
+            const bool waits = *line == "waits";
+            no_room_since_ms.store(waits ? now_ms() : 0, std::memory_order_release);
+            note([=](control::NapStatus &now) { now.no_room_since = waits ? control::unix_now() : 0; });
         }
     };
     read([] { return wants_back() || phase.load(std::memory_order_acquire) != Phase::out; });
@@ -207,6 +210,8 @@ bool wait_and_come_back(Helper &helper) {
     log::write(LogLevel::info, "the nap has ended" + waited + (last.empty() ? "" : ": " + last));
     return true;
 }
+
+constexpr const char *kNoCommand = "the command curb is not beside libcurb.so, or cannot be started";
 
 // The most host memory that a nap may take, by the user's policy and by the ceiling.
 struct HostMemory {
@@ -237,13 +242,13 @@ void take_nap(const HostMemory &most) {
     Helper helper;
     if (!helper.start(
             {"suspend", "--nap", "--host-memory", most.own, "--host-memory", most.ceiling, std::to_string(getpid())}))
-        return refuse("the command curb is not beside libcurb.so, or cannot be started");
+        return refuse(kNoCommand);
     const auto first = helper.line();
     const auto bytes = first ? moved(*first) : std::nullopt;
     if (!bytes) {
-        helper.end();
+        const bool has_run = helper.end() != Helper::kNotExecuted;
         if (!is_in_its_gpus()) bring_back();
-        return refuse(first.value_or("the command curb ended without a word"));
+        return refuse(has_run ? first.value_or("the command curb ended without a word") : kNoCommand);
     }
     refusals.store(0, std::memory_order_relaxed);
     note_out(MovedOutBy::nap, *bytes);
@@ -419,6 +424,7 @@ std::string why_not() noexcept try {
         return "it shares GPU memory with other processes (CUDA IPC or exported handles), and the driver cannot move "
                "such "
                "memory";
+    if (shared::any_event()) return "it shares events with other processes (CUDA IPC), which curb does not move";
     if (shared::any_external())
         return "it has imported memory of a graphics library or a device (cuImportExternalMemory), which curb does not "
                "move";

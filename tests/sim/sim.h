@@ -13,8 +13,10 @@
  *   CURB_SIM_FAULT=name:k:code[,...]
  *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;
  *                              '*' counts the calls of all names together
- *   CURB_SIM_FAULT_FILE=FILE   whenever FILE says name:code, the next call of that export, by any process with this
- *                              setting, does nothing and returns `code`, and FILE is gone
+ *   CURB_SIM_FAULT_FILE=FILE   whenever FILE says name:k:code, the k-th call from then on (from 1) of that export of the
+ *                              driver or of NVML, by any process with this setting, does nothing and returns `code`, and
+ *                              FILE is gone
+ *   CURB_SIM_CALLS=FILE        if FILE exists, each call of an export of the driver or of NVML adds the export's name, a line
  *   CURB_SIM_HANDLES=fresh     no handle is reused, so that a stale one is always detected; otherwise, as in the
  *                              driver, a new object gets the handle of its type that was freed last
  *   CURB_SIM_NVML=MODE         nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised;

@@ -27,15 +27,25 @@ class Turn {
     ~Turn();
 
     // True unless an earlier request fits too: it needs at most `room`, the free bytes. Requests of suspended processes
-    // do not count. Deletes the files of dead processes. May throw std::bad_alloc.
+    // do not count. False, however long, if others have reserved so much of
+    // `room` that it does not fit. Deletes
+    // the files of dead processes. May throw std::bad_alloc.
     [[nodiscard]] bool has_come(policy::Bytes room);
+
+    // Reserves the bytes until the turn ends or is given up: other requests in the order leave them free. False if
+    // `room` has not enough beside what others have reserved. May throw std::bad_alloc.
+    [[nodiscard]] bool reserve(policy::Bytes room);
+    void give_up_reservation();
 
     // True if another process, which is not suspended, waits for memory of this GPU. May throw std::bad_alloc.
     static bool others_wait(const Places &places, const std::string &uuid);
 
   private:
+    void rename(const std::string &name);
+
     Descriptor folder_, file_;
     std::string begins_, name_;
+    policy::Bytes bytes_;
     std::uint64_t held_back_since_ns_ = 0;  // 0: it is not held back
 };
 

@@ -363,17 +363,16 @@ struct Mapped {
     std::uint64_t bytes;
 };
 std::vector<Mapped> handles;
-// Returns the handle of the block that it took last, as text.
-std::string export_block() {
-    CUipcMemHandle handle{};
-    MUST(cuIpcGetMemHandle(&handle, blocks.back()));
+// The bytes of a handle (CUDA IPC) as text, and back from the next line of input.
+template <class Handle>
+std::string text_of(const Handle &handle) {
     std::ostringstream out;
     for (const char byte : handle.reserved) out << static_cast<int>(static_cast<unsigned char>(byte)) << ' ';
     return out.str();
 }
-// Opens a block by such a handle, which is the next line of input.
-std::string open_block(decltype(&cuIpcOpenMemHandle_v2) open_handle_of_block) {
-    CUipcMemHandle handle{};
+template <class Handle>
+Handle read_handle() {
+    Handle handle{};
     std::string line;
     std::getline(std::cin, line);
     std::istringstream bytes(line);
@@ -382,11 +381,29 @@ std::string open_block(decltype(&cuIpcOpenMemHandle_v2) open_handle_of_block) {
         bytes >> value;
         byte = static_cast<char>(value);
     }
+    return handle;
+}
+// Returns the handle of the block that it took last.
+std::string export_block() {
+    CUipcMemHandle handle{};
+    MUST(cuIpcGetMemHandle(&handle, blocks.back()));
+    return text_of(handle);
+}
+std::string open_block(decltype(&cuIpcOpenMemHandle_v2) open_handle_of_block) {
     CUdeviceptr block = 0;
-    const CUresult result = open_handle_of_block(&block, handle, 1 /* lazily for peers */);
+    const CUresult result = open_handle_of_block(&block, read_handle<CUipcMemHandle>(), 1 /* lazily for peers */);
     blocks.push_back(block);
     return answer_of(result);
 }
+CUevent shared_event = nullptr;
+std::string export_event() {
+    CUipcEventHandle handle{};
+    MUST(cuEventCreate(&shared_event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    MUST(cuIpcGetEventHandle(&handle, shared_event));
+    return text_of(handle);
+}
+std::string open_event() { return answer_of(cuIpcOpenEventHandle(&shared_event, read_handle<CUipcEventHandle>())); }
+std::string destroy_event() { return answer_of(cuEventDestroy_v2(shared_event)); }
 std::string close_block() {
     const CUdeviceptr block = blocks.back();
     blocks.pop_back();
@@ -541,13 +558,22 @@ std::string work_and_rest(std::uint64_t seconds) {
                     const families::Use use{calls, place, static_cast<unsigned>(random())};
                     families::Block block;
                     block.bytes = family.nth(0, 4 * MiB);
-                    if (family.take(use, block) != CUDA_SUCCESS || family.give(use, block) != CUDA_SUCCESS) ++failed;
+                    CUresult result = family.take(use, block);
+                    const char *what = "take";
+                    if (result == CUDA_SUCCESS) result = family.give(use, block), what = "give";
+                    if (result == CUDA_SUCCESS) continue;
+                    ++failed;
+                    std::cerr << family.name + (std::string(" ") + what) + ": " + std::to_string(result) + "\n";
                 }
                 together.arrive_and_wait();
                 if (number == 0) {
                     over = std::chrono::steady_clock::now() >= until;
                     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));
-                    if (random() % 8 == 0) failed += fork_child_that_ends() == "ok" ? 0 : 1;
+                    if (random() % 8 == 0) {
+                        const std::string ended = fork_child_that_ends();
+                        failed += ended != "ok";
+                        if (ended != "ok") std::cerr << "fork: " + ended + "\n";
+                    }
                     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
                 }
                 together.arrive_and_wait();
@@ -615,6 +641,9 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"import external memory", [](const auto &) { return import_external(); }},
     {"destroy external memory", [](const auto &) { return answer_of(cuDestroyExternalMemory(external_memory)); }},
     {"close block", [](const auto &) { return close_block(); }},
+    {"export event", [](const auto &) { return export_event(); }},
+    {"open event", [](const auto &) { return open_event(); }},
+    {"destroy event", [](const auto &) { return destroy_event(); }},
     {"export handle", [](const Numbers &of) { return export_handle(of.mib * MiB); }},
     {"open handle", [](const Numbers &of) { return open_handle(of.mib * MiB); }},
     {"close handle", [](const auto &) { return close_handle(); }},

@@ -118,6 +118,14 @@ TEST_CASE("curb ps, metrics and doctor show a nap, and curb ps its end") {
         REQUIRE(program.answers("check") == "right");
         return machine.curb({"ps", program.id()}).out.find("so far; a call waited") != std::string::npos;
     }));
+    const Json nap = nap_of(machine, program);
+    CHECK(nap["bytes_total"] == nap["count"].get<std::uint64_t>() * nap["bytes"].get<std::uint64_t>());
+    CHECK(nap["waited_total_ms"] >= nap["waited_ms"]);
+    CHECK_THAT(machine.curb({"metrics"}).out,
+               contains("curb_nap_waited_milliseconds{") && contains("curb_nap_waited_milliseconds_total{"));
+    CHECK_THAT(text_in(machine.folder() / "nap.log"), contains("a nap begins: 2.5") &&
+                                                          contains("the nap has ended, and a call waited ") &&
+                                                          contains("back on the device in "));
 }
 
 TEST_CASE("naps and suspends are in the trace and in its report, and a replay skips them") {
@@ -215,10 +223,12 @@ TEST_CASE("a process that cannot leave its GPUs stays, and curb ps says why") {
         const char *what;
         const char *why;
         Environment environment;
+        const char *library = nullptr;
     };
     const auto one =
         GENERATE(Case{"managed 64", "of managed memory", {}},
                  Case{"hold 64", "WORLD_SIZE=2", {{"WORLD_SIZE", "2"}, {"RANK", "0"}}},
+                 Case{"hold 64", "(NCCL is loaded", {{"WORLD_SIZE", "2"}, {"RANK", "0"}}, "libnccl.so.2"},
                  Case{"hold 64", "is divided (MIG)", {{"CURB_SIM_MIG", "1"}}},
                  Case{"hold 64", "through MPS", {{"CURB_SIM_MPS", "1"}}},
                  Case{"hold 64", "570 or newer", {{"LD_LIBRARY_PATH", CURB_SIM "/12.2:" CURB_SIM}}},
@@ -227,7 +237,7 @@ TEST_CASE("a process that cannot leave its GPUs stays, and curb ps says why") {
                  Case{"import external memory", "imported memory of a graphics library", {}});
     CAPTURE(one.what, one.why);
     const Machine machine(one.environment);
-    Program program(machine, napping(machine));
+    Program program(machine, with(napping(machine), one.library ? with_library(machine, one.library) : Environment{}));
     REQUIRE_THAT(program.answers(one.what), contains("held") || contains("ok"));
     stays(machine, program, one.why);
     const Outcome refused = machine.curb({"suspend", program.id()});
@@ -261,6 +271,30 @@ TEST_CASE("processes that share a block stay until both are done with it") {
     CHECK(is_out(machine, owner));
 }
 
+TEST_CASE("processes that share an event stay until both have destroyed it") {
+    const Machine machine;
+    Program maker(machine, napping(machine)), user(machine, napping(machine));
+    const std::string handle = maker.answers("export event");
+    user.tell("open event");
+    REQUIRE(user.answers(handle) == "ok");
+    stays(machine, maker, "shares events");
+    stays(machine, user, "shares events");
+    REQUIRE(user.answers("destroy event") == "ok");
+    CHECK(is_out(machine, user));
+    REQUIRE(maker.answers("destroy event") == "ok");
+    CHECK(is_out(machine, maker));
+}
+
+TEST_CASE("a process that cannot leave its GPUs still releases when it is idle") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "200ms")", R"("release": { "idle": "500ms" },)"));
+    REQUIRE(program.answers("managed 64") == "ok");
+    REQUIRE(program.answers("pool") == "ok");
+    REQUIRE(machine.held(program.pid()) >= kContext + 256);
+    CHECK(within(20s, [&] { return machine.held(program.pid()) < kContext + 256; }));
+    stays(machine, program, "of managed memory");
+}
+
 TEST_CASE("a process whose exported memory is freed naps again") {
     const Machine machine;
     Program program(machine, napping(machine));
@@ -280,6 +314,62 @@ TEST_CASE("a process whose libcurb.so has no command curb beside it stays, and s
     REQUIRE(program.answers("hold 64") == "held");
     stays(machine, program, "the command curb is not beside libcurb.so, or cannot be started");
     CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a process that may not execute the command curb stays, and says why") {
+    const Machine machine;
+    fs::create_directories(machine.folder() / "lib");
+    const fs::path alone = machine.folder() / "lib/libcurb.so";
+    fs::copy_file(CURB_LIBRARY, alone);
+    fs::permissions(machine.write("bin/curb", "of another machine"), fs::perms::owner_all);
+    Program program(machine, with(napping(machine), {{"LD_PRELOAD", preloaded(alone.string())}}));
+    REQUIRE(program.answers("hold 64") == "held");
+    stays(machine, program, "the command curb is not beside libcurb.so, or cannot be started");
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("when host memory runs short a nap ends, and none begins until there is more") {
+    const auto meminfo = [](int available) {
+        return "MemTotal: 67108864 kB\nMemAvailable: " + std::to_string(available << 20) + " kB\n";
+    };
+    const Machine machine;
+    const fs::path file = machine.write("meminfo", meminfo(32));
+    if (!can_mount()) return;
+    Program program(machine, napping(machine), [&] { (void)mount_over(file, "/proc/meminfo"); });
+    REQUIRE(program.answers("hold 2048") == "held");
+    REQUIRE(is_out(machine, program));
+    machine.write("meminfo", meminfo(3));
+    CHECK(within(20s, [&] { return machine.state(program.pid()) == "running"; }));
+    stays(machine, program, "less than a tenth of it would be left");
+    CHECK_THAT(text_in(machine.folder() / "nap.log"), contains("the nap has ended: host memory ran short: resumed "));
+    machine.write("meminfo", meminfo(32));
+    CHECK(is_out(machine, program));
+    // Without room on the GPU it stays where it is.
+    Program other(machine, {});
+    REQUIRE(other.answers("hold 79000") == "held");
+    machine.write("meminfo", meminfo(3));
+    std::this_thread::sleep_for(2500ms);
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    REQUIRE(other.answers("give") == "given");
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("curb ps shows that a call waits for room to end a nap, and who has the room") {
+    const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
+    Program program(machine, napping(machine));
+    REQUIRE(program.answers("hold 3072") == "held");
+    REQUIRE(is_out(machine, program));
+    Program other(machine, {});
+    REQUIRE(other.answers("hold 3072") == "held");
+    program.tell("check");
+    const std::string holder = "; " + other.id() + " (scenarios) holds 3.5";
+    CHECK(within(20s, [&] {
+        const std::string all = machine.curb({"ps"}).out;
+        return all.find("and a call has waited ") != std::string::npos && all.find(holder) != std::string::npos;
+    }));
+    CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("for room to come back"));
+    REQUIRE(other.answers("give") == "given");
+    CHECK(program.says() == "right");
 }
 
 TEST_CASE("a helper that is killed in a nap brings the process back") {
@@ -382,9 +472,7 @@ TEST_CASE("a napping program that ends comes back first, and without room it sti
     Program other(machine, {});
     if (!has_room) REQUIRE(other.answers("hold 4096") == "held");
     CHECK(program.finish() == 0);
-    std::ifstream file(log);
-    const std::string said{std::istreambuf_iterator<char>(file), {}};
-    CHECK((said.find("the nap has ended") != std::string::npos) == has_room);
+    CHECK((text_in(log).find("the nap has ended") != std::string::npos) == has_room);
     CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
 }
 

@@ -15,10 +15,11 @@ inline Environment napping(const Machine &machine, const std::string &suspend = 
 inline bool is_out(const Machine &machine, const Program &program) {
     return within(30s, [&] { return machine.state(program.pid()) == "checkpointed"; });
 }
+// Null if the process has no naps, or does not answer in time.
 inline Json nap_of(const Machine &machine, const Program &program) {
     const Json all = Json::parse(machine.curb({"ps", "--json", program.id()}).out);
     for (const Json &process : all["processes"])
-        if (process["pid"] == program.pid()) return process["status"]["nap"];
+        if (process["pid"] == program.pid() && process["status"].is_object()) return process["status"]["nap"];
     return {};
 }
 inline std::int64_t held_by_books(const Machine &machine, const Program &program) {
@@ -27,6 +28,10 @@ inline std::int64_t held_by_books(const Machine &machine, const Program &program
         for (const Json &use : gpu["uses"])
             if (use["pid"] == program.pid() && !use["books"].is_null()) return use["books"]["held"];
     return -1;
+}
+inline std::string text_in(const fs::path &path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
 }
 // Returns the PID of the helper of a napping process; 0 if it has none.
 inline pid_t helper_of(pid_t pid) {

@@ -51,7 +51,7 @@ class Crowd {
                 const char *calls[] = {"cuCheckpointProcessLock",     "cuCheckpointProcessCheckpoint",
                                        "cuCheckpointProcessRestore",  "cuCheckpointProcessUnlock",
                                        "cuCheckpointProcessGetState", "cuDriverGetVersion"};
-                machine_.write("fault", std::string(calls[pick(std::size(calls))]) + ":999");
+                machine_.write("fault", std::string(calls[pick(std::size(calls))]) + ":1:999");
                 break;
             }
             case 5:

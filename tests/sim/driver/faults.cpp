@@ -1,13 +1,10 @@
 #include "faults.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -15,6 +12,7 @@
 #include <vector>
 
 #include "environment.hpp"
+#include "fault_file.hpp"
 #include "sim.h"
 
 namespace curb::sim {
@@ -42,18 +40,6 @@ std::vector<Fault> parse(const char *text) {
             std::fprintf(stderr, "curb sim: CURB_SIM_FAULT: '%s' is not name:call:code\n", item.c_str());
     }
     return faults;
-}
-
-// CURB_SIM_FAULT_FILE (sim.h). Only the process whose unlink succeeds has the fault.
-CUresult fault_in_file(std::string_view name) {
-    static const char *const path = environment("CURB_SIM_FAULT_FILE");
-    if (!*path) return CUDA_SUCCESS;
-    std::ifstream file(path);
-    std::string text;
-    std::getline(file, text);
-    const std::size_t colon = text.find(':');
-    if (colon == std::string::npos || text.substr(0, colon) != name || ::unlink(path) != 0) return CUDA_SUCCESS;
-    return static_cast<CUresult>(std::atoi(text.c_str() + colon + 1));
 }
 
 constinit std::atomic<uint64_t> all_calls = 0;
@@ -163,7 +149,7 @@ CUresult fault(Entry &entry) {
     const uint64_t call = ++entry.calls;
     const uint64_t of_all = ++all_calls;
     if (const CUresult result = planned(entry)) return result;
-    if (const CUresult result = fault_in_file(entry.name)) return result;
+    if (const int result = fault_in_file(entry.name)) return static_cast<CUresult>(result);
     if (broken && !answers_broken(entry.name)) return static_cast<CUresult>(broken.load());
     for (const Fault &planned : faults) {
         const bool any = planned.name == "*";

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "environment.hpp"
+#include "fault_file.hpp"
 #include "identity.hpp"
 #include "latency.hpp"
 #include "machine.hpp"
@@ -76,9 +77,11 @@ void wait_while_locked() {
     while (own && own->is_locked(getpid())) ::usleep(1000);
 }
 
-// Returns `answer()`, called under the lock. An error before nvmlInit, or if `out` is null.
+// Returns `answer()`, called under the lock. An error before nvmlInit, or if `out` is null, or if the call `name` has
+// to fail.
 template <class Out, class Answer>
-nvmlReturn_t ready(Out *out, Answer answer) {
+nvmlReturn_t ready(Out *out, Answer answer, const char *name = __builtin_FUNCTION()) {
+    if (const int fault = fault_in_file(name)) return static_cast<nvmlReturn_t>(fault);
     wait_while_locked();
     const std::lock_guard lock(state);
     if (!users) return NVML_ERROR_UNINITIALIZED;
@@ -87,12 +90,13 @@ nvmlReturn_t ready(Out *out, Answer answer) {
 
 // The same for a GPU or its instance.
 template <class Out, class Answer>
-nvmlReturn_t of_gpu(nvmlDevice_t handle, Out *out, Answer answer) {
-    return ready(out, [&] {
+nvmlReturn_t of_gpu(nvmlDevice_t handle, Out *out, Answer answer, const char *name = __builtin_FUNCTION()) {
+    const auto find = [&] {
         for (int gpu = 0; gpu < machine()->device_count(); ++gpu)
             if (handle_of(gpu) == handle || instance_of(gpu) == handle) return answer(gpu);
         return NVML_ERROR_INVALID_ARGUMENT;
-    });
+    };
+    return ready(out, find, name);
 }
 
 nvmlReturn_t write(char *out, unsigned length, std::string_view text) {
@@ -103,15 +107,16 @@ nvmlReturn_t write(char *out, unsigned length, std::string_view text) {
 }
 
 template <class Predicate>
-nvmlReturn_t first_that(nvmlDevice_t *out, Predicate predicate) {
-    return ready(out, [&] {
+nvmlReturn_t first_that(nvmlDevice_t *out, Predicate predicate, const char *name = __builtin_FUNCTION()) {
+    const auto find = [&] {
         for (int device = 0; device < machine()->device_count(); ++device) {
             if (!predicate(device)) continue;
             *out = handle_of(device);
             return NVML_SUCCESS;
         }
         return NVML_ERROR_NOT_FOUND;
-    });
+    };
+    return ready(out, find, name);
 }
 
 // The utilization of the GPU by this process, in percent, which tests set.
@@ -128,6 +133,7 @@ std::vector<ProcessHolding> processes_of(int gpu) {
 
 NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) {
     may_hang("init");
+    if (const int fault = fault_in_file("nvmlInit_v2")) return static_cast<nvmlReturn_t>(fault);
     const std::lock_guard lock(state);
     static bool failed = false;
     if (environment_is("CURB_SIM_NVML", "late") && !std::exchange(failed, true)) return NVML_ERROR_UNKNOWN;
@@ -267,8 +273,9 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned *
 namespace {
 
 // `count` comes in as the capacity of `out` and goes out as the number of processes.
-nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, bool any) {
-    return of_gpu(handle, count, [=](int gpu) {
+nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, bool any,
+                  const char *name = __builtin_FUNCTION()) {
+    const auto answer = [=](int gpu) {
         if (*count && !out) return NVML_ERROR_INVALID_ARGUMENT;
         const auto processes = any ? processes_of(gpu) : std::vector<ProcessHolding>{};
         const unsigned room = *count;
@@ -288,7 +295,8 @@ nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, 
         });
         spend_time_of("nvmlDeviceGetComputeRunningProcesses_v3", 0);
         return NVML_SUCCESS;
-    });
+    };
+    return of_gpu(handle, count, answer, name);
 }
 
 }  // namespace

@@ -1,10 +1,18 @@
 // Events. An event recorded in a capture joins streams to it, and cannot be waited for from outside.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
 #include "driver.hpp"
 #include "running.hpp"
 
 namespace curb::sim {
 
 namespace {
+
+constexpr const char *kIpcEvent = "curb-sim-event-";  // how the handle begins; then the pid of its maker
 
 Capture *capture_of(const Event &event) {
     for (const auto &capture : driver().captures)
@@ -105,6 +113,25 @@ SIM_CU(2000, cuEventSynchronize, (CUevent handle), (handle)) {
     wait_for_work(work);
     seen_complete(work);
     release_above_thresholds(device);
+}
+
+// An opened event is one of its own: a record of its maker does not reach it.
+SIM_CU(4010, cuIpcGetEventHandle, (CUipcEventHandle * handle, CUevent event), (handle, event)) {
+    if (!handle) throw CUDA_ERROR_INVALID_VALUE;
+    constexpr unsigned kNeeded = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+    if ((all<Event>().at(event)->flags & kNeeded) != kNeeded) throw CUDA_ERROR_INVALID_HANDLE;
+    *handle = {};
+    std::snprintf(handle->reserved, sizeof handle->reserved, "%s%d", kIpcEvent, getpid());
+}
+
+SIM_CU(4010, cuIpcOpenEventHandle, (CUevent * event, CUipcEventHandle handle), (event, handle)) {
+    if (!event) throw CUDA_ERROR_INVALID_VALUE;
+    if (std::strncmp(handle.reserved, kIpcEvent, std::strlen(kIpcEvent)) != 0) throw CUDA_ERROR_INVALID_HANDLE;
+    if (std::atoi(handle.reserved + std::strlen(kIpcEvent)) == getpid()) throw CUDA_ERROR_INVALID_CONTEXT;
+    auto made = std::make_unique<Event>();
+    made->context = current_context()->handle;
+    made->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+    *event = all<Event>().add(std::move(made))->handle;
 }
 
 SIM_CU(4000, cuEventDestroy_v2, (CUevent handle), (handle)) { all<Event>().release(handle); }

@@ -173,6 +173,12 @@ TEST_CASE("A suspend leaves host memory free: a sixteenth of the moved bytes, at
     CHECK(why_not_suspend(facts));
 }
 
+TEST_CASE("A process that naps gives host memory back when less than a twentieth is left") {
+    CHECK_FALSE(is_short({64 * GiB / 20 + 1, "this machine", 64 * GiB}));
+    CHECK(is_short({64 * GiB / 20 - 1, "the cgroup /job/7", 64 * GiB}));
+    CHECK_FALSE(is_short({0, "this machine", 0}));  // nothing is known
+}
+
 TEST_CASE("A process is resumed only if each GPU has room for it") {
     ResumeFacts facts = resumable();
     CHECK_FALSE(why_not_resume(facts));

@@ -91,6 +91,12 @@ TEST_CASE("each process has one state, the most important that applies") {
     CHECK(state() == std::string("napping"));
     CHECK_THAT(table(view, 80), contains("  napping  "));
     CHECK(notes_of(view) == "7 (python3) naps since 12:30:04: its memory is in host memory until its next CUDA call\n");
+    View beside = view;
+    beside.processes.push_back(process(8, "bob", "python3 b.py"));
+    beside.gpus[0].uses.push_back({1, std::nullopt, 3 * GiB});
+    beside.processes[0].status->nap->no_room_since = kNow - 5'000;
+    CHECK_THAT(notes_of(beside),
+               contains("and a call has waited 5 s for room to come back; 8 (python3) holds 3 GiB of GPU 0"));
     one.suspended = one.stopped = false;
     one.status.reset();
     CHECK(state() == std::string("silent"));

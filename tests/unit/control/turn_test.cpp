@@ -129,6 +129,18 @@ TEST_CASE("a process that needs more than is free blocks no other") {
     CHECK_FALSE(small.has_come(2 * kNeed));
 }
 
+TEST_CASE("memory that a process has reserved is not another's, until the process has it or gives it up") {
+    const Folder folder;
+    Turn small(folder.places, kGpu, kNeed), large(folder.places, kGpu, 2 * kNeed);
+    REQUIRE(large.reserve(2 * kNeed));
+    CHECK_FALSE(small.has_come(3 * kNeed - 1));  // though it came first
+    CHECK_FALSE(small.reserve(3 * kNeed - 1));
+    CHECK(small.has_come(3 * kNeed));
+    large.give_up_reservation();
+    CHECK(small.has_come(kNeed));
+    CHECK(folder.files() == 2);
+}
+
 TEST_CASE("a process that does not take the free memory blocks others for some seconds") {
     const Folder folder;
     const Waiter stopped(folder.places);

@@ -1,0 +1,102 @@
+// Naps while calls of the driver and of NVML fail, one after the other, in the process and in its helper.
+#include <iostream>
+#include <set>
+#include <sstream>
+
+#include "naps.hpp"
+
+namespace {
+
+// A program that naps by command, with the calls that it and its helpers make.
+class Napper {
+  public:
+    Napper() {
+        REQUIRE(program_.answers("hold 256") == "held");
+        held_ = machine_.held(program_.pid());
+    }
+
+    // Lets it leave its GPUs, and return with its next call. True if it left.
+    bool leave_and_return() {
+        const std::uint64_t before = naps();
+        const bool has_left = machine_.curb({"suspend", "--until-used", program_.id()}).status == 0;
+        has_left_ = has_left_ || has_left;
+        CHECK(program_.answers("check") == "right");
+        if (has_left_) CHECK(within(30s, [&] { return nap()["out"] == false; }));
+        CHECK(naps() - before == (has_left ? 1 : 0));
+        return has_left;
+    }
+
+    // The same with a failure of this call of an export. False if it did not come to that call.
+    bool leave_and_return_failing(const std::string &name, int call) {
+        machine_.write("fault", name + ":" + std::to_string(call) + ":999");
+        leave_and_return();
+        const bool has_failed = !fs::exists(fault_);
+        fs::remove(fault_);
+        return has_failed;
+    }
+
+    // Returns the exports that are called on the way out and back, but for the program's own.
+    std::set<std::string> calls_of_a_nap() {
+        machine_.write("calls", "");
+        REQUIRE(leave_and_return());
+        std::istringstream lines(text_in(machine_.folder() / "calls"));
+        fs::remove(machine_.folder() / "calls");
+        std::set<std::string> names;
+        for (std::string name; std::getline(lines, name);) names.insert(name);
+        for (const char *own : {"cuMemcpyDtoH_v2", "cuGetProcAddress_v2"}) names.erase(own);
+        return names;
+    }
+
+    // It holds what it held, by its own books too, and nothing is left of the naps.
+    void check_that_all_is_as_before() {
+        CHECK(machine_.state(program_.pid()) == "running");
+        CHECK(within(30s, [&] {
+            return machine_.held(program_.pid()) == held_ &&
+                   machine_.held_of(0, program_.pid()) == held_by_books(machine_, program_);
+        }));
+        CHECK(within(10s, [&] { return helper_of(program_.pid()) == 0; }));
+        CHECK(machine_.records(program_.pid()).empty());
+        for (const auto &file : fs::directory_iterator(machine_.runtime() / "curb"))
+            CHECK(file.path().filename().string().find("turn-") == std::string::npos);
+    }
+
+  private:
+    Json nap() { return nap_of(machine_, program_); }
+    std::uint64_t naps() {
+        Json now;
+        within(20s, [&] {  // a busy machine may make it answer late; before its first nap it has none
+            now = nap();
+            return now.is_object() || !has_left_;
+        });
+        return now.is_object() ? now["count"].get<std::uint64_t>() : 0;
+    }
+
+    const Machine machine_;
+    const fs::path fault_ = machine_.folder() / "fault";
+    Program program_{machine_, with(under_curb(), {{"CURB_SIM_FAULT_FILE", fault_.string()},
+                                                   {"CURB_SIM_CALLS", (machine_.folder() / "calls").string()}})};
+    std::int64_t held_ = 0;
+    bool has_left_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("whichever call of the driver or of NVML fails on the way out or back, the program goes on and naps again",
+          "[patience]") {
+    constexpr int kMost = 40;
+    Napper napper;
+    int failed = 0;
+    for (const std::string &name : napper.calls_of_a_nap()) {
+        int call = 1;
+        while (call < kMost && napper.leave_and_return_failing(name, call)) {
+            CAPTURE(name, call);
+            napper.check_that_all_is_as_before();
+            CHECK(napper.leave_and_return());
+            ++call;
+        }
+        CHECK(call < kMost);
+        failed += call - 1;
+    }
+    std::cout << "calls that failed during naps: " << failed << std::endl;
+    CHECK(failed >= 30);
+}
