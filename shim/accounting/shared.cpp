@@ -73,9 +73,7 @@ void drop_context(CUcontext context) noexcept {
 }
 
 void end_import(job::MemoryKey key) noexcept {
-    if (!job::closed(key)) return;
-    for (Device &device : devices::all())
-        if (devices::in_use(device)) devices::measure_soon(device);
+    if (job::closed(key)) devices::measure_all_soon();
 }
 
 void imported_external() noexcept { externals.fetch_add(1, std::memory_order_relaxed); }
