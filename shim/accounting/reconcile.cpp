@@ -67,9 +67,7 @@ void measure_reach(Device &device) noexcept {
 }
 
 void end_import(job::MemoryKey key) noexcept {
-    if (!job::closed(key)) return;
-    for (Device &device : devices::all())
-        if (devices::in_use(device)) devices::measure_soon(device);
+    if (job::closed(key)) devices::measure_all_soon();
 }
 
 }  // namespace curb::shim

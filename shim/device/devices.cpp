@@ -80,6 +80,11 @@ void measure_soon(Device &device) noexcept {
         worker::wake_up();
 }
 
+void measure_all_soon() noexcept {
+    for (Device &device : all())
+        if (in_use(device)) measure_soon(device);
+}
+
 void measure_before_decision(Device &device) noexcept {
     device.grown.store(true, std::memory_order_relaxed);
     device.changed.store(true, std::memory_order_relaxed);

@@ -76,6 +76,8 @@ bool any_stale() noexcept;
 inline Bytes within_reach(const Device &device) noexcept { return device.reach.load(std::memory_order_relaxed); }
 // Has the worker reconcile the device. Keeps errno.
 void measure_soon(Device &device) noexcept;
+// The same for each device that is in use.
+void measure_all_soon() noexcept;
 // Call it if the driver may have taken or returned memory of its own: a request near the cap then reconciles first.
 void measure_before_decision(Device &device) noexcept;
 // The same if the driver can only have returned memory.

@@ -133,3 +133,18 @@ CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool, CUmem
     if (result == CUDA_SUCCESS && process::active()) pools::share(pool);
     return result;
 }
+
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr pointer) {
+    const CUresult result = driver().cuMemPoolExportPointer(data, pointer);
+    CUmemoryPool pool = nullptr;
+    if (result == CUDA_SUCCESS && process::active() &&
+        driver().cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer) == CUDA_SUCCESS)
+        pools::exported_block(pool, *data);
+    return result;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, CUmemPoolPtrExportData *data) {
+    const CUresult result = driver().cuMemPoolImportPointer(pointer, pool, data);
+    if (result == CUDA_SUCCESS && process::active()) pools::imported_block(pool, *data, *pointer);
+    return result;
+}

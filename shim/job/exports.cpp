@@ -4,6 +4,7 @@
 #include <array>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "lifetime.hpp"
 #include "policy/decisions/growth.hpp"
@@ -20,6 +21,8 @@ struct Places {
     using Keys = std::array<MemoryKey, kPieces>;
     std::mutex mutex;
     Keys exported{}, imported{};
+    std::array<std::uint32_t, 64> blocks{};  // the places + 1 of blocks of pools; the oldest is used again
+    std::size_t next_block = 0;
     std::array<unsigned, kPieces> opens{};  // of imported memory
     std::uint32_t serial = 0;
 
@@ -33,11 +36,14 @@ Places &places() noexcept { return leaked<Places>(); }
 
 bool has_joined() noexcept { return segment != nullptr; }
 
-// Writes to a free place of a list of this process. Does nothing if there is none: then importers do not find the
-// memory, or it no longer counts once its maker has ended. The caller holds the lock.
-void write(Pieces &pieces, Places::Keys &keys, MemoryKey key, std::uint64_t name, const Read &what) noexcept {
+constexpr MemoryKey kBlockOfPool = 1;  // the key of a pool's block in Places::exported
+
+// Writes to a free place of a list of this process, and returns it. Does nothing if there is none: then importers do
+// not find the memory, or it no longer counts once its maker has ended. The caller holds the lock.
+std::optional<std::uint32_t> write(Pieces &pieces, Places::Keys &keys, MemoryKey key, std::uint64_t name,
+                                   const Read &what) noexcept {
     const auto place = Places::find(keys, 0);
-    if (!place) return;
+    if (!place) return std::nullopt;
     keys[*place] = key;
     Piece &piece = pieces.piece[*place];
     piece.memory.store(0);
@@ -49,6 +55,13 @@ void write(Pieces &pieces, Places::Keys &keys, MemoryKey key, std::uint64_t name
     piece.measured.store(0);
     piece.memory.store(what.memory);
     if (*place >= end_of(pieces)) pieces.end.store(*place + 1);
+    return place;
+}
+
+// Frees a place of what this process has exported. The caller holds the lock.
+void forget_export(std::uint32_t place) noexcept {
+    segment->exported[mine].piece[place].memory.store(0);
+    places().exported[place] = 0;
 }
 
 // True if a process other than this one has imported the memory.
@@ -72,7 +85,7 @@ void for_each_export(Visit visit) noexcept {
         for (std::uint32_t i = 0, end = end_of(all); i < end; ++i) {
             Read one = exports_detail::read(all.piece[i]);
             one.maker = slot;
-            one.place = i;
+            one.place = one.place == 0 ? i : one.place - 1;  // of a pool's block: the place of the pool
             if (one.memory != 0) visit(all.piece[i], one, is_alive);
         }
     }
@@ -135,15 +148,54 @@ void exported(MemoryKey key, std::uint64_t name, GpuRow gpu, Bytes bytes) noexce
           {.memory = number << 32 | ++own.serial, .bytes = bytes, .gpu = *gpu});
 }
 
+void exported_from_pool(MemoryKey pool, std::uint64_t name, GpuRow gpu, Bytes bytes) noexcept {
+    if (!gpu) return;
+    Places &own = places();
+    const std::scoped_lock lock(own.mutex);
+    Pieces &all = segment->exported[mine];
+    const std::uint64_t number = segment->member[mine].number.load();
+    auto place = Places::find(own.exported, pool);
+    if (!place)
+        place =
+            write(all, own.exported, pool, kPool, {.memory = number << 32 | ++own.serial, .bytes = bytes, .gpu = *gpu});
+    if (!place) return;
+    Piece &whole = all.piece[*place];
+    whole.bytes.store(bytes);
+    std::uint32_t &block = own.blocks[own.next_block++ % own.blocks.size()];
+    if (block != 0) forget_export(block - 1);
+    const auto written = write(all, own.exported, kBlockOfPool, name,
+                               {.memory = whole.memory.load(), .bytes = bytes, .gpu = *gpu, .place = *place + 1});
+    block = written ? *written + 1 : 0;
+}
+
 void freed(MemoryKey key) noexcept {
     if (!has_joined()) return;
     Places &own = places();
     const std::scoped_lock lock(own.mutex);
     const auto place = Places::find(own.exported, key);
     if (!place) return;
-    segment->exported[mine].piece[*place].memory.store(0);
-    own.exported[*place] = 0;
+    const std::uint64_t memory = segment->exported[mine].piece[*place].memory.load();
+    forget_export(*place);
+    for (std::uint32_t &block : own.blocks)
+        if (block != 0 && segment->exported[mine].piece[block - 1].memory.load() == memory)
+            forget_export(std::exchange(block, 0) - 1);
 }
+
+namespace {
+
+// Returns what a process of the job has exported under this name; `memory` is 0 if none has. Prefers living ones.
+Read find_export(std::uint64_t name) noexcept {
+    Read best;
+    bool is_alive = false;
+    for_each_export([&](const Piece &piece, const Read &one, bool alive) {
+        if (piece.name.load(std::memory_order_acquire) != name || (best.memory != 0 && !alive)) return;
+        if (best.memory == 0 || !is_alive) best = one;
+        is_alive = is_alive || alive;
+    });
+    return best;
+}
+
+}  // namespace
 
 void imported(MemoryKey key, std::uint64_t name) noexcept {
     if (!has_joined()) return;
@@ -153,14 +205,24 @@ void imported(MemoryKey key, std::uint64_t name) noexcept {
         ++own.opens[*known];
         return;
     }
-    Read best;
-    bool is_alive = false;
-    for_each_export([&](const Piece &piece, const Read &one, bool alive) {
-        if (piece.name.load(std::memory_order_acquire) != name || (best.memory != 0 && !alive)) return;
-        if (best.memory == 0 || !is_alive) best = one;
-        is_alive = is_alive || alive;
-    });
-    if (best.memory != 0) note_import(key, best);
+    if (const Read found = find_export(name); found.memory != 0) note_import(key, found);
+}
+
+bool imported_from_pool(MemoryKey pool, std::uint64_t name) noexcept {
+    if (!has_joined()) return false;
+    Places &own = places();
+    const std::scoped_lock lock(own.mutex);
+    const auto known = Places::find(own.imported, pool);
+    const Read found = find_export(name);
+    if (found.memory != 0 && found.maker == mine) return false;  // this process is charged for it already
+    if (!known) {
+        if (found.memory != 0) note_import(pool, found);
+        return Places::find(own.imported, pool).has_value();
+    }
+    ++own.opens[*known];
+    Piece &piece = segment->imported[mine].piece[*known];
+    if (found.memory == piece.memory.load()) piece.bytes.store(std::max(piece.bytes.load(), found.bytes));
+    return true;
 }
 
 void imported_of_size(MemoryKey key, GpuRow gpu, Bytes bytes) noexcept {

@@ -27,7 +27,12 @@ using GpuRow = std::optional<std::uint32_t>;
 // This process has exported memory of `bytes` on this GPU, which it is charged for. `name`: a hash of what the
 // importers get; 0: a descriptor, which has no name. Ignores memory that it has exported before.
 void exported(MemoryKey key, std::uint64_t name, GpuRow gpu, Bytes bytes) noexcept;
-// This process frees memory. Call it before the ledger's credit. Ignores memory that it has not exported.
+// This process has exported a block of a pool, which it is charged for. `pool`: its key. `name`: a hash of the exported
+// pointer. `bytes`: the size of the pool. A block shows neither the memory behind it nor whose it is besides, so the
+// pool is one piece: as long as another process has a block of it, all that the pool had counts.
+void exported_from_pool(MemoryKey pool, std::uint64_t name, GpuRow gpu, Bytes bytes) noexcept;
+// This process frees memory, or destroys a pool. Call it before the ledger's credit. Ignores memory that it has not
+// exported.
 void freed(MemoryKey key) noexcept;
 
 // This process has imported the memory of that name. Ignores names that no process of the job has exported.
@@ -36,8 +41,11 @@ void imported(MemoryKey key, std::uint64_t name) noexcept;
 // size that a process of the job has exported by a descriptor, if possible one that no process has imported yet. The
 // sum is then at least the true one.
 void imported_of_size(MemoryKey key, GpuRow gpu, Bytes bytes) noexcept;
-// This process has closed imported memory. True if NVML's figure of this process has counted it, so that the overhead
-// is too high until the device is measured.
+// This process has imported a block of the exported pool that it knows by this key. False if no process of the job has
+// exported a block of that name; then do not call closed() for it.
+bool imported_from_pool(MemoryKey pool, std::uint64_t name) noexcept;
+// This process has closed imported memory, or freed an imported block of a pool. True if NVML's figure of this process
+// has counted it, so that the overhead is too high until the device is measured.
 bool closed(MemoryKey key) noexcept;
 
 // The overhead that NVML's figure shows has changed. If memory that this process has imported was left behind

@@ -61,14 +61,17 @@ struct Member {
 // Device memory that a process has exported, or that it has imported from another one (exports.hpp).
 struct Piece {
     std::atomic<std::uint64_t> memory;  // number of its maker << 32 | serial number; 0: the place is free
-    std::atomic<std::uint64_t> name;    // exports: a hash of its IPC handle; 0: a descriptor, which has no name
+    // Exports: a hash of its IPC handle, or of the pointer of a pool's block; 0: a descriptor, which has no name;
+    // kPool.
+    std::atomic<std::uint64_t> name;
     std::atomic<Bytes> bytes;
     std::atomic<std::uint32_t> gpu;       // the row
     std::atomic<std::uint32_t> maker;     // imports: the slot of the process that has exported it
-    std::atomic<std::uint32_t> place;     // imports: its place in that process's exports
+    std::atomic<std::uint32_t> place;     // its place in the maker's exports: of imports, and of a pool's block + 1
     std::atomic<std::uint32_t> measured;  // imports: NVML counts it in this process's figure, and so does `held`
 };
 inline constexpr std::size_t kPieces = 256;
+inline constexpr std::uint64_t kPool = 1;  // the name of a pool, whose blocks have names of their own
 struct Pieces {
     std::atomic<std::uint32_t> end;  // all places in use are below this
     Piece piece[kPieces];
@@ -90,7 +93,7 @@ struct Row {
 // A segment begins as zeroes, which is an empty ledger.
 struct Segment {
     // Changes with the layout, so that two versions of curb do not misread each other.
-    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6203;  // "curbjob", 3
+    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6204;  // "curbjob", 4
     std::atomic<std::uint64_t> layout;
     std::atomic<std::uint64_t> job;          // a hash of the job's name
     std::atomic<std::uint32_t> slots;        // all slots in use are below this

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "exports.hpp"
 #include "keep_errno.hpp"
 #include "recent.hpp"
 #include "registry.hpp"
@@ -82,6 +83,18 @@ void block_gone(Pool &pool) noexcept {
     trace::books(*device, Kind::managed, -static_cast<std::int64_t>(remaining));
 }
 
+job::MemoryKey key_of(const Pool *pool) noexcept { return reinterpret_cast<job::MemoryKey>(pool); }
+
+std::uint64_t name_of(const CUmemPoolPtrExportData &pointer) noexcept {
+    return job::hash_of({reinterpret_cast<const char *>(pointer.reserved), sizeof pointer.reserved});  // NOLINT
+}
+
+// The caller holds the lock.
+void note_whether_any_blocks() noexcept {
+    const bool any = !registry().blocks.empty() || !registry().imported_blocks.empty();
+    detail::any_blocks.store(any, std::memory_order_release);
+}
+
 }  // namespace
 
 Pool *known(CUmemoryPool handle) noexcept {
@@ -130,6 +143,26 @@ bool any_shared() noexcept {
                        [](const auto &entry) { return entry.second->shared.load(std::memory_order_relaxed); });
 }
 
+void exported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer) noexcept {
+    Pool *const pool = known(handle);
+    if (!pool || !pool->device || !pool->device->ledger.share.joined()) return;
+    const RelaxedCapture relaxed;
+    const Bytes bytes = reserved(*pool).value_or(pool->charged.load(std::memory_order_acquire));
+    job::exported_from_pool(key_of(pool), name_of(pointer), pool->device->ledger.share.row(), bytes);
+}
+
+void imported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer, CUdeviceptr address) noexcept {
+    Pool *const pool = known(handle);
+    if (!pool || !job::imported_from_pool(key_of(pool), name_of(pointer))) return;
+    try {
+        const std::scoped_lock lock(registry().mutex);
+        registry().imported_blocks[address] = pool;
+        note_whether_any_blocks();
+    } catch (...) {
+        // Out of host memory: the pool counts until this process ends.
+    }
+}
+
 Forgotten forget(CUmemoryPool handle) noexcept {
     const KeepErrno keep_errno;
     Pool *pool = nullptr;
@@ -158,6 +191,7 @@ Forgotten forget(CUmemoryPool handle) noexcept {
 }
 
 Bytes ended(Pool &pool, Bytes kept_charged) noexcept {
+    job::freed(key_of(&pool));
     const std::scoped_lock lock(registry().mutex);
     if (pool.blocks == 0) {
         use_again(pool);
@@ -183,19 +217,35 @@ void detail::note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept try {
 
 void FreedBlock::find() noexcept {
     const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().blocks.find(pointer_);
-    if (found == registry().blocks.end()) return;
-    pool_ = found->second;
-    registry().blocks.erase(found);
-    detail::any_blocks.store(!registry().blocks.empty(), std::memory_order_release);
+    for (auto *const blocks : {&registry().blocks, &registry().imported_blocks}) {
+        const auto found = blocks->find(pointer_);
+        if (found == blocks->end()) continue;
+        pool_ = found->second;
+        is_imported_ = blocks == &registry().imported_blocks;
+        blocks->erase(found);
+        return note_whether_any_blocks();
+    }
 }
 
 void FreedBlock::put_back() noexcept {
+    if (is_imported_) try {
+            const std::scoped_lock lock(registry().mutex);
+            registry().imported_blocks[pointer_] = pool_;
+            return note_whether_any_blocks();
+        } catch (...) {
+            return;
+        }
     detail::note_managed_block(*pool_, pointer_);
     block_gone(*pool_);  // note_managed_block() counted it again
 }
 
-void FreedBlock::end() noexcept { block_gone(*std::exchange(pool_, nullptr)); }
+void FreedBlock::end() noexcept {
+    Pool *const pool = std::exchange(pool_, nullptr);
+    if (!is_imported_)
+        block_gone(*pool);
+    else if (job::closed(key_of(pool)))
+        devices::measure_all_soon();
+}
 
 void put_back(Pool &pool) noexcept try {
     const std::scoped_lock lock(registry().mutex);

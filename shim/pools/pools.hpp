@@ -31,6 +31,9 @@ void made(CUmemoryPool handle, Device *device, Kind kind) noexcept;
 // Marks the pool as shared with another process, which made it or imports it.
 void share(CUmemoryPool handle) noexcept;
 bool any_shared() noexcept;
+// This process has exported a block of the pool by `pointer`, or has imported it by that and has it at `address`.
+void exported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer) noexcept;
+void imported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer, CUdeviceptr address) noexcept;
 // Removes a pool that is about to be destroyed. The caller then owns its charge, and calls ended() after the driver has
 // destroyed the pool, or put_back() if the driver fails.
 struct Forgotten {
@@ -45,7 +48,7 @@ Bytes ended(Pool &pool, Bytes kept_charged = 0) noexcept;
 void put_back(Pool &pool) noexcept;
 
 namespace detail {
-inline constinit std::atomic<bool> any_blocks{false};  // some block of a managed pool is in use
+inline constinit std::atomic<bool> any_blocks{false};  // some block of a managed or of an imported pool is in use
 void note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept;
 }  // namespace detail
 
@@ -54,8 +57,8 @@ void note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept;
 inline void note_block(Pool &pool, CUdeviceptr pointer) noexcept {
     if (pool.kind == Kind::managed) detail::note_managed_block(pool, pointer);
 }
-// Guards the free of a block. If it is a managed pool's, removes its record before the driver frees it, because
-// afterwards another thread may get the same pointer.
+// Guards the free of a block. If it is a managed or an imported pool's, removes its record before the driver frees it,
+// because afterwards another thread may get the same pointer.
 class FreedBlock : NoCopy {
   public:
     explicit FreedBlock(CUdeviceptr pointer) noexcept : pointer_(pointer) {
@@ -76,6 +79,7 @@ class FreedBlock : NoCopy {
 
     CUdeviceptr pointer_;
     Pool *pool_ = nullptr;
+    bool is_imported_ = false;
 };
 
 // Far from the cap, a request of up to kPoolUnit takes a unit that the ledger has reserved ahead, and asks neither for

@@ -20,7 +20,8 @@ struct Registry {
     std::unordered_map<CUmemoryPool, Pool *> by_handle;
     std::unordered_map<const Device *, Pool *> of_graphs;
     std::unordered_set<Pool *> holding;
-    std::unordered_map<CUdeviceptr, Pool *> blocks;  // of managed pools
+    std::unordered_map<CUdeviceptr, Pool *> blocks;           // of managed pools
+    std::unordered_map<CUdeviceptr, Pool *> imported_blocks;  // that count for the job: job::imported_from_pool()
     std::list<Pool> records;
     // By the device's ordinal + 1; 0: of no device. A record stays its device's: a request that is still under way
     // while the pool is destroyed returns its bytes to the right ledger.

@@ -31,7 +31,8 @@ class Way:
 
 IPC = Way("take 1024", "export block", "open block", "close block", "drop")
 HANDLE = Way("", "export handle 1024", "open handle 1024", "close handle", "close handle")
-WAYS = (IPC, HANDLE)
+POOL = Way("", "export piece 1024", "open piece", "free piece", "free piece")
+WAYS = (IPC, HANDLE, POOL)
 DRIVERS = ("", "uncounted")
 """NVML's figure of the last process that has the memory counts it, or not."""
 EACH = CONTEXT + 2 * MIB

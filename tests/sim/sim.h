@@ -60,8 +60,8 @@
  *
  * Limits: kernels do nothing; work is complete as soon as it is submitted, unless its kernel's line says otherwise; array
  * contents and peer-to-peer limits are not kept; cuGetExportTable knows no tables, so real libcudart does not run on it.
- * Memory that a process exports is charged to that process alone. Blocks and handles stay while another process has them;
- * memory of pools ends with the process that made it.
+ * Memory that a process exports is charged to that process alone. Blocks, handles and what a pool has grown by at once stay
+ * while another process has them. NVML counts what is left of pools for no process.
  *
  * build/sim/11.4, 12.2 and 12.8 are the same driver as it was in these versions of CUDA. build/bin/curb-sim-books FILE
  * prints a shared machine's books as JSON.

@@ -478,6 +478,50 @@ std::string export_pool() {
     close(file);
     return "ok";
 }
+// A piece is a block of an exported pool: "PID/FILE" and the pointer.
+CUdeviceptr piece = 0;
+std::string export_piece(std::uint64_t bytes) {
+    CUmemPoolProps props{};
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    props.handleTypes = kFile;
+    int file = -1;
+    MUST(cuMemPoolCreate(&exported_pool, &props));
+    MUST(cuMemPoolExportToShareableHandle(&file, exported_pool, kFile, 0));
+    CUmemPoolPtrExportData data{};
+    const CUresult result = cuMemAllocFromPoolAsync(&piece, bytes, exported_pool, nullptr);
+    if (result != CUDA_SUCCESS) return answer_of(result);
+    MUST(cuStreamSynchronize(nullptr));
+    MUST(cuMemPoolExportPointer(&data, piece));
+    std::ostringstream out;
+    out << getpid() << "/" << file;
+    for (const unsigned char byte : data.reserved) out << ' ' << static_cast<int>(byte);
+    return out.str();
+}
+std::string open_piece() {
+    std::string line;
+    std::getline(std::cin, line);
+    line.replace(line.find('/'), 1, "/fd/");
+    std::istringstream words("/proc/" + line);
+    std::string path;
+    words >> path;
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    MUST(cuMemPoolImportFromShareableHandle(&exported_pool, reinterpret_cast<void *>(static_cast<intptr_t>(file)),
+                                            kFile, 0));
+    close(file);
+    CUmemPoolPtrExportData data{};
+    for (unsigned char &byte : data.reserved) {
+        int value = 0;
+        words >> value;
+        byte = static_cast<unsigned char>(value);
+    }
+    return answer_of(cuMemPoolImportPointer(&piece, exported_pool, &data));
+}
+std::string free_piece() {
+    const CUresult result = cuMemFreeAsync(piece, nullptr);
+    MUST(cuStreamSynchronize(nullptr));
+    return answer_of(result);
+}
 std::string destroy_pool() { return answer_of(cuMemPoolDestroy(exported_pool)); }
 
 // Calls NVML as Python programs do: each function is looked up in the library.
@@ -649,6 +693,9 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"close handle", [](const auto &) { return close_handle(); }},
     {"export memory", [](const auto &) { return export_memory(); }},
     {"free memory", [](const auto &) { return free_memory(); }},
+    {"export piece", [](const Numbers &of) { return export_piece(of.mib * MiB); }},
+    {"open piece", [](const auto &) { return open_piece(); }},
+    {"free piece", [](const auto &) { return free_piece(); }},
     {"export pool", [](const auto &) { return export_pool(); }},
     {"destroy pool", [](const auto &) { return destroy_pool(); }},
     {"figures", [](const auto &) { return figures_of_nvml(); }},

@@ -206,7 +206,8 @@ struct Machine::Books {
         Holding out = processes[slot].devices[device];
         if (!environment_is("CURB_SIM_SHARED", "uncounted"))
             for (SharedMemory &one : shared)
-                if (one.is_left() && one.device == device && one.count_users() == 1 && one.is_user(slot))
+                if (one.is_left() && one.device == device && one.count_users() == 1 && one.is_user(slot) &&
+                    one.use != static_cast<uint32_t>(Use::pools))  // docs/results/driver.md
                     out.bytes[one.use] += one.bytes;
         return out;
     }

@@ -1,6 +1,7 @@
 // Memory of one process in another: IPC handles and dma-bufs of plain memory, and exported pools with their pointers.
 // Opened memory is not charged to the process that opens it: the one that made it holds it. Plain memory and exported
-// handles stay on the device while a process has them; memory of a pool ends with the process that made it.
+// handles stay on the device while a process has them. So does the memory of a pool that grew at once with a block that
+// a process has imported.
 //
 // Rule: plain memory is private until its first IPC handle, and is then moved to a file that the other process opens
 // through /proc/PID/fd.
@@ -29,6 +30,7 @@ struct Shareable {
     uint64_t size;
     uint64_t offset;  // of the allocation in the range
     uint64_t bytes;
+    uint64_t id;  // pools: of the memory on this machine
 };
 constexpr uint64_t kIpcMagic = 0x6370'6962'7275'6364;
 constexpr uint64_t kPoolMagic = 0x6c6f'6f70'7275'6364;
@@ -126,7 +128,7 @@ void free_foreign(const Allocation &allocation) {
 CUdeviceptr map_external(int file, uint64_t offset, uint64_t bytes, int device) {
     constexpr uint64_t kPage = 4 * kKiB;
     const uint64_t first = round_down(offset, kPage);
-    const Shareable shared{0, 0, file, first, round_up(offset - first + bytes, kGranule), offset - first, bytes};
+    const Shareable shared{0, 0, file, first, round_up(offset - first + bytes, kGranule), offset - first, bytes, 0};
     return map_foreign(shared, file, Allocation::Kind::external, device);
 }
 
@@ -151,7 +153,7 @@ SIM_CU(4010, cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address), 
     const Allocation *allocation = allocation_around(address);
     if (!handle || !allocation || allocation->kind != Allocation::Kind::plain) throw CUDA_ERROR_INVALID_VALUE;
     const auto [start, size, file] = move_to_file(*allocation);
-    write(handle, {kIpcMagic, ::getpid(), file, 0, size, allocation->start - start, allocation->bytes});
+    write(handle, {kIpcMagic, ::getpid(), file, 0, size, allocation->start - start, allocation->bytes, 0});
 }
 
 // Whole pages of plain memory (cuda.h asks for the host's page size).
@@ -231,22 +233,36 @@ SIM_CU(11020, cuMemPoolImportFromShareableHandle,
     *pool = all<Pool>().add(std::move(made))->handle;
 }
 
+// Returns the id on the machine of memory by which the pool has grown at once, which others may open from now on.
+static uint64_t share_range(const Pool &pool, const Pool::Range &range) {
+    struct stat status {};
+    if (::fstat(pool.file, &status) != 0) throw CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t id = (status.st_ino << 24 | range.offset / kPoolUnit) + 1;
+    if (!driver().machine->share(id, device_at(pool.properties.location.id).gpu, Use::pools, range.size))
+        throw CUDA_ERROR_OUT_OF_MEMORY;
+    return id;
+}
+
 SIM_CU(11020, cuMemPoolExportPointer, (CUmemPoolPtrExportData * out, CUdeviceptr start), (out, start)) {
     const Allocation *allocation = find_allocation(start);
     if (!out || !allocation || allocation->kind != Allocation::Kind::pool || allocation->pool->file < 0)
         throw CUDA_ERROR_INVALID_VALUE;
-    const auto &[range, where] = *std::prev(allocation->pool->ranges.upper_bound(start));
+    auto &[range, where] = *std::prev(allocation->pool->ranges.upper_bound(start));
+    if (where.shared_id == 0) where.shared_id = share_range(*allocation->pool, where);
     const uint64_t first = round_down(start - range, kGranule);
     const uint64_t end = round_up(start - range + allocation->bytes, kGranule);
-    write(out,
-          {kPoolMagic, ::getpid(), -1, where.offset + first, end - first, start - range - first, allocation->bytes});
+    write(out, {kPoolMagic, ::getpid(), -1, where.offset + first, end - first, start - range - first, allocation->bytes,
+                where.shared_id});
 }
 
 SIM_CU(11020, cuMemPoolImportPointer, (CUdeviceptr * out, CUmemoryPool handle, CUmemPoolPtrExportData *data),
        (out, handle, data)) {
     const Pool *pool = all<Pool>().find(handle);
     if (!out || !data || !pool || !pool->imported) throw CUDA_ERROR_INVALID_VALUE;
-    *out = map_foreign(read(data, kPoolMagic), pool->file, Allocation::Kind::pool_import, 0);
+    const Shareable shared = read(data, kPoolMagic);
+    driver().machine->open_shared(shared.id);
+    *out = map_foreign(shared, pool->file, Allocation::Kind::pool_import, 0);
+    find_allocation(*out)->shared_id = shared.id;
 }
 
 }  // namespace curb::sim

@@ -48,15 +48,21 @@ void Pool::give_units(CUdeviceptr start, uint64_t size) {
     const auto [first, whole] = *range;
     ranges.erase(range);
     const uint64_t before = start - first;
+    if (whole.shared_id) {
+        // Others may still have it. What is left of it is this process's alone.
+        driver().machine->give_shared(whole.shared_id, device_at(properties.location.id).gpu, Use::pools, whole.size);
+        if (size < whole.size) charge(properties.location.id, Use::pools, whole.size - size);
+    }
     if (before) ranges[first] = {before, whole.offset};
     if (before + size < whole.size) ranges[start + size] = {whole.size - before - size, whole.offset + before + size};
     if (file >= 0) {
         unshare(start, size);
-        ::fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(whole.offset + before),
-                    static_cast<off_t>(size));
+        if (!whole.shared_id)
+            ::fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(whole.offset + before),
+                        static_cast<off_t>(size));
     }
     driver().addresses.give(start, size);
-    if (on_device()) credit(properties.location.id, Use::pools, size);
+    if (on_device() && !whole.shared_id) credit(properties.location.id, Use::pools, size);
     if (managed_on_device()) credit(properties.location.id, Use::managed, size);
     reserved -= size;
 }

@@ -65,6 +65,7 @@ struct Pool {
     struct Range {
         uint64_t size;
         uint64_t offset;
+        uint64_t shared_id = 0;  // Machine::share(); 0: no block in it has been exported
     };
     std::map<CUdeviceptr, Range> ranges;
 
