@@ -72,7 +72,7 @@ int generate(const CdiOptions &options) {
     const auto library = find_library();
     if (!library) return wrong(library.error());
     std::error_code error;
-    const fs::path folder = fs::absolute(options.folder), command = fs::read_symlink("/proc/self/exe", error);
+    const fs::path folder = fs::absolute(options.folder);
 
     if (const auto why = written(folder / "ld.so.preload", std::string(kLibrary) + "\n")) return wrong(*why);
     std::vector<std::string> devices, names;
@@ -94,7 +94,7 @@ int generate(const CdiOptions &options) {
         names.push_back(name);
     }
     const std::vector<std::string> mounts = {mount_of(library->native(), kLibrary),
-                                             mount_of(command.native(), kCommand),
+                                             mount_of(own_file().native(), kCommand),
                                              mount_of((folder / "ld.so.preload").native(), "/etc/ld.so.preload")};
     const std::string text = fmt::format(
         "{{\n  \"cdiVersion\": \"0.5.0\",\n  \"kind\": {},\n  \"containerEdits\": {{\"mounts\": [\n    {}\n  ]}},\n"

@@ -13,6 +13,7 @@
 #include "control/descriptor.hpp"
 #include "format.hpp"
 #include "json.hpp"
+#include "libraries.hpp"
 #include "limit_options.hpp"
 #include "policy/values/words.hpp"
 #include "replace_file.hpp"
@@ -135,7 +136,7 @@ int install(const KernelOptions &options) {
         return failed("kernelspec install: --trace: each start of the kernel begins a new file; write %p in the name");
 
     std::error_code error;
-    const std::string self = fs::read_symlink("/proc/self/exe", error).native();
+    const std::string self = own_file().native();
     Words run{self, "run"};
     for (const std::string &word : options.words()) run.push_back(word);
     // Try it now: the errors of a kernel that does not start appear only in the server's log.

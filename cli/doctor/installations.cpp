@@ -74,7 +74,7 @@ std::string python_clash(const fs::path &prefix) {
 Installations installations() {
     Installations out;
     std::error_code error;
-    const fs::path own = fs::read_symlink("/proc/self/exe", error);
+    const fs::path own = own_file();
     out.own = installation(own);
     std::vector<fs::path> folders = path_folders(), known{own};
     const std::size_t in_path = folders.size();

@@ -88,11 +88,7 @@ std::optional<Elf> read_as(const File &file, int bits) {
 }
 
 // Returns the directory that holds bin/, lib/ and sim/.
-fs::path prefix() {
-    std::error_code error;
-    const fs::path self = fs::read_symlink("/proc/self/exe", error);
-    return self.parent_path().parent_path();
-}
+fs::path prefix() { return own_file().parent_path().parent_path(); }
 
 // Returns the first candidate that is an ELF file. The error lists all of them.
 Found first_of(const std::vector<fs::path> &candidates, const char *what, const char *remedy) {
@@ -107,6 +103,11 @@ Found first_of(const std::vector<fs::path> &candidates, const char *what, const 
 }
 
 }  // namespace
+
+fs::path own_file() {
+    std::error_code error;
+    return fs::read_symlink("/proc/self/exe", error);
+}
 
 std::optional<Elf> read_elf(const std::string &path) {
     constexpr int kOurOrder = std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;

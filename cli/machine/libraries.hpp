@@ -29,6 +29,8 @@ bool same_architecture(const Elf &a, const Elf &b);
 // Returns "x86-64", "aarch64", "32-bit x86", …; for others the number of the machine.
 std::string architecture_of(const Elf &elf);
 
+// Returns the file of this command, without symbolic links.
+std::filesystem::path own_file();
 // Returns CURB_LIBRARY, else the libcurb.so installed with this command. The error has the paths and the remedy.
 policy::Result<std::filesystem::path, std::string> find_library();
 // Returns the libcurb.so that the `curb` in prefix/bin uses, unless CURB_LIBRARY names another.

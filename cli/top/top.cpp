@@ -10,12 +10,11 @@
 #include <chrono>
 #include <clocale>
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <future>
 
 #include "command.hpp"
-#include "control/proc.hpp"
+#include "libraries.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
 #include "sim.hpp"
@@ -44,9 +43,8 @@ constexpr int kControlC = 3, kEscape = 27;
 
 // Runs `curb WORDS` and returns the first line of its answer.
 std::string answer_of(const std::string &words) {
-    std::error_code error;
-    const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).native();
-    if (error || self.find('\'') != std::string::npos) return "cannot start curb " + words;
+    const std::string self = own_file().native();
+    if (self.empty() || self.find('\'') != std::string::npos) return "cannot start curb " + words;
     const std::string command = "'" + self + "' " + words + " 2>&1 </dev/null";
     std::FILE *pipe = ::popen(command.c_str(), "r");
     if (!pipe) return "cannot start curb " + words;
