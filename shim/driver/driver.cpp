@@ -9,7 +9,7 @@
 #include "keep_errno.hpp"
 #include "libcuda.hpp"
 #include "real_libc.hpp"
-#include "thunks.hpp"
+#include "thunks/thunks.hpp"
 
 namespace curb::shim {
 

@@ -14,7 +14,7 @@
 #include "nvml.hpp"
 #include "real_libc.hpp"
 #include "stubs.hpp"
-#include "thunks.hpp"
+#include "thunks/thunks.hpp"
 
 namespace curb::shim {
 namespace {

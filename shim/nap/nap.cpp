@@ -29,7 +29,7 @@
 #include "policy/values/size.hpp"
 #include "real_libc.hpp"
 #include "shared.hpp"
-#include "thunks.hpp"
+#include "thunks/thunks.hpp"
 #include "trace.hpp"
 #include "wait_queue.hpp"
 #include "waiting.hpp"

@@ -33,7 +33,7 @@
 #include "release.hpp"
 #include "socket_file.hpp"
 #include "status.hpp"
-#include "thunks.hpp"
+#include "thunks/thunks.hpp"
 #include "wait_queue.hpp"
 #include "waiting.hpp"
 #include "worker_queue.hpp"

@@ -1,4 +1,4 @@
-#include "thunks.hpp"
+#include "thunks/thunks.hpp"
 
 #include <link.h>
 

@@ -7,7 +7,7 @@
 #include "keep_errno.hpp"
 #include "libcuda.hpp"
 #include "stubs.hpp"
-#include "thunks.hpp"
+#include "thunks/thunks.hpp"
 
 namespace curb::shim::thunks {
 namespace {
