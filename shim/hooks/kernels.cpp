@@ -12,6 +12,7 @@
 #include "in_force.hpp"
 #include "kernels.hpp"
 #include "limits.hpp"
+#include "policy/values/granule.hpp"
 #include "reconcile.hpp"
 #include "reports.hpp"
 #include "trace.hpp"
@@ -107,14 +108,30 @@ CUresult change_stack(Device &device, Bytes limit, Bytes now, Call call) {
     return result;
 }
 
+// Calls the driver, which may take memory for code, of unknown size. Where other processes fill the device, waits as
+// long as an allocation would (growth.wait).
+template <class Call>
+CUresult beside_others(Call call) {
+    CUresult result = call();
+    Device *device = result == CUDA_ERROR_OUT_OF_MEMORY ? devices::current() : nullptr;
+    if (!device || limits::in_force(*device)->terms.growth.wait.count() == 0) return result;
+    wait_queue::Wait wait;
+    while (result == CUDA_ERROR_OUT_OF_MEMORY &&
+           admission::wait_for_device(*device, Kind::overhead, policy::kGranule, wait))
+        result = call();
+    if (result == CUDA_SUCCESS) admission::granted(*device, Kind::overhead, policy::kGranule, wait);
+    return result;
+}
+
 // A kernel's first launch, or one that may raise the stack limit again.
 template <class Call>
 CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
     Device *device = process::limited() ? devices::current() : nullptr;
-    if (!device || !device->limited.load(std::memory_order_relaxed)) return call();
+    if (!device || !device->limited.load(std::memory_order_relaxed)) return beside_others(call);
     if (admission::refuse_code_load(*device, policy::kFirstKernels)) return CUDA_ERROR_OUT_OF_MEMORY;
     const Bytes limit = stack_limit(), local = local_bytes(function, *device);
-    const CUresult result = limit != 0 && local > limit ? change_stack(*device, local, limit, call) : call();
+    const CUresult result =
+        limit != 0 && local > limit ? change_stack(*device, local, limit, call) : beside_others(call);
     if (result == CUDA_SUCCESS) no_stack_growth.add(key);
     devices::measure_before_decision(*device);
     return result;
@@ -158,16 +175,22 @@ CUresult set_heap_limit(Device &device, std::size_t limit) {
     return result;
 }
 
+// Calls the driver. If the device is full, releases what this process does not use and calls once more.
+template <class Call>
+CUresult with_released(Device &device, Call call) {
+    const CUresult result = call();
+    return result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(device) ? call() : result;
+}
+
 // Unloads a module again if its globals or code put the process above the cap: nothing of it has been used yet.
 template <class Call>
 CUresult load(CUmodule *module, Call call) {
     Device *device = devices::current();
     const auto cap = device ? limits::cap(*device) : std::nullopt;
-    if (!cap) return cache::with_room(call);
+    if (!cap) return beside_others([&] { return cache::with_room(call); });
     reconcile(*device);
     const Bytes before = device->ledger.overhead();
-    CUresult result = call();
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(*device)) result = call();
+    const CUresult result = beside_others([&] { return with_released(*device, call); });
     if (result != CUDA_SUCCESS) return result;
     reconcile(*device);
     const auto exceeds_cap = [&] { return device->ledger.held() > *cap && device->ledger.overhead() > before; };
@@ -198,8 +221,7 @@ CUresult load_lazily(const void *handle, Bytes by, Call call) {
     Device *device = devices::current();
     if (!device) return call();
     if (admission::refuse_code_load(*device, by)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = call();
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(*device)) result = call();
+    const CUresult result = beside_others([&] { return with_released(*device, call); });
     if (result == CUDA_SUCCESS) code_loaded.add(key);
     devices::measure_before_decision(*device);
     return result;

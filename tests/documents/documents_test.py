@@ -84,6 +84,7 @@ NOT_RUN = {
     "scripts/test --quick": "it runs this test",
     "scripts/test --nightly": "hours",
     "scripts/gpu-test": "needs a GPU",
+    "scripts/gpu-test figures DIR": "as scripts/gpu-test",
     "scripts/bench": "minutes; the test `bench` runs a short one",
     'scripts/bench --only "alloc + free" --quick': "as scripts/bench",
     "scripts/bench --against NAME=/path/lib.so,VAR=value --against mps": "needs another shim, and MPS a GPU",

@@ -44,6 +44,15 @@ class Graph : public Owned<CUgraph, cuGraphDestroy> {
         if (result == CUDA_SUCCESS) execs_.push_back(exec);
         return result;
     }
+    CUresult instantiation_with_upload(CUstream stream) {
+        CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+        params.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+        params.hUploadStream = stream;
+        CUgraphExec exec = nullptr;
+        const CUresult result = cuGraphInstantiateWithParams(&exec, handle_, &params);
+        if (result == CUDA_SUCCESS) execs_.push_back(exec);
+        return result;
+    }
     void destroy(CUgraphExec exec) {
         REQUIRE(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
         std::erase(execs_, exec);
@@ -175,6 +184,20 @@ TEST_CASE("graph memory for which the device has no room fails the upload and th
     }
     run_graph(exec, stream);
     CHECK(bytes_of(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) == 2 * kGiB);
+}
+
+TEST_CASE("an instantiation whose upload has no room leaves no executable", "[fills]") {
+    const TrimmedGpu gpu;
+    const Stream stream;
+    Graph graph;
+    graph.free(graph.allocate(2 * kGiB));
+    {
+        const Filled filled;
+        CHECK(graph.instantiation_with_upload(stream) == CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    CHECK(graph.instantiation_with_upload(stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(bytes_of(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == 2 * kGiB);
 }
 
 TEST_CASE("a refused launch of a graph keeps what it could take, unused", "[fills]") {

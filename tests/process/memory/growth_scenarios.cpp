@@ -316,8 +316,12 @@ SCENARIO_NAMED(a_full_device_is_waited_for) {
         context = start();
         other.hold(6 * GiB);
     }
+    CUfunction kernel = nullptr;
+    if (kind == "launch") kernel = kernel_of(load_module("curb-sim-module\nkernel large local=6144\n"), "large");
     const InThread waiting(context, [&] {
         if (kind == "context") start();
+        if (kind == "module") load_module("curb-sim-module global=2GiB\n");
+        if (kind == "launch") MUST(launch(kernel));
         CUdeviceptr block = 0;
         CUmemGenericAllocationHandle handle = 0;
         const CUmemAllocationProp properties = on_device(0);

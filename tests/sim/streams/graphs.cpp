@@ -309,7 +309,13 @@ SIM_CU_STREAM(12000, cuGraphInstantiateWithParams,
     params->hErrNode_out = nullptr;
     instantiate(exec, graph, params->flags);
     params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
-    if (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) reserve_for(*all<GraphExec>().at(*exec));
+    if (!(params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) return;
+    try {
+        reserve_for(*all<GraphExec>().at(*exec));
+    } catch (...) {
+        all<GraphExec>().release(*exec);
+        throw;
+    }
 }
 
 SIM_CU_STREAM(11010, cuGraphUpload, (CUgraphExec handle, CUstream stream_handle), (handle, stream_handle)) {
