@@ -127,7 +127,7 @@ def _calls(peers: Sequence[str]) -> list[Group]:
         return _compare(name, peers, ["PROBE", *argv], targets, within=True, **more)
 
     found = [
-        call("a call passed on", ["passed"], {CURB: adds(20, "+20 ns at most", ("noop", "gpu"))}),
+        call("a call passed on", ["passed"], {CURB: adds(2, "+2 ns at most", ("noop", "gpu"))}),
         # A full queue of launches makes the program wait for the GPU, which hides the cost of a launch.
         call("kernel launch", ["launch"], {CURB: None}, most=500),
         call("graph launch", ["graph"], {CURB: None}, most=500),
