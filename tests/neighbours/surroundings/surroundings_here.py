@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FIRST_USER = 54321
-"""Root becomes this user or a later one in cases about missing permissions. One for each case: limits count by user."""
+FIRST_USER = 55001
+"""Root becomes this user or a later one in cases about missing permissions. One for each case: limits count by user. Other tests
+have users from 54321 on."""
 CAP = "4GiB"
 LIBC = ctypes.CDLL(None, use_errno=True)
 PATIENCE_S = 90.0
