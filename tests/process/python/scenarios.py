@@ -23,7 +23,8 @@ LOG = Path("curb.log")
 
 
 def releases() -> list[str]:
-    lines = LOG.read_text().splitlines() if LOG.exists() else []
+    # Whole lines: a write across a page boundary can be read in part.
+    lines = LOG.read_text().rpartition("\n")[0].splitlines() if LOG.exists() else []
     return [line for line in lines if "released " in line]
 
 
