@@ -108,7 +108,7 @@ CUresult change_stack(Device &device, Bytes limit, Bytes now, Call call) {
     return result;
 }
 
-// Calls the driver, which may take memory for code, of unknown size. Where other processes fill the device, waits as
+// Calls the driver, which may take an unknown amount of memory for code. If other processes fill the device, waits as
 // long as an allocation would (growth.wait).
 template <class Call>
 CUresult beside_others(Call call) {
