@@ -43,6 +43,7 @@ Reader *unused_or_new() noexcept {
     auto *made = new (std::nothrow) Reader;
     if (!made) return nullptr;
     made->next = first;
+    made->number = static_cast<std::uint16_t>(first ? first->number + 1 : 0);
     first = made;
     return made;
 }

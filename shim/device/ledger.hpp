@@ -110,12 +110,13 @@ class Ledger {
         const std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
         return reserved(now) - (offered(now) + announced(now)) * kAheadUnit;
     }
-    // While it exists, nothing is offered ahead.
+    // While it exists, nothing is offered ahead, and the ledger is not split.
     class NothingAhead : NoCopy {
       public:
         explicit NothingAhead(Ledger &ledger) noexcept : ledger_(ledger) {
             ledger_.closed_.fetch_add(1, std::memory_order_seq_cst);
             ledger_.take_back_ahead();
+            ledger_.collect();
         }
         ~NothingAhead() { ledger_.closed_.fetch_sub(1, std::memory_order_seq_cst); }
 
@@ -123,26 +124,48 @@ class Ledger {
         Ledger &ledger_;
     };
 
-    [[nodiscard]] Bytes held() const noexcept { return held_.load(std::memory_order_relaxed); }
+    // Far from the limits, threads that meet at the ledger get a part of it each, with spare bytes: a free leaves its
+    // bytes there, up to kMostSpare, and the thread's next request takes them, without a write to a line that others
+    // write. Spare bytes stay in the figure that decisions compare with the limits, which is so never too low. Before
+    // reserve() returns anything but `grant`, it collects them and decides by the exact figure; near the limits the
+    // ledger is not split.
+    static constexpr std::size_t kParts = 16;
+    static constexpr Bytes kMostSpare = 16 * policy::MiB;
+    // Splits the ledger if it is far from the limits.
+    [[gnu::noinline, gnu::cold]] void split(const policy::Terms &terms) noexcept;
+    // Ends the split and takes the spare bytes out of the figure. False if there were none.
+    [[gnu::noinline, gnu::cold]] bool collect() noexcept;
+
+    [[nodiscard]] Bytes held() const noexcept {
+        if (was_split()) [[unlikely]]
+            return without_spare();
+        return held_.load(std::memory_order_relaxed);
+    }
+    // Returns held() and the spare bytes, by one load.
+    [[nodiscard]] Bytes held_or_spare() const noexcept { return held_.load(std::memory_order_relaxed); }
     // Returns held() plus the bytes that the driver returns only at a synchronisation: requests cannot use these yet.
-    [[nodiscard]] Bytes taken() const noexcept { return taken(held_.load(std::memory_order_acquire)); }
+    [[nodiscard]] Bytes taken() const noexcept {
+        return taken(was_split() ? without_spare() : held_.load(std::memory_order_acquire));
+    }
     // This ledger as the other processes of the job see it. Every change of the bytes held changes it too.
     job::Share share;
     ReturnedAtSync returned_at_sync;
     // Opens the share in the job that the process has joined. Requests may run meanwhile. False as Share::open().
     bool open_share(std::string_view uuid) noexcept;
     [[nodiscard]] Bytes of(Kind kind) const noexcept {
-        return kinds_[static_cast<std::size_t>(kind)].load(std::memory_order_relaxed);
+        // If memory of one part is freed in another one meanwhile, the sum may lack the first.
+        const Bytes all = sum([kind](const Figures &part) { return part.of(kind).load(std::memory_order_relaxed); });
+        return static_cast<std::int64_t>(all) < 0 ? 0 : all;
     }
-    [[nodiscard]] Bytes overhead() const noexcept { return of(Kind::overhead); }
+    [[nodiscard]] Bytes overhead() const noexcept { return overhead_of().load(std::memory_order_relaxed); }
 
     // Every change of memory is an operation: it begins before the driver call and ends when the ledger shows what the
     // driver did. In between, ledger and device may differ.
     void begin() noexcept {
         activity::note();
-        begun_.fetch_add(1, std::memory_order_seq_cst);
+        figures().begun.fetch_add(1, std::memory_order_seq_cst);
     }
-    void end() noexcept { done_.fetch_add(1, std::memory_order_seq_cst); }
+    void end() noexcept { figures().done.fetch_add(1, std::memory_order_seq_cst); }
 
     // An operation as long as the scope. Does nothing if `ledger` is null.
     class Operation : NoCopy {
@@ -169,14 +192,14 @@ class Ledger {
     template <class Measure, class Changed>
     bool reconcile(Measure measure, Changed changed, int attempts = kAttempts) noexcept {
         for (int attempt = 0; attempt < attempts; ++attempt) {
-            const std::uint64_t begun = begun_.load(std::memory_order_seq_cst);
-            const bool quiet_before = begun == done_.load(std::memory_order_seq_cst);
+            const std::uint64_t begun = this->begun();
+            const bool quiet_before = begun == done();
             if (attempt > 0 && !quiet_before) return true;  // another figure would be no better than the first
             const Bytes charged_before = visible();
             const std::optional<Bytes> figure = measure();
             if (!figure) return false;
             const Bytes charged_after = visible();
-            const bool quiet = quiet_before && begun == begun_.load(std::memory_order_seq_cst);
+            const bool quiet = quiet_before && begun == this->begun();
             // If quiet, only `measure` has changed the charges (it reconciles the pools), so the newer ones fit the
             // figure.
             const Bytes charged = quiet ? charged_after : std::max(charged_before, charged_after);
@@ -201,6 +224,12 @@ class Ledger {
     // Asks the job for `bytes` that this ledger has added already. Takes them back on another verdict than `grant`.
     policy::Verdict reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes taken) noexcept;
     [[nodiscard]] Bytes taken(Bytes held) const noexcept { return policy::added(held, returned_at_sync.now()); }
+    // Serves a request from the spare bytes of the thread. False if they do not suffice, or the terms do not grant it.
+    [[gnu::noinline]] bool take_spare(const policy::Terms &terms, Bytes bytes) noexcept;
+    // Credits the thread's part, and leaves the bytes there if it has not enough.
+    [[gnu::noinline]] void credit_part(Kind kind, Bytes bytes) noexcept;
+    // Returns held_ without the spare bytes.
+    [[nodiscard, gnu::noinline, gnu::cold]] Bytes without_spare() const noexcept;
 
     // ahead_, from its low bits: the units that are offered, whether a thread is about to offer kAheadUnits, all units,
     // and the number of take-backs.
@@ -232,13 +261,55 @@ class Ledger {
     }
 
     // Every request writes these. They share one cache line, apart from fields that requests only read.
-    alignas(64) std::atomic<Bytes> held_{0};
-    std::atomic<std::uint64_t> begun_{0};
-    std::atomic<std::uint64_t> done_{0};
-    std::atomic<Bytes> kinds_[policy::kKinds]{};
+    struct Figures {
+        std::atomic<std::uint64_t> begun{0};
+        std::atomic<std::uint64_t> done{0};
+        std::atomic<Bytes> kinds[policy::kKinds]{};  // those of a part may be negative, modulo 2^64
+
+        [[nodiscard]] std::atomic<Bytes> &of(Kind kind) noexcept { return kinds[static_cast<std::size_t>(kind)]; }
+        [[nodiscard]] const std::atomic<Bytes> &of(Kind kind) const noexcept {
+            return kinds[static_cast<std::size_t>(kind)];
+        }
+    };
+    alignas(64) std::atomic<Bytes> held_{0};  // and the spare bytes
+    Figures together_;                        // of all threads while the ledger is not split; always the overhead
     // Every request reads these.
     alignas(64) std::atomic<std::uint64_t> ahead_{0};
     std::atomic<int> closed_{0};  // number of NothingAhead
+    enum class Split : std::uint8_t { never, ended, now };
+    std::atomic<Split> split_{Split::never};
+    struct alignas(128) Part : Figures {  // 128: processors fetch lines in pairs
+        std::atomic<Bytes> spare{0};
+    };
+    Part parts_[kParts];
+
+    [[nodiscard]] bool is_split() const noexcept { return split_.load(std::memory_order_relaxed) == Split::now; }
+    [[nodiscard]] bool was_split() const noexcept { return split_.load(std::memory_order_seq_cst) != Split::never; }
+    // Returns the part of the calling thread. Out of line: most programs never get here.
+    Part &part() noexcept;
+    [[nodiscard]] Figures &figures() noexcept {
+        if (is_split()) [[unlikely]]
+            return part();
+        return together_;
+    }
+    [[nodiscard]] std::atomic<Bytes> &overhead_of() noexcept { return together_.of(Kind::overhead); }
+    [[nodiscard]] const std::atomic<Bytes> &overhead_of() const noexcept { return together_.of(Kind::overhead); }
+    // Sums a figure over all parts.
+    template <class Get>
+    [[nodiscard]] std::uint64_t sum(Get get) const noexcept {
+        std::uint64_t all = get(together_);
+        if (was_split())
+            for (const Part &part : parts_) all += get(part);
+        return all;
+    }
+    // These only grow. So if a sum is the same twice, no part has changed between.
+    [[nodiscard]] std::uint64_t begun() const noexcept {
+        return sum([](const Figures &part) { return part.begun.load(std::memory_order_seq_cst); });
+    }
+    [[nodiscard]] std::uint64_t done() const noexcept {
+        return sum([](const Figures &part) { return part.done.load(std::memory_order_seq_cst); });
+    }
+
     // Held for a moment to change the overhead; requests never take it.
     std::mutex overhead_mutex_;
 };

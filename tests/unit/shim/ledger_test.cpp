@@ -119,3 +119,128 @@ TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit to
     CHECK(ledger.ahead() == 512 * curb::policy::MiB);
     CHECK(ledger.held() == kCap - 768 * curb::policy::MiB - 2 * curb::policy::GiB);
 }
+
+TEST_CASE("Threads that meet at the ledger never exceed the limit together, and what they have spare is no one's") {
+    using curb::policy::GiB, curb::policy::MiB, curb::policy::Verdict;
+    constexpr Bytes kCap = 4 * GiB, kBlock = 2 * MiB, kLarge = kCap - 4 * kBlock;
+    Ledger ledger;
+    curb::policy::Terms terms;
+    terms.cap = kCap;
+    std::atomic<Bytes> taken{0};  // granted, and not yet returned
+    std::atomic<bool> done{false};
+    std::atomic<int> exceeded{0}, small{0}, large{0};
+    const auto take = [&](Bytes bytes) { exceeded += taken.fetch_add(bytes) + bytes > kCap; };
+    const auto give = [&](Bytes bytes) {
+        taken -= bytes;
+        ledger.credit(Kind::plain, bytes);
+        ledger.end();
+    };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+        threads.emplace_back([&] {
+            curb::policy::Terms mine = terms;
+            while (!done) {
+                ledger.split(mine);
+                for (int pair = 0; pair < 100; ++pair) {
+                    if (ledger.reserve(Kind::plain, kBlock, mine) != Verdict::grant) continue;
+                    take(kBlock);
+                    ++small;
+                    give(kBlock);
+                }
+            }
+        });
+    threads.emplace_back([&] {
+        curb::policy::Terms mine = terms;
+        while (!done) {
+            if (ledger.reserve(Kind::plain, kLarge, mine) != Verdict::grant) continue;
+            take(kLarge);
+            ++large;
+            give(kLarge);
+        }
+    });
+    // Nothing is on the device, so whatever is held is in the charges, and no reconcile may find any overhead.
+    threads.emplace_back([&] {
+        while (!done) {
+            ledger.reconcile([] { return std::optional<Bytes>(0); }, [](std::int64_t) {});
+            if (ledger.of(Kind::plain) > kCap) ++exceeded;
+        }
+    });
+    std::this_thread::sleep_for(1s);
+    done = true;
+    for (std::thread &one : threads) one.join();
+    CHECK(exceeded == 0);
+    CHECK(small > 0);
+    CHECK(large > 0);
+    CHECK(ledger.overhead() == 0);
+    CHECK(ledger.held() == 0);
+    CHECK(ledger.of(Kind::plain) == 0);
+}
+
+TEST_CASE("A ledger that is split shows the exact figure, and refuses nothing that fits") {
+    using curb::policy::GiB, curb::policy::MiB, curb::policy::Verdict;
+    constexpr Bytes kCap = 4 * GiB, kBlock = 2 * MiB;
+    Ledger ledger;
+    curb::policy::Terms terms;
+    terms.cap = kCap;
+    const auto pair = [&] {
+        REQUIRE(ledger.reserve(Kind::plain, kBlock, terms) == Verdict::grant);
+        ledger.credit(Kind::plain, kBlock);
+        ledger.end();
+    };
+    ledger.split(terms);
+    pair();
+    CHECK(ledger.held() == 0);
+    CHECK(ledger.held_or_spare() == kBlock);  // for the next request
+    pair();
+    CHECK(ledger.held_or_spare() == kBlock);
+
+    SECTION("by a request for all there is") {
+        CHECK(ledger.reserve(Kind::plain, kCap, terms) == Verdict::grant);
+        CHECK(ledger.held() == kCap);
+        CHECK(ledger.held_or_spare() == kCap);
+        Bytes seen = 0;
+        CHECK(ledger.reserve(Kind::plain, kBlock, terms, &seen) != Verdict::grant);
+        CHECK(seen == kCap);
+    }
+    SECTION("by spare bytes under a lower limit") {
+        ledger.charge(Kind::plain, GiB);
+        terms.cap = GiB;
+        CHECK(ledger.reserve(Kind::plain, kBlock, terms) != Verdict::grant);
+        CHECK(ledger.held() == GiB);
+        CHECK(ledger.held_or_spare() == GiB);
+    }
+    SECTION("while a request demands exact figures") {
+        const Ledger::NothingAhead nothing(ledger);
+        CHECK(ledger.held_or_spare() == 0);
+        ledger.split(terms);
+        pair();
+        CHECK(ledger.held_or_spare() == 0);
+    }
+    SECTION("near a limit") {
+        CHECK(ledger.collect());
+        ledger.charge(Kind::plain, kCap - 766 * MiB);
+        ledger.split(terms);
+        pair();
+        CHECK(ledger.held_or_spare() == kCap - 766 * MiB);
+    }
+    SECTION("beside memory that is kept free for others") {
+        CHECK(ledger.collect());
+        terms.limit_beside_others = kCap;
+        ledger.split(terms);
+        pair();
+        CHECK(ledger.held_or_spare() == 0);
+    }
+    SECTION("with the kinds of all parts") {
+        CHECK(ledger.reserve(Kind::plain, 3 * kBlock, terms) == Verdict::grant);
+        ledger.collect();
+        ledger.credit(Kind::plain, kBlock);
+        ledger.end();
+        CHECK(ledger.of(Kind::plain) == 2 * kBlock);
+        CHECK(ledger.held() == 2 * kBlock);
+        std::int64_t changed = 1;
+        CHECK(
+            ledger.reconcile([&] { return std::optional<Bytes>(5 * kBlock); }, [&](std::int64_t by) { changed = by; }));
+        CHECK(changed == 3 * static_cast<std::int64_t>(kBlock));
+        CHECK(ledger.held() == 5 * kBlock);
+    }
+}
