@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow_site
 from measuring.nvml import Device
 from row import Row
-from session import Job, Session
+from session import Job, Session, Unavailable
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -28,10 +28,6 @@ _SET_BY_CASES = (
 )
 # Names of curb's own columns and subjects, here and in tests/bench.
 _COLUMNS = ("bare", "curb", "curb+cache", "curb+trace", "curb+stacks", "direct", "mps")
-
-
-class Unavailable(RuntimeError):
-    """The case cannot run here. The text says what is missing."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +147,7 @@ class Lab:
         return values | {"PYTHONPATH": os.pathsep.join([*filter(None, [values.get("PYTHONPATH")]), str(PROGRAMS)])}
 
 
-STEER: dict[str, Any] = {"frameworks": {"steer": True}}
+STEERED: dict[str, Any] = {"frameworks": {"steer": True}}
 """Members of a policy that steers frameworks to allocators that can release."""
 
 

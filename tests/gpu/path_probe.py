@@ -6,11 +6,11 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lab import PROGRAMS, Lab, Preload, Unavailable
+from lab import PROGRAMS, Lab, Preload
 from measuring.books import REPORT_ONLY, Comparison, NoBooks, compare, worst
 from measuring.watch import MIB
 from row import CAP, CAP_MIB, GRANULE_MIB, UNUSED_MIB
-from session import Event
+from session import Event, Unavailable
 
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 # A random walk with fewer refusals, or with a peak further below the cap, did not test the cap. curb keeps 160 MiB of the cap

@@ -33,10 +33,10 @@ from cases.release import RELEASE
 from cases.see import SEE
 from cases.suspend import SUSPEND
 from cases.two_gpus import TWO_GPUS
-from lab import Case, Lab, Unavailable
+from lab import Case, Lab
 from machine import describe, differences
 from row import Row
-from session import ProgramFailed
+from session import ProgramFailed, Unavailable
 from starting import chosen, lab_for, parser_of
 
 CASES: dict[str, Case] = {

@@ -29,6 +29,10 @@ _TAIL_LINES = 12
 _STAMP = len("2026-11-21 16:31:00.123")
 
 
+class Unavailable(RuntimeError):
+    """The case cannot run here. The text says what is missing."""
+
+
 class ProgramFailed(RuntimeError):
     """The program ended, or did not print the expected event in time. The text has the end of its stderr."""
 
@@ -169,13 +173,16 @@ class Program:
         threading.Thread(target=self._read, daemon=True).start()
 
     def expect(self, event: str, timeout_s: float = 90) -> Event:
-        """Waits for the next event and returns it. Raises ProgramFailed if it is another one, or none comes in time."""
+        """Waits for the next event and returns it. Raises Unavailable if the program says "unavailable", and ProgramFailed if it is
+        another one, or none comes in time."""
         try:
             said = self._events.get(timeout=timeout_s)
         except queue.Empty:
             raise ProgramFailed(f"no event within {timeout_s:g} s, '{event}' expected{self.tail()}") from None
         if said is None:
             raise ProgramFailed(f"{self._ending()} before '{event}'{self.tail()}")
+        if said["event"] == "unavailable":
+            raise Unavailable(said["why"])
         if said["event"] != event:
             raise ProgramFailed(f"the event was {json.dumps(said)[:300]}, '{event}' expected{self.tail()}")
         return said

@@ -16,9 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import Case, Lab, Unavailable
+from lab import Case, Lab
 from row import Row
-from session import Event, Job, end_all, ending, event_of
+from session import Event, Job, Unavailable, end_all, ending, event_of
 
 BARE = "bare"
 ROOM = "32GiB"

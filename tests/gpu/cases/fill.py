@@ -126,7 +126,7 @@ def fill_case(fill: Fill) -> Case:
         env = fill.env | _packages(lab, fill)
         row.note = fill.note
         argv = lab.python(*fill.argv)
-        bare = _bare_result(lab, row, argv, env) if fill.bare else None
+        bare = _bare_result(lab, row.name, argv, env) if fill.bare else None
         job = lab.job(row.name, CAP)
         session = lab.capped(argv, job, env)
         with row.watching(session, CAP_MIB if fill.judged else None):
@@ -159,11 +159,9 @@ def _packages(lab: Lab, fill: Fill) -> dict[str, str]:
     }
 
 
-def _bare_result(lab: Lab, row: Row, argv: list[str], env: dict[str, str]) -> str:
-    with row.watching(lab.bare(argv, f"{row.name} bare", env), None) as session:
-        result = str(session.expect("warm", 180)["result"])
-    row.peak_mib = None
-    return result
+def _bare_result(lab: Lab, name: str, argv: list[str], env: dict[str, str]) -> str:
+    with lab.bare(argv, f"{name} bare", env) as session:
+        return str(session.expect("warm", 180)["result"])
 
 
 def _go_through(lab: Lab, session: Session, job: Job, fill: Fill, row: Row, bare: str | None) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import figure
-from lab import Case, Lab, Unavailable
+from lab import Case, Lab
 from measuring import allowance
 from measuring.watch import MIB
 from releasing import record, release
 from row import Row
-from session import Event, Session
+from session import Event, Session, Unavailable
 
 _GIB_MIB = 1024
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cases.driver import driver_faults, memcheck
-from lab import Case, Lab, Unavailable
+from lab import Case, Lab
 from row import Row
+from session import Unavailable
 from together import BARE, ROOM, Judge, Outcomes, Plan, Run, Together, same_as_bare
 
 

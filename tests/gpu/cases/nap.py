@@ -13,10 +13,10 @@ from typing import Any
 
 import figure
 from cases.suspend import curb_json, filled, judge_same
-from lab import Case, Lab, Unavailable
+from lab import Case, Lab
 from measuring.watch import MIB, Watch
 from row import Row
-from session import ProgramFailed, Session
+from session import ProgramFailed, Session, Unavailable
 
 _CAP = "24GiB"
 _SMALL_CAP = "2GiB"

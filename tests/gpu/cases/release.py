@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import report
-from lab import STEER, Lab, Unavailable, torch_allocator
+from lab import STEERED, Lab, torch_allocator
 from measuring.watch import MIB
 from releasing import Release, release
 from row import Row
-from session import Session
+from session import Session, Unavailable
 
 _STATES = ("sleep", "compute", "loader")
 # A release must return this share of what the framework's own call returns, and may take _TIMES as long, plus _PLUS_MS.
@@ -39,9 +39,9 @@ KINDS = {
     "PyTorch, expandable segments": Kind("torch", torch_allocator("expandable_segments:True"), answers=True),
     "PyTorch, cudaMallocAsync": Kind("torch", torch_allocator("backend:cudaMallocAsync"), answers=False),
     "JAX, default": Kind("jax", gives=False),
-    "JAX, steered": Kind("jax", policy=STEER, answers=False),
+    "JAX, steered": Kind("jax", policy=STEERED, answers=False),
     "TensorFlow, default": Kind("tensorflow", gives=False),
-    "TensorFlow, steered": Kind("tensorflow", policy=STEER),
+    "TensorFlow, steered": Kind("tensorflow", policy=STEERED),
     "CuPy": Kind("cupy", answers=True),
 }
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from cases.frameworks.training import judge_losses, note_ratio, trained
 from cases.release import enter, fill_cache, leave
-from lab import Case, Lab, Unavailable
+from lab import Case, Lab
 from machine import ROOT
 from measuring.books import Comparison
 from measuring.watch import MIB
 from row import Row
-from session import Job, Session
+from session import Job, Session, Unavailable
 
 _CAPS = {"torch": "8GiB", "jax": "6GiB", "tensorflow": "7GiB", "cupy": "5GiB"}
 _APART = 0.01

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from cases.frameworks.training import judge_losses
 from cases.job import ranks
-from lab import Case, Lab, Unavailable
+from lab import Case, Lab
 from measuring.books import REPORT_ONLY, NoBooks, compare
 from measuring.nvml import Device, NvmlError
 from measuring.watch import MIB
 from row import CAP, CAP_MIB, GRANULE_MIB, UNUSED_MIB, Row
-from session import Job, Session
+from session import Job, Session, Unavailable
 
 _SMALL_MIB, _LARGE_MIB = 4096, 6144
 _STEPS = 50

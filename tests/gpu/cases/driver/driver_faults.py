@@ -10,8 +10,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from lab import Lab, Unavailable
+from lab import Lab
 from row import Row
+from session import Unavailable
 from together import Outcomes, Run
 
 _SECONDS = 30

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 
 from cases.driver.driver import under_curb
-from lab import Lab, Unavailable, of_toolkit
+from lab import Lab, of_toolkit
 from row import Row
+from session import Unavailable
 from together import BARE, Outcome, Outcomes, Run
 
 _PARTS = 6

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import report
 from cases.frameworks.training import judge_losses, note_ratio
-from lab import STEER, Case, Lab
+from lab import STEERED, Case, Lab
 from measuring.watch import MIB
 from releasing import release
 from row import Row
@@ -87,7 +87,7 @@ def steer_case(program: Program) -> Case:
         argv = lab.python(*program.argv)
         runs: dict[str, list[Run]] = {"default": [], "steered": []}
         for turn in range(1 if lab.quick else 2):
-            for kind, policy in (("default", {}), ("steered", STEER)):
+            for kind, policy in (("default", {}), ("steered", STEERED)):
                 job = lab.job(f"{row.name} {kind} {turn}", None, **policy)
                 # An allocator that fills the GPU by default returns nothing, so curb could not release anything.
                 if kind == "default" and program.fills:

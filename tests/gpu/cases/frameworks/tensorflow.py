@@ -15,14 +15,14 @@ from typing import Any
 
 import report
 from cases.frameworks.training import judge_losses
-from lab import STEER, Case, Lab
+from lab import STEERED, Case, Lab
 from measuring.watch import MIB
 from releasing import release
 from row import Row
 from session import Event, Job, ProgramFailed, Session
 
 _CAP_MIB = 8192
-_POLICIES: dict[str, dict[str, Any] | None] = {"bare": None, "capped": {}, "steered": STEER}
+_POLICIES: dict[str, dict[str, Any] | None] = {"bare": None, "capped": {}, "steered": STEERED}
 _STEPS = 56
 _TIMED = {"fit": 800, "function": 2400}
 """Steps, which take some 8 s on an H200."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnxruntime
 from fill import run
 from frameworks import Framework
 from onnx import TensorProto, helper
+from talk import say
 
 
 def _model() -> bytes:
@@ -28,7 +30,9 @@ class OnnxRuntime(Framework):
     def __init__(self) -> None:
         self._session = onnxruntime.InferenceSession(_model(), providers=["CUDAExecutionProvider"])
         used = self._session.get_providers()
-        assert "CUDAExecutionProvider" in used, f"ONNX Runtime found no GPU, it uses {used}"
+        if "CUDAExecutionProvider" not in used:
+            say("unavailable", why=f"this build of ONNX Runtime has only {', '.join(used)}")
+            sys.exit()
 
     def warm_up(self) -> None:
         for _ in range(3):
