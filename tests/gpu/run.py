@@ -79,15 +79,14 @@ def run_case(name: str, lab: Lab) -> Row:
 
 
 def earlier_result(options: argparse.Namespace, machine: dict[str, str]) -> report.Result:
-    """Returns the result that --resume continues, without the skipped cases; an empty one without --resume. Exits if that run
-    was of another machine, library or package."""
+    """Returns the result that --resume continues; an empty one without --resume. Exits if that run was of another machine,
+    library or package."""
     found = report.read(options.resume, options.name) if options.resume else None
     if found is None:
         return report.Result(machine, [])
     if text := differences(found.machine, machine):
         sys.exit(f"gpu-test: the run in {options.resume} is of another machine or build ({text}); start a new one: --out DIR")
-    # A package that a case lacked may be installed by now.
-    return report.Result(found.machine, [row for row in found.rows if row.verdict != "skipped"])
+    return found
 
 
 def main() -> int:
@@ -95,7 +94,7 @@ def main() -> int:
     parser.epilog = "`gpu-test paths` runs only the table of paths to memory, also under other preloads; see its --help."
     parser.add_argument("--name", default="gpu", help="result files are named NAME-DATE-GPU (default gpu)")
     parser.add_argument("--quick", action="store_true", help="shorter captures, one pair of training runs")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="continue the run of that name in DIR, without the cases that it has")
+    parser.add_argument("--resume", type=Path, metavar="DIR", help="continue the run of that name in DIR: the cases that are missing, were skipped or failed")
     options = parser.parse_args()
     names = chosen(CASES, options.only, "case")
     if options.list:
@@ -103,19 +102,22 @@ def main() -> int:
         return 0
     with lab_for(options, quick=options.quick) as lab:
         before = earlier_result(options, describe(lab.device, lab.library))
-        options.out, machine, rows = options.resume or options.out, before.machine, before.rows
-        done = {row.name for row in rows}
+        options.out, machine = options.resume or options.out, before.machine
+        rows = {row.name: row for row in before.rows}
+        done = {row.name for row in before.rows if row.verdict not in ("skipped", "FAIL")}
         lab.names = [name for name in names if name not in done]
         written = []
         for name in lab.names:
             row = run_case(name, lab)
-            rows.append(row)
+            if name in rows and rows[name].wrong:
+                row.add_note(f"failed in an earlier run: {rows[name].wrong[0].splitlines()[0]}")
+            rows[name] = row
             print(f"{row.verdict:8}{row.seconds:6.1f} s  {name}", *row.wrong, sep="\n    ! " if row.wrong else "", flush=True)
             # After each case, so that an interrupted run keeps its results.
-            written = report.write(report.Result(machine, rows), options.out, options.name)
-    print("\n" + report.table(rows))
+            written = report.write(report.Result(machine, list(rows.values())), options.out, options.name)
+    print("\n" + report.table(list(rows.values())))
     print(*(f"written: {path}" for path in written), sep="\n")
-    return 1 if any(row.verdict == "FAIL" for row in rows) else 0
+    return 1 if any(row.verdict == "FAIL" for row in rows.values()) else 0
 
 
 if __name__ == "__main__":
