@@ -124,9 +124,9 @@ FILLS = {
 def fill_case(fill: Fill) -> Case:
     def case(lab: Lab, row: Row) -> None:
         env = fill.env | _packages(lab, fill)
-        row.note = fill.note
         argv = lab.python(*fill.argv)
         bare = _bare_result(lab, row.name, argv, env) if fill.bare else None
+        row.note = fill.note
         job = lab.job(row.name, CAP)
         session = lab.capped(argv, job, env)
         with row.watching(session, CAP_MIB if fill.judged else None):
