@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Processes of one job under one cap: job_test.py BUILD
 
-From 2 to 64 programs of several threads allocate and free memory of every family at random, some under a cap that grows.
-Meanwhile the test kills, replaces, forks and stops them and asks for releases, for as many seconds as the matrix says. By the
-simulated machine's own books the job never holds more than its cap; when all have ended, nothing is held, and one process can
-allocate the whole cap. CURB_JOB_SECONDS sets the time.
+Programs of several threads, 4 and then 16 of them (nightly from 2 to 64), allocate and free memory of every family at random,
+some under a cap that grows. Meanwhile the test kills, replaces, forks and stops them and asks for releases, for as many seconds
+as the matrix says. By the simulated machine's own books the job never holds more than its cap; when all have ended, nothing is
+held, and one process can allocate the whole cap. CURB_JOB_SECONDS sets the time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import matrix
 from simulated import MIB, PATIENCE_S, Machine
 
 SECONDS = float(os.environ.get("CURB_JOB_SECONDS", "0")) or float(matrix.figure("job_seconds"))
-CROWDS = (4, 64)
+CROWDS = (4, 64 if matrix.NIGHTLY else 16)
 """So many processes first, one crowd after the other; then at random."""
-CROWD_S = 10.0
+CROWD_S = 10.0 if matrix.NIGHTLY else 5.0
 DISTURBANCES = ("kill", "kill", "fork", "fork", "stop", "release", "quiet")
 POLICIES = (
     {},
