@@ -21,7 +21,9 @@ from skipping import skip  # noqa: E402
 
 BUILD = Path(sys.argv[1]).resolve()
 TESTS = BUILD / "tests"
-LAYERS = ("size_test", "policy_test", "decide_test", "rules_test", "locate_test", "suspended_test", "trace_test")
+LAYERS = ("size_test", "policy_test", "decide_test", "rules_test", "locate_test")
+SLOW_LAYERS = ("suspended_test", "trace_test")
+"""Only in the nightly run: they take two thirds of the whole time."""
 SCENARIOS = (
     "one_refusal_is_said_once",
     "memory_is_charged_where_it_lives",
@@ -63,7 +65,7 @@ def main() -> int:
     if not shutil.which("valgrind"):
         skip("valgrind is not installed (scripts/setup test)")
     capped = {"LD_PRELOAD": str(BUILD / "lib/libcurb.so"), "LD_LIBRARY_PATH": str(BUILD / "sim"), "CURB_CAP": "1GiB", "CURB_SIM_GPUS": "2"}
-    work = [([str(TESTS / name)], {}) for name in LAYERS]
+    work = [([str(TESTS / name)], {}) for name in (*LAYERS, *(SLOW_LAYERS if matrix.NIGHTLY else ()))]
     work += [([str(TESTS / "scenarios"), name], capped | {"CURB_SIM_FAULT": FAULTS.get(name, "")}) for name in SCENARIOS]
     with ThreadPoolExecutor(2) as pool:
         wrong = [fault for fault in pool.map(lambda one: run(*one), work) if fault]
