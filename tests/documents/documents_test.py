@@ -198,7 +198,7 @@ class Sandbox:
         }
         environment = {**self.environment, "LD_PRELOAD": found["LD_PRELOAD"], "CURB_POLICY": "job.json"}
         self.job = subprocess.Popen(
-            ["python", "train.py", "stay"], cwd=folder, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ["python", "train.py", "stay", folder.name], cwd=folder, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         if self.job.stdout.readline().strip() != ALL_PIECES:
             raise AssertionError("the stand-in for train.py does not run under curb")
@@ -209,7 +209,7 @@ class Sandbox:
             time.sleep(0.005)
         self.stands_for = {
             r"\bPID\b": str(self.job.pid),
-            "ipykernel": "train.py",
+            "ipykernel": f"train.py stay {folder.name}",  # and no program of another test
             "/path/to/libcurb.so": found["LD_PRELOAD"],
             "--prefix /usr": "--prefix usr",
             "/etc/curb": "etc/curb",

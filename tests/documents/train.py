@@ -1,6 +1,7 @@
 """The train.py of the documents. Allocates from a stream-ordered pool, as frameworks do, and knows nothing of curb.
 
-train.py [stay]: allocates up to eight pieces of 256 MiB, and frees them into the pool. `stay`: then waits until stdin ends.
+train.py [stay [NAME]]: allocates up to eight pieces of 256 MiB, and frees them into the pool. `stay`: then waits until stdin
+ends. NAME: tells the process from those of other tests.
 """
 
 import ctypes
@@ -32,5 +33,5 @@ while len(blocks) < 8 and call("cuMemAllocAsync", ctypes.byref(block), ctypes.c_
 for address in blocks:
     call("cuMemFreeAsync", ctypes.c_uint64(address), None)
 print(f"trained with {len(blocks)} of 8 pieces", flush=True)
-if sys.argv[1:] == ["stay"]:
+if sys.argv[1:2] == ["stay"]:
     sys.stdin.read()
