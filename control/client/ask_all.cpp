@@ -169,7 +169,7 @@ class Asked {
     void fail(std::string message) { finish(Failure{std::move(message)}); }
     void finish(Reply reply) {
         reply_ = std::move(reply);
-        exchange_.reset();  // so that a process that was not asked for want of a descriptor can be
+        exchange_.reset();  // frees a descriptor, for which another one may wait
     }
 
     Socket socket_;

@@ -5,7 +5,7 @@
 // The processes send each other nothing. Each writes down what it exports and what it imports, in its own slot, and
 // each sum counts the imported memory whose maker no longer has it. So nothing has to be cleaned up when a process is
 // killed, at whatever instruction. A sum must read the bytes that processes hold first: then memory that its maker
-// gives up meanwhile counts twice for a moment, and never not at all.
+// gives up meanwhile counts twice for a moment, rather than not at all.
 //
 // Without a job every function does nothing. Thread-safe. Does not call the driver.
 #pragma once
