@@ -30,10 +30,12 @@ policy::Result<std::string, Diagnostic> text_of(const File &file, const std::str
 // True if it belongs to this process's user or to root. Files of others count only if they are named: under sudo -E,
 // HOME may be another user's, whose policy names files that root would write.
 bool is_own(const struct stat &status);
+// Returns the message for a failed open; `error`: its errno.
 std::string why_not_opened(int error);
+// Returns the diagnostic for a file that cannot be read.
 Diagnostic unread(const std::string &path, std::string message);
 
-// "." of "policy.json"
+// Returns the path of the file's directory: "." for "policy.json".
 std::string directory_of(const std::string &path);
 
 }  // namespace curb::config

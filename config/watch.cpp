@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint32_t kEvents =
     IN_CLOSE_WRITE | IN_MOVED_TO | IN_MOVED_FROM | IN_CREATE | IN_DELETE | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF;
 
-// Waits for an event of inotify (-1: of none). False if the time is over.
+// Waits for an inotify event, `time` at most. `inotify` -1: waits for the whole time. False if there was no event.
 bool wait(int inotify, milliseconds time) {
     const Clock::time_point end = Clock::now() + time;
     for (;;) {

@@ -75,6 +75,7 @@ bool is_held(int folder, const std::string &name) {
     return false;
 }
 
+// The request behind one file.
 struct Entry {
     std::string name;
     policy::Bytes bytes = 0;
@@ -82,8 +83,9 @@ struct Entry {
 
     [[nodiscard]] bool has_reserved() const { return name.back() == kReserved; }
 };
-// Deletes the file of a process that was killed before it gave it its name. The process of a younger file may be about
-// to lock it.
+
+// Deletes a file ".turn-…" that its process has not renamed for kLongest: it was killed before. Leaves a younger file:
+// its process may be about to lock it.
 void remove_if_left(int folder, const std::string &name, const std::string &begins) {
     std::uint64_t stamp = 0;
     const char *first = name.c_str() + begins.size() + 1;
@@ -121,7 +123,7 @@ std::vector<Entry> entries(int folder, const std::string &begins) {
     return out;
 }
 
-// Returns what is left of `room` when those that have reserved bytes, except the request `own`, have them.
+// Returns `room` less the bytes that other requests than `own` have reserved.
 policy::Bytes unreserved(int folder, const std::vector<Entry> &all, const std::string &own, policy::Bytes room) {
     for (const Entry &one : all)
         if (one.has_reserved() && one.name != own && is_held(folder, one.name)) room -= std::min(room, one.bytes);

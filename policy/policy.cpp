@@ -84,8 +84,8 @@ std::optional<Value> within(Holds holds, const std::optional<Value> &own, const 
     return bound_holds ? bound : own;
 }
 
-// The same for a field of the process. Sizes cannot be compared before it is known of how much they are shares, so
-// Policy keeps the ceiling's too, and their users take the lower one.
+// The same for a field of the process. A share of the device or of the machine can be compared with bytes only once its
+// whole is known. So `Policy` keeps the ceiling's sizes too, and the code that uses a size takes the lower one.
 template <class Value>
 std::optional<Value> of_process(Holds holds, const std::optional<Value> &own, const std::optional<Value> &bound) {
     return within(holds, own, bound);

@@ -26,7 +26,8 @@ class Faults {
     Faults(std::string_view text, std::string_view file) : lines_(text), file_(file) {}
 
     void add(std::size_t at, std::string pointer, std::string message);
-    // "a time is a string with a unit, not the number 30; write "30s"": what is right, what is there, the remedy.
+    // Adds a fault for a value of another type: `right`, then the value, then `remedy`. For example: "a time is a
+    // string with a unit, not the number 30; write "30s"".
     void wrong_kind(const Value &value, const std::string &right, const std::string &remedy = {});
 
     [[nodiscard]] bool none() const { return faults_.empty(); }

@@ -169,7 +169,7 @@ class Asked {
     void fail(std::string message) { finish(Failure{std::move(message)}); }
     void finish(Reply reply) {
         reply_ = std::move(reply);
-        exchange_.reset();  // its descriptor is another's to use
+        exchange_.reset();  // frees a descriptor, for which another one may wait
     }
 
     Socket socket_;

@@ -19,14 +19,14 @@ inline constexpr std::size_t kLongestPath = 107;
 // EAGAIN: too many others connect just now. ENAMETOOLONG: the path is too long.
 Descriptor connect_to(const std::string &path, int &error);
 
-// Returns the process at the other end, with its pid in this pid namespace.
+// Returns the process at the other end, with its pid in this pid namespace. nullopt if the kernel does not say.
 std::optional<ucred> peer(const Descriptor &connection);
 // True if the process at the other end is of the folder's user. Others can listen if root has opened the folder to
 // them.
 inline bool speaks_for(const ucred &who, const Folder &folder) { return who.uid == folder.owner; }
-// True if the process may have its socket in this folder: its user's, or root's if it has given up root's rights
-// since. Pids are used again: the folder may hold the socket of an earlier process, on which a child of that one
-// listens.
+// True if the process may have its socket in this folder: the folder is its user's, or root's, because a process that
+// root started may have given up root's rights since. A pid is used again: the folder may hold the socket of an earlier
+// process with this pid, and a child of that process may still listen on it.
 bool belongs_in(const Folder &folder, int pid);
 
 }  // namespace curb::control

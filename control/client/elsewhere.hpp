@@ -18,8 +18,9 @@ struct InnerSocket {
     std::shared_ptr<const Descriptor> open;
 };
 
-// Returns the socket of this process, if it lives in another pid or mount namespace than this one. None if it does not,
-// has none, or may not be inspected. Follows no link out of a container. May throw std::bad_alloc.
+// Returns the sockets of the process, if it lives in another pid or mount namespace than this one. Empty if it does
+// not, if it has no socket, or if it may not be inspected. Follows no link out of a container. May throw
+// std::bad_alloc.
 std::vector<InnerSocket> sockets_inside(int pid);
 // Returns those of all processes. May throw std::bad_alloc.
 std::vector<InnerSocket> sockets_elsewhere();

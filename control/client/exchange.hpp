@@ -61,11 +61,11 @@ class Exchange {
     Reply reply_;
 };
 
-// Return the sentence for a Failure: of a live process without an answer after `patience`,
+// Returns the sentence for a Failure: a live process has not answered within `patience`.
 std::string late_text(int pid, std::chrono::milliseconds patience);
-// of one that takes no connections,
+// The same: it takes no connections.
 std::string busy_text(int pid);
-// and of one that closed the connection without an answer, because it `ended` or although it lives on.
+// The same: it closed the connection without an answer, because it `ended` or although it lives on.
 std::string closed_text(int pid, bool ended);
 
 }  // namespace curb::control

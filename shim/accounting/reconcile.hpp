@@ -18,8 +18,8 @@ void reconcile_unless_fresh(Device &device) noexcept;
 // Thread-safe. Keeps errno.
 void measure_reach(Device &device) noexcept;
 
-// Ends the charge of other processes' memory that is no longer open here, if this process had one (exports.hpp); the
-// worker then reconciles the devices in use. Thread-safe.
+// Call it when this process no longer has memory of another process open. If the job counted that memory for this
+// process (exports.hpp), ends that, and the worker reconciles the devices in use. Thread-safe.
 void end_import(job::MemoryKey key) noexcept;
 
 }  // namespace curb::shim

@@ -6,7 +6,8 @@
 
 namespace curb::shim::shared {
 
-// Records that the program has the handle of a block of its own. Thread-safe, as are the others.
+// Records that the program has an IPC handle of its own block at `address`, by which another process may open it.
+// Thread-safe, as are the others.
 void exported(CUdeviceptr address, const CUipcMemHandle &handle) noexcept;
 // Record that the program has opened or closed another process's block. The driver counts how often
 // (cuIpcCloseMemHandle).

@@ -15,8 +15,8 @@ struct Memory;  // physical memory; its last holder credits the device
 
 // Records a new handle of `bytes`, charged to `device`. False if host memory is exhausted.
 bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) noexcept;
-// Adds a reference if the imported handle is of this process's own memory. Other memory is charged where it was
-// created; it is recorded without a charge. `device`: its device, if that is known; else null.
+// Records an imported handle. Adds a reference if it is of this process's own memory. Other memory gets a record
+// without a charge, because the process that created it is charged. `device`: the memory's device; null if unknown.
 void imported(CUmemGenericAllocationHandle handle, Device *device) noexcept;
 // Records that other processes may access the memory of this handle.
 void exported(CUmemGenericAllocationHandle handle) noexcept;

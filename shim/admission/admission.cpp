@@ -60,7 +60,8 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     return asked;
 }
 
-// While it exists, no bytes of the device are reserved ahead of requests: before a request is refused, they are its.
+// While it exists, no bytes of the device are reserved ahead. Before curb refuses a request, it gives the request these
+// bytes.
 class NothingAhead : NoCopy {
   public:
     explicit NothingAhead(Device &device) noexcept : device_(device), closed_(device.ledger) { settle(); }
@@ -99,7 +100,8 @@ Bytes room_in(wait_queue::Order order, Device &device, const policy::Growth &gro
                                  : device.meter.free().value_or(0);
 }
 
-// Returns the limit at which a process that came first waits for memory that is free now. nullopt: this one is next.
+// Returns the limit at which an earlier request of another process waits for memory that is free now. nullopt if it is
+// this request's turn.
 std::optional<policy::Limit> behind_others(Device &device, const policy::Growth &growth, wait_queue::Wait &wait,
                                            Bytes bytes, const policy::Terms &asked) noexcept {
     if (!wait.left(growth.wait)) return std::nullopt;
@@ -134,7 +136,8 @@ bool others_of_job_release(Device &device, InUse<Part> &in_use, const policy::Te
 // How often a waiting request checks for memory freed by other processes; a free in this process wakes it at once.
 constexpr std::uint64_t kPollMs = 20;
 
-// Requests of other threads that are under way may return bytes that were reserved ahead each time.
+// How often one request takes back what was reserved ahead: other threads' requests under way may return some each
+// time.
 constexpr int kMostSettled = 16;
 
 // Sleeps until memory or limits change, `milliseconds` at most. Drops the snapshot meanwhile.

@@ -12,7 +12,7 @@
 
 namespace curb::shim {
 
-// Whether a kept block may serve the request, and its own block may be kept when it is freed.
+// Says if a kept block may serve the request. If so, curb may also keep the request's own block when that is freed.
 class Reuse {
   public:
     static constexpr Reuse none() noexcept { return Reuse(nullptr); }

@@ -44,8 +44,9 @@ inline Reader &mine() noexcept {
 // Makes every thread's marks visible to this one. False if the kernel has no membarrier.
 bool barrier() noexcept;
 
-// Returns the `driver_call` of one thread that is in such a call. Null if no thread is. Never null once a thread got no
-// record.
+// Returns the `driver_call` of one thread that is in such a call. Null if no thread is. If some thread got no record
+// (no host memory), always returns a pointer, because that thread may be in a call. Call barrier() before, so that
+// every thread's mark is visible. Takes a lock.
 const void *driver_call() noexcept;
 
 // A grace period: it lasts until every thread has been seen without a snapshot. After that, no thread uses a snapshot

@@ -51,8 +51,9 @@ bool may_reuse(Device &device, Bytes bytes) noexcept {
            !captures::any() && !contexts::has_green() && !limits::must_shrink(device, *now);
 }
 
-// Waits for the context's work, as cuMemFree does. Neither waits for other contexts, which cannot access the block
-// (measured on an H200). False if the driver reported an error, a capture began, or the context is being destroyed.
+// Waits for the context's work, as cuMemFree does. Like cuMemFree, does not wait for other contexts, which cannot
+// access the block (measured on an H200). False if the driver reported an error, a capture began, or the context is
+// being destroyed.
 bool wait_for_work(CUcontext owner, contexts::Id id) noexcept {
     const CUcontext current = current_context();
     if (!current) return false;  // the driver decides whether to free without one

@@ -281,7 +281,7 @@ Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept {
     if (!record) return 0;  // created without curb's knowledge
     if (record->first_limit == 0) record->first_limit = now;
     const Stack after = stack_of(*record, limit);
-    const Bytes gone = record->saved - std::min(record->saved, after.less);  // of what had come back
+    const Bytes gone = record->saved - std::min(record->saved, after.less);  // of `saved`, taken again
     const Bytes more = after.more - std::min(after.more, record->stack);
     return more > ~Bytes{0} - gone ? ~Bytes{0} : more + gone;
 }

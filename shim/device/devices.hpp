@@ -44,8 +44,8 @@ struct Device {
     std::array<std::atomic<std::uint64_t>, policy::kLimits> refused{};
     std::atomic<std::uint64_t> waited{0};
     std::array<std::atomic<Bytes>, policy::kSteps> released{};
-    std::array<char, 128>
-        model{};  // "NVIDIA H200". Stored, because a trace's first line may be written after the driver has shut down
+    // "NVIDIA H200". Stored, because a trace's first line may be written after the driver has shut down.
+    std::array<char, 128> model{};
 
     // "cuda:0"
     [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(ordinal); }

@@ -36,7 +36,8 @@ inline void note() noexcept {
 }  // namespace activity
 
 // Bytes that the program freed in streams and the ledger has credited, on a device where NVML cannot show when the
-// driver returns them. It returns them at a synchronisation, so until curb has synchronised no request may use them.
+// driver returns them. The driver returns them at a synchronisation. So no request may use them until curb has
+// synchronised.
 class ReturnedAtSync {
   public:
     // True if add() was ever called, for any device.
@@ -78,9 +79,10 @@ class Ledger {
     void charge(Kind kind, Bytes bytes) noexcept;
     void credit(Kind kind, Bytes bytes) noexcept;
 
-    // Bytes reserved ahead of requests to pools, far from the limits: as many units as requests may each make a pool
-    // grow by. A unit is offered, then a request's, then its pool's until the pool's size has been read (pools.hpp).
-    // Decisions count all of them as taken; held() and the kinds show none.
+    // Far from the limits, the ledger reserves units ahead: it grants them before requests to pools ask, so that such a
+    // request takes one by a single atomic operation. One request can make its pool grow by one unit at most. A unit is
+    // first offered, then a request's, then its pool's, until curb has read the pool's size (pools.hpp). Decisions
+    // count all units as taken; held() and the kinds count none.
     static constexpr Bytes kAheadUnit = policy::kPoolUnit;
     static constexpr std::uint32_t kAheadUnits = 16;
     // Offers units if there are none. False if requests would then be near the limit, if one demands exact figures, or
@@ -105,7 +107,8 @@ class Ledger {
         return ahead_.load(std::memory_order_seq_cst) / kOneTakeBack;
     }
     [[nodiscard]] Bytes ahead() const noexcept { return reserved(ahead_.load(std::memory_order_seq_cst)); }
-    // Returns those of them that requests have taken: the most that pools may have grown by since they were read.
+    // Returns the part of ahead() that requests have taken: the most that pools may have grown by since curb read their
+    // sizes.
     [[nodiscard]] Bytes unread() const noexcept {
         const std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
         return reserved(now) - (offered(now) + announced(now)) * kAheadUnit;
@@ -124,11 +127,11 @@ class Ledger {
         Ledger &ledger_;
     };
 
-    // Far from the limits, threads that meet at the ledger get a part of it each, with spare bytes: a free leaves its
-    // bytes there, up to kMostSpare, and the thread's next request takes them, without a write to a line that others
-    // write. Spare bytes stay in the figure that decisions compare with the limits, which is so never too low. Before
-    // reserve() returns anything but `grant`, it collects them and decides by the exact figure; near the limits the
-    // ledger is not split.
+    // Far from the limits, threads that contend for the ledger get a part of it each, with spare bytes. A free leaves
+    // its bytes in the thread's part, up to kMostSpare, and the thread's next request takes them. Neither writes to a
+    // cache line that other threads write. `held_` includes the spare bytes, so the figure that decisions compare with
+    // the limits is never too low. Before reserve() returns anything but `grant`, it collects the spare bytes and
+    // decides by the exact figure. Near the limits the ledger is not split.
     static constexpr std::size_t kParts = 16;
     static constexpr Bytes kMostSpare = 16 * policy::MiB;
     // Splits the ledger if it is far from the limits.
@@ -153,7 +156,8 @@ class Ledger {
     // Opens the share in the job that the process has joined. Requests may run meanwhile. False as Share::open().
     bool open_share(std::string_view uuid) noexcept;
     [[nodiscard]] Bytes of(Kind kind) const noexcept {
-        // If memory of one part is freed in another one meanwhile, the sum may lack the first.
+        // A part may be charged and another part credited for the same memory while this sums, so the sum may lack the
+        // charge.
         const Bytes all = sum([kind](const Figures &part) { return part.of(kind).load(std::memory_order_relaxed); });
         return static_cast<std::int64_t>(all) < 0 ? 0 : all;
     }
@@ -310,7 +314,8 @@ class Ledger {
         return sum([](const Figures &part) { return part.done.load(std::memory_order_seq_cst); });
     }
 
-    // Held for a moment to change the overhead; requests never take it.
+    // Held to change the overhead: for a moment, or by open_share() for up to 100 ms. Of requests only those that
+    // reconcile take it.
     std::mutex overhead_mutex_;
 };
 

@@ -44,7 +44,7 @@ struct Entry {
     int thread = 0;   // its id
     std::uint64_t began_ms = 0;
     std::uint32_t seen = 0;  // value of `changes` before its latest attempt
-    bool is_long = false;
+    bool is_long = false;    // Wait::becomes_long() has returned true
     Entry *next = nullptr;
 
     [[nodiscard]] std::uint64_t milliseconds() const noexcept;
@@ -60,10 +60,10 @@ class Wait : NoCopy {
 
     // Call it before each attempt. A change after it ends the next sleep.
     void attempt() noexcept;
-    // Joins the order, which also has the processes that come back to their GPUs.
+    // Joins the order. Processes that wait to come back to their GPUs are in Order::device too.
     void join(Order order, const Device &device, policy::Bytes bytes) noexcept;
     [[nodiscard]] bool is_in_order(Order order) const noexcept { return turns_[static_cast<std::size_t>(order)]; }
-    // Joins the order. False if an earlier one can be served with `room`, the bytes that are free for this one.
+    // Joins the order. False if an earlier request can be served with `room`, the bytes that are free now.
     [[nodiscard]] bool has_turn(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
     // True if the request has waited less than `most` in total.
     [[nodiscard]] bool left(policy::Duration most) const noexcept;
@@ -84,7 +84,8 @@ class Wait : NoCopy {
     control::Turn *turns_[std::size(kOrders)]{};
 };
 
-// True if another process waits in the order. Asks at most every 20 ms. Thread-safe.
+// True if another process waits in the order. Reads the runtime directory: at most every 20 ms if all calls are for one
+// device, else at each change of the device. Takes a lock. Thread-safe.
 bool others_wait(Order order, const Device &device) noexcept;
 
 // A waiting request, as clients see it.

@@ -94,7 +94,7 @@ bool driver_loaded() noexcept;
 
 // Returns curb's wrapper for a driver address. Null if curb does not wrap that function.
 void *wrapper_of(void *driver_address) noexcept;
-// Returns the name of the driver function at this address. Null if curb exports none of that name.
+// Returns the name of the driver function at this address. Null if curb exports no function for it.
 const char *symbol_of(void *driver_address) noexcept;
 // Returns the name of the function whose slot this is.
 const char *name_of_slot(const void *slot) noexcept;

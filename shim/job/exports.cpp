@@ -16,7 +16,7 @@ namespace {
 using exports_detail::end_of;
 using exports_detail::Read;
 
-// By what this process knows the memory in each place of its lists; 0: the place is free.
+// The key of the memory in each place of this process's lists; 0: the place is free.
 struct Places {
     using Keys = std::array<MemoryKey, kPieces>;
     std::mutex mutex;
@@ -98,7 +98,7 @@ void note_import(MemoryKey key, const Read &what) noexcept {
     if (const auto place = Places::find(own.imported, key)) own.opens[*place] = 1;
 }
 
-// Calls `visit(piece, bytes)` for memory that this process has imported on a GPU and its maker has given up, or is
+// Calls `visit(piece, bytes)` for memory on a GPU that this process has imported and that its maker has given up or is
 // about to.
 template <class Visit>
 void for_each_own_left_behind(std::uint32_t gpu, bool measured, Visit visit) noexcept {

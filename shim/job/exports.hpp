@@ -2,12 +2,12 @@
 // in the bytes that it holds. If the maker ends or frees it first, it stays on the device as long as an importer has
 // it, and counts for one of them: the one with the lowest slot.
 //
-// Nothing is passed on. Each process writes down what it exports and what it imports, in its own slot, and each sum
-// counts the imported memory whose maker no longer has it. So the kill of a process at any instruction leaves nothing
-// to do. A sum must read the bytes that processes hold first: then memory that its maker gives up meanwhile counts
-// twice for a moment, and never not at all.
+// The processes send each other nothing. Each writes down what it exports and what it imports, in its own slot, and
+// each sum counts the imported memory whose maker no longer has it. So nothing has to be cleaned up when a process is
+// killed, at whatever instruction. A sum must read the bytes that processes hold first: then memory that its maker
+// gives up meanwhile counts twice for a moment, rather than not at all.
 //
-// Without a job every function does nothing. Thread-safe. Calls nothing of the driver.
+// Without a job every function does nothing. Thread-safe. Does not call the driver.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace curb::shim::job {
 
-// How this process knows the memory: an address of the device, or where its record lies.
+// Identifies the memory in this process: its address on the device, or the address of its record.
 using MemoryKey = std::uint64_t;
 
 // The row of a GPU in the ledger (Share::row); nullopt: it is not open.
@@ -27,9 +27,9 @@ using GpuRow = std::optional<std::uint32_t>;
 // This process has exported memory of `bytes` on this GPU, which it is charged for. `name`: a hash of what the
 // importers get; 0: a descriptor, which has no name. Ignores memory that it has exported before.
 void exported(MemoryKey key, std::uint64_t name, GpuRow gpu, Bytes bytes) noexcept;
-// This process has exported a block of a pool, which it is charged for. `pool`: its key. `name`: a hash of the exported
-// pointer. `bytes`: the size of the pool. A block shows neither the memory behind it nor whose it is besides, so the
-// pool is one piece: as long as another process has a block of it, all that the pool had counts.
+// This process has exported a block of a pool that it is charged for. `pool`: its key. `name`: a hash of the exported
+// pointer. `bytes`: the size of the pool. curb cannot tell which of the pool's memory is behind a block. So the pool
+// counts as a whole: as long as another process has a block of it, all `bytes` count.
 void exported_from_pool(MemoryKey pool, std::uint64_t name, GpuRow gpu, Bytes bytes) noexcept;
 // This process frees memory, or destroys a pool. Call it before the ledger's credit. Ignores memory that it has not
 // exported.
@@ -48,9 +48,9 @@ bool imported_from_pool(MemoryKey pool, std::uint64_t name) noexcept;
 // has counted it, so that the overhead is too high until the device is measured.
 bool closed(MemoryKey key) noexcept;
 
-// The overhead that NVML's figure shows has changed. If memory that this process has imported was left behind
-// meanwhile, and has just the size, the figure counts that memory now, or no longer. The sum then leaves it to the
-// figure.
+// A reconcile has changed the overhead by `change` bytes. If this is just the size of memory that this process has
+// imported and its maker has given up, NVML's figure of this process now counts that memory, or counts it no longer.
+// From now on the sum leaves that memory to the figure, or counts it again.
 void overhead_changed(GpuRow gpu, std::int64_t change) noexcept;
 
 // Calls `visit(slot, bytes)` for memory that its maker no longer has and NVML counts for none of the importers.
@@ -66,7 +66,8 @@ void for_each_left_behind(std::uint32_t gpu, Visit visit) noexcept;
 
 namespace exports_detail {
 
-// A set of memory. What is too much for it is new each time: then memory of several importers counts for each.
+// A set of memory, by Piece::memory. add() returns false if the memory is in the set. If the set is full, add() returns
+// true each time: memory that several processes import then counts once for each.
 class Seen {
   public:
     bool add(std::uint64_t memory) noexcept {
@@ -85,7 +86,7 @@ class Seen {
     std::array<std::uint64_t, 257> memory_{};
 };
 
-// What one place of a list says; `memory` is 0 if it is free or is being written.
+// A copy of one Piece. `memory` is 0 if the place is free or is being written.
 struct Read {
     std::uint64_t memory = 0;
     Bytes bytes = 0;

@@ -64,9 +64,10 @@ class Share : NoCopy {
     [[nodiscard]] Bytes held() const noexcept;
     // Returns the bytes that the other living processes hold and keep.
     [[nodiscard]] Bytes others() const noexcept;
-    // Return the bytes that all living processes hold, and those that they keep besides. The first are with the memory
-    // that they have imported from processes that have ended (exports.hpp), as others() and holders() are.
+    // Returns the bytes that all living processes hold. As others() and holders(), includes the memory that they have
+    // imported from processes that have ended (exports.hpp).
     [[nodiscard]] Bytes held_by_all() const noexcept;
+    // Returns the bytes that all living processes keep free for code that the driver loads.
     [[nodiscard]] Bytes kept_by_all() const noexcept;
 
     // One living process of the job.
@@ -82,8 +83,8 @@ class Share : NoCopy {
     // Returns the row of the GPU in the ledger; nullopt: it is not open.
     [[nodiscard]] std::optional<std::uint32_t> row() const noexcept;
 
-    // Makes the share that of the GPU `uuid` in the job that the process has joined. `held`: what it holds already.
-    // False if the ledger has no row left for it.
+    // Opens the share of the GPU `uuid` in the job that the process has joined. `held`: the bytes that the process
+    // holds already. False if the ledger has no row left for the GPU.
     bool open(std::string_view uuid, Bytes held) noexcept;
 
   private:

@@ -1,8 +1,8 @@
 // The segment of a job's ledger in shared memory: its layout, and which processes it counts.
 //
-// Another program of the same user may write anything here at any time. So nothing in it is a pointer or an index, no
-// value decides more than whether a request is granted, and the kernel's robust futexes find nothing of ours in it
-// but the owner's word of a slot.
+// Another program of the same user may write anything here at any time. So nothing in it is a pointer, each index is
+// checked before use, and no value decides more than whether a request is granted. Of the list that the kernel walks
+// when a thread ends (robust futexes), only the owner's word of a slot lies here.
 #pragma once
 
 #include <linux/futex.h>
@@ -109,7 +109,7 @@ struct Segment {
 };
 static_assert(std::atomic<Bytes>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
-// What this process has attached, and its slot there. Set by join(), before any other thread uses them.
+// The segment that this process has attached, and its slot there. Set by join(), before any other thread uses them.
 extern constinit Segment *segment;
 extern constinit std::uint32_t mine;
 

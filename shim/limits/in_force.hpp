@@ -149,7 +149,8 @@ policy::Result<control::CapReport, control::Failure> set_job_cap(const policy::G
 // Puts in force what set_job_cap() has set in another process of the job. False if nothing changes. Throws as
 // publish().
 bool take_job_caps();
-// True if set_cap() needs find_indexes() first. That calls NVML: it takes milliseconds, or blocks on a stuck driver.
+// True if set_cap() needs find_indexes() first. That calls NVML: it takes milliseconds, or seconds if NVML does not
+// answer.
 bool needs_indexes(const policy::GpuKey &key) noexcept;
 void find_indexes() noexcept;
 

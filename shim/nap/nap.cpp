@@ -58,8 +58,7 @@ constinit std::atomic<bool> refused_since_poll{false};
 constinit std::atomic<bool> wanted{false}, was_wanted{false};  // set by begin_soon()
 constinit std::atomic<bool> by_request{false};                 // begin_soon() requested the nap
 
-// What moved the process out of its GPUs, and with how many bytes; when the gate opened at its last return, and how
-// long the resume took.
+// The last move: its cause and bytes, when the gate opened at the return, and how long the resume took.
 enum class MovedOutBy : std::uint8_t { nothing, nap, command };
 constinit std::atomic<MovedOutBy> moved_out_by{MovedOutBy::nothing};
 constinit std::atomic<policy::Bytes> moved_out_bytes{0};

@@ -11,8 +11,8 @@
 
 namespace curb::shim::pools {
 
-// If the driver hands out such a place again, the pool has most likely not grown. It may have: it can have returned
-// this memory and others' meanwhile. So nothing but the time of the next reading depends on it. Thread-safe.
+// If the driver hands out such a place again, the pool has probably not grown. It may have: it can have returned the
+// place meanwhile, and taken it again. So only the time of the next reading depends on this. Thread-safe.
 class Places {
   public:
     [[nodiscard]] bool has(CUdeviceptr pointer, std::size_t bytes) const noexcept {

@@ -23,11 +23,12 @@ struct Pool {
     std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
     BusyCount visitors;                // threads that query the driver about it
     BusyCount settling;                // threads that have changed `charged` but not yet the ledger
-    // Units of Ledger::ahead() of requests that have returned, and how many of them a reading of the pool's size
-    // covers.
+    // Numbers of units of Ledger::ahead(): those of requests that have returned, and of these, those that a reading of
+    // the pool's size covers.
     std::atomic<std::uint64_t> used_ahead{0}, read_ahead{0};
-    std::atomic<bool> keeps{false};          // its memory at a synchronisation, when last asked: requests may run ahead
-    std::atomic<std::uint32_t> requests{0};  // since the program set the threshold, while it did not keep its memory
+    // True if the pool kept its memory at a synchronisation when curb last asked: requests may take units ahead.
+    std::atomic<bool> keeps{false};
+    std::atomic<std::uint32_t> requests{0};  // since the program set the threshold; counted while `keeps` is false
     Places places;
     Threshold threshold;
     std::atomic<bool> shared{false};  // with another process

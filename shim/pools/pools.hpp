@@ -31,14 +31,15 @@ void made(CUmemoryPool handle, Device *device, Kind kind) noexcept;
 // Marks the pool as shared with another process, which made it or imports it.
 void share(CUmemoryPool handle) noexcept;
 bool any_shared() noexcept;
-// This process has exported a block of the pool by `pointer`, or has imported it by that and has it at `address`.
+// Record for the job that this process has exported a block of the pool by `pointer`, or that it has imported a block
+// by `pointer`, which it sees at `address`.
 void exported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer) noexcept;
 void imported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer, CUdeviceptr address) noexcept;
 // Removes a pool that is about to be destroyed. The caller then owns its charge, and calls ended() after the driver has
 // destroyed the pool, or put_back() if the driver fails.
 struct Forgotten {
     Bytes charged = 0;
-    Bytes kept_charged = 0;  // of these, held on by live allocations and by frees that may not be complete
+    Bytes kept_charged = 0;  // of these, what live allocations and incomplete frees still hold
     Pool *pool = nullptr;    // null if it was unknown
 };
 Forgotten forget(CUmemoryPool handle) noexcept;
@@ -109,8 +110,8 @@ class Ahead : NoCopy {
 void query_keeps(Pool &pool) noexcept;
 // Call it when the program has set the threshold: a later request calls query_keeps() again.
 void threshold_changed(Pool &pool) noexcept;
-// Takes back the units that are offered, and reads the pools that may have grown. Afterwards Ledger::ahead() is what
-// requests under way have. Calls the driver.
+// Takes back the units that are offered, and reads the pools that may have grown. Afterwards Ledger::ahead() has only
+// units of requests under way. Calls the driver.
 void settle_ahead(Device &device) noexcept;
 
 // The pool that serves the device's stream-ordered requests, as last asked: null if the driver must be asked.

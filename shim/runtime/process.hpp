@@ -10,8 +10,8 @@
 
 namespace curb::shim::process {
 
-// Reads the policy and puts it in force. Returns it, or why it cannot be used: then everything is refused. Called once,
-// by startup. `environment` returns a variable's value. Throws std::bad_alloc before anything changes.
+// Reads the policy and puts it in force. Returns it, or why it cannot be used: then everything is refused. Called by
+// startup. `environment` returns a variable's value. Throws std::bad_alloc; then startup may call it again.
 policy::Result<config::Loaded, config::Diagnostics> begin(const char *(*environment)(const char *));
 // Handles the release signal that the policy in force names. Logs if that is impossible.
 void take_signal() noexcept;
@@ -30,7 +30,7 @@ std::string signal_trouble();
 void check_signal() noexcept;
 
 // Puts a policy in force and logs the changes. Wakes waiting requests, and requests a release if a device exceeds its
-// cap. Calls no driver: the worker does the rest. Throws std::bad_alloc before anything changes.
+// cap. Calls no driver: the worker does the rest. Throws std::bad_alloc before the policy is in force.
 void enforce(const config::Loaded &loaded);
 
 // Sets a live cap of the process or of its job, with the same effects. Does not block, because the control thread calls

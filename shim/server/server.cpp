@@ -118,7 +118,7 @@ void cancel_answer() noexcept {
     --inbox().asked;
 }
 
-// Runs on its own thread: NVML's start takes milliseconds, and may block on a stuck driver.
+// Runs on its own thread: NVML takes milliseconds to start, or seconds if it does not answer.
 void set_waiting_caps() {
     in_force::find_indexes();
     for (;;) {

@@ -74,7 +74,7 @@ void in_fork_child() {
     signals::restore_program_action();
 }
 
-// Throws std::bad_alloc before anything changes.
+// Throws std::bad_alloc before curb is active; then it may be called again.
 void start() {
     last_thread::watch();  // for a child forked by a thread other than the main one
     devices::discover();
@@ -89,7 +89,7 @@ void start() {
 }
 
 // Finds the devices, reads the policy and starts the threads, after cuInit has succeeded. Later calls return true.
-// False if there is no host memory; then nothing has changed, and the program may call cuInit again. Thread-safe.
+// False if there is no host memory: curb is not active, and the program may call cuInit again. Thread-safe.
 bool activate() noexcept {
     if (state.load(std::memory_order_acquire) != State::asleep) return true;
     const KeepErrno keep_errno;

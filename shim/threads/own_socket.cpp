@@ -22,7 +22,7 @@ struct Slot {
     std::atomic<dev_t> device{0};
     std::atomic<ino_t> inode{0};
 };
-constinit std::array<Slot, 32> slots{};  // the listener, one pair, one per client
+constinit std::array<Slot, 32> slots{};  // the listener, the pairs of the server and of a nap's helper, one per client
 
 }  // namespace
 

@@ -11,7 +11,8 @@ bool start(void (*body)(), const char *name) noexcept;
 // True on a thread that start() has made.
 bool is_own() noexcept;
 
-// Waits up to 0.2 s until no such thread works, as exit() does. For an exit function that must run after that.
+// Stops these threads: none begins new work, and those that work get up to 0.2 s to end it. exit() calls it. An exit
+// function that must run after it calls it first. Does nothing in a fork child.
 void stop_at_exit() noexcept;
 // True once stop_at_exit() has begun.
 bool stopped() noexcept;
@@ -19,9 +20,9 @@ bool stopped() noexcept;
 void in_fork_child() noexcept;
 
 // Marks such a thread as working. exit() waits up to 0.2 s until none works, before it runs the destructors of the
-// program and of other libraries: a release must not run during these, and preloads may wrap functions that we call
-// here. It waits no longer, because the thread may wait for a lock that the exiting thread holds. Once exit() has
-// begun, the constructor never returns. Does not nest.
+// program and of other libraries: a release must not run during these, and preloads may wrap functions that curb calls.
+// It waits no longer, because the thread may wait for a lock that the exiting thread holds. Once exit() has begun, the
+// constructor never returns. Does not nest.
 class Awake : NoCopy {
   public:
     Awake() noexcept;

@@ -24,8 +24,8 @@ class ProgramAction {
         for (;;) {
             const unsigned version = version_.load(std::memory_order_acquire);
             Words copy{};
-            // acquire here, release in write(): a reader that sees a word of a later version sees that version's
-            // number.
+            // acquire here, release in write(): a reader that sees a word of a later write also sees that `version_`
+            // has changed since, and reads again.
             for (std::size_t i = 0; i < copy.size(); ++i)
                 copy[i] = copies_[version % 2][i].load(std::memory_order_acquire);
             if (version != version_.load(std::memory_order_relaxed)) continue;

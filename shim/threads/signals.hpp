@@ -21,7 +21,7 @@ enum class SignalState {
 // Installs curb's handler for `signal` (0: for none) and restores the signal used before. Returns the resulting state.
 SignalState use(int signal) noexcept;
 
-// Returns the state of the signal of the last use().
+// Returns the state of `signal`, which is the signal of the last use().
 SignalState state_of(int signal) noexcept;
 
 // True once after the program has set an action for the release signal.

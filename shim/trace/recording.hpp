@@ -1,4 +1,4 @@
-// Whether a trace is recorded, and its clock. Each event asks.
+// The switch and the clock of the trace. Each event reads both.
 #pragma once
 
 #include <atomic>

@@ -84,9 +84,9 @@ struct Source {
 // Returns the value of an environment variable. null if it is unset.
 using Variables = std::function<const char *(const char *)>;
 
-// Returns CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json (~/.config if unset) if that file belongs to this user or
-// to root; the flags and the other variables of Source. Reads nothing from `environment` under AT_SECURE. May throw
-// std::bad_alloc.
+// Returns the sources of this process. Source::file is CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json (~/.config
+// if that is unset) if the file belongs to this user or to root. The other members come from the variables that Source
+// names. Under AT_SECURE it reads no variable. May throw std::bad_alloc.
 Source locate(const Variables &environment);
 
 // Writes the path of the user's default file to `path`; the file may be missing. Returns false if the user has no home,

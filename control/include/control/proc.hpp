@@ -18,7 +18,8 @@ std::string proc_path(int pid, const std::string &what);
 std::optional<std::string> file_text(const std::string &path, std::size_t most = std::size_t{64} << 20);
 // Returns /proc/PID/WHAT, at most `most` bytes, as far as it can be read.
 std::string proc_text(int pid, const char *what, std::size_t most = std::size_t{64} << 20);
-// No process starts with a larger environment, but it can put any text in its place later.
+// The most bytes that curb reads of an environment. No process starts with a larger one, but a process can put any text
+// in its place later.
 inline constexpr std::size_t kMostOfEnvironment = std::size_t{8} << 20;
 // Returns the value of "NAME:" in the text of /proc/PID/status, without blanks around it. Empty if it is not there.
 std::string_view field_in(std::string_view status, std::string_view name);

@@ -57,7 +57,9 @@ struct ProcessName {
 std::optional<ProcessName> name_of(int pid);
 // True if the first thread of this process has ended. Its others may go on.
 bool first_thread_has_ended(int pid) noexcept;
+// Returns the name of the process's socket.
 std::string socket_name(const ProcessName &process);
+// Returns the process whose socket has this name. nullopt if it is no such name.
 std::optional<ProcessName> parse_socket_name(std::string_view name);
 
 // Returns the name under which a socket is bound. It is renamed once it listens, so a socket that refuses a connection

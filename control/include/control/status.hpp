@@ -138,7 +138,9 @@ struct Status {
     friend bool operator==(const Status &, const Status &) = default;
 };
 
+// Returns the refused requests of all limits together.
 std::uint64_t refused(const GpuStatus &gpu);
+// Returns the bytes that all release steps gave back.
 policy::Bytes released(const GpuStatus &gpu);
 
 }  // namespace curb::control

@@ -43,7 +43,8 @@ using Record = std::vector<Gpu>;
 std::string text_of(const Process &process, const Record &record);
 std::optional<Record> parse(const Process &process, const std::string &text);
 
-// These may throw std::bad_alloc. write() returns the error: what failed, and where.
+// These may throw std::bad_alloc. write() returns the error, what failed and where; nullopt if one directory has the
+// record. read() returns nullopt if none has it.
 std::optional<std::string> write(const Process &process, const Record &record);
 std::optional<Record> read(const Process &process);
 void remove(const Process &process);

@@ -26,14 +26,13 @@ class Turn {
     Turn &operator=(Turn &&) = delete;
     ~Turn();
 
-    // True unless an earlier request fits too: it needs at most `room`, the free bytes. Requests of suspended processes
-    // do not count. False, however long, if others have reserved so much of
-    // `room` that it does not fit. Deletes
-    // the files of dead processes. May throw std::bad_alloc.
+    // True unless an earlier request, of a process that is not suspended, fits into `room` too. `room`: the free bytes.
+    // Such a request delays this one by kLongest at most. False for any time if others have reserved so much of `room`
+    // that this request does not fit. Deletes the files of dead processes. May throw std::bad_alloc.
     [[nodiscard]] bool has_come(policy::Bytes room);
 
-    // Reserves the bytes until the turn ends or is given up: other requests in the order leave them free. False if
-    // `room` has not enough beside what others have reserved. May throw std::bad_alloc.
+    // Reserves the bytes until the turn ends or gives the reservation up: other requests in the order leave them free.
+    // False if they do not fit into `room` less what others have reserved. May throw std::bad_alloc.
     [[nodiscard]] bool reserve(policy::Bytes room);
     void give_up_reservation();
 
@@ -46,7 +45,7 @@ class Turn {
     Descriptor folder_, file_;
     std::string begins_, name_;
     policy::Bytes bytes_;
-    std::uint64_t held_back_since_ns_ = 0;  // 0: it is not held back
+    std::uint64_t held_back_since_ns_ = 0;  // when an earlier request that fits began to delay it; 0: none does
 };
 
 }  // namespace curb::control

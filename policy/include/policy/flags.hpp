@@ -47,6 +47,7 @@ struct Flags {
 // Reads the text of one flag into `into`. Returns the error and a correct value; nullopt on success.
 std::optional<std::string> read_flag(Flag flag, std::string_view text, Flags &into);
 
+// Overrides each field of `under` that a flag sets: those of devices under every key of `under`, and under "*".
 void lay_over(Layer &under, const Flags &over);
 
 }  // namespace curb::policy

@@ -16,7 +16,8 @@ namespace curb::policy {
 // Returns the variables. A name that ends in "_" stands for one variable per device: CUDA_DEVICE_MEMORY_LIMIT_0.
 std::span<const char *const> handed_in_names() noexcept;
 
-// Reads the variable `name` into `into`. Returns the error; nullopt on success.
+// Reads the variable `name` into `into`. `name`: one of handed_in_names(), with the device's number if it ends in "_".
+// Returns the error; nullopt on success.
 //
 //   NVIDIA_GPU_MEMORY_LIMIT, NVIDIA_GPU_MEMORY_REQUEST   MiB (NVIDIA's container toolkit, GPU Operator)
 //   GPU_MEMORY_LIMIT                                     bytes (KAI scheduler)

@@ -21,16 +21,16 @@ void *address_of(Function *function) noexcept {
     return reinterpret_cast<void *>(function);
 }
 
-// The calls on this thread that went to a stub while libcuda was not loaded. A stub that calls curb again would recurse
-// for ever: each call has its frame below the last one's. If it jumps to curb, it has the same frame, as have the
-// calls of a loop in the program.
+// Detects a stub that calls curb again without having loaded libcuda, which would recurse for ever. If the stub calls
+// curb, each frame lies below the last one. If it jumps to curb, all frames are the same; but so are those of a loop in
+// the program, so many more of these are allowed.
 struct StubCalls {
     const void *frame = nullptr;  // of the last one
     int below = 0, same = 0;      // in a row
 };
 constinit thread_local StubCalls stub_calls;
 
-// True if the stub does not end by itself.
+// True if the calls of stubs on this thread do not end by themselves. `frame`: of this call.
 bool is_endless(const void *frame) noexcept {
     constexpr int kMostBelow = 16, kMostSame = 4096;
     StubCalls &calls = stub_calls;

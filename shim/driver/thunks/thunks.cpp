@@ -22,9 +22,9 @@
 #if defined(__x86_64__)
 #define CURB_NAMED_BYTES 48
 #if defined(__OPTIMIZE__)
-#define CURB_FOUND_BYTES 32  // of 31
+#define CURB_FOUND_BYTES 32  // a thunk takes 31
 #else
-#define CURB_FOUND_BYTES 64  // of 35: clang's assembler makes all jumps long
+#define CURB_FOUND_BYTES 64  // a thunk takes 35: clang's assembler makes all jumps long
 #endif
 #define CURB_SLOWLY(slot) "1: leaq " slot "(%rip), %r11\njmp curb_thunk_slowly\n"
 #define CURB_GATE "endbr64\ncmpl $0, curb_gate(%rip)\njne 1f\n"

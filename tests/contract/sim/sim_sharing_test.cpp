@@ -121,7 +121,7 @@ TEST_CASE("the child: uses a block twice at once", "[.child]") {
     }));
 }
 
-TEST_CASE("the books tell of overlaps of processes that have ended") {
+TEST_CASE("the books report overlaps of processes that have ended") {
     const State state;
     CHECK(run_case("the child: uses a block twice at once", {state.variable()}) == 0);
     CHECK_THAT(books_of(state.path()), contains("\"overlaps\":1,\"processes\":[]"));

@@ -85,7 +85,7 @@ void operator delete(void *memory) noexcept { std::free(memory); }
 void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 #endif
 
-TEST_CASE("A call that waits at the closed gate says so more than once: a nap may begin while it waits") {
+TEST_CASE("A call that waits at the closed gate runs the callback again and again: a nap may begin meanwhile") {
     start();
     static std::atomic<int> said{0};
     gate::on_wait([]() noexcept { ++said; });

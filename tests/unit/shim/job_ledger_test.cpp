@@ -460,7 +460,7 @@ TEST_CASE("Two jobs do not see each other") {
     CHECK(a.ask(Order::others) == 0);
 }
 
-TEST_CASE("What a killed process held is free for the others within 100 ms") {
+TEST_CASE("The bytes that a killed process held are free for the others within 100 ms") {
     const Job job;
     const Process survivor = job.process();
     constexpr Bytes kCap = 1000;
@@ -566,7 +566,7 @@ TEST_CASE("Processes that are pid 1 in namespaces of their own share the cap, an
     CHECK(whole_cap_again(outside, 1000) < 1000);
 }
 
-TEST_CASE("128 processes have room; the next is told so, and gets the slot of one that has ended") {
+TEST_CASE("A job has slots for 128 processes; one more cannot join until one of them has ended") {
     const Job job;
     std::vector<Process> all;
     for (std::size_t i = 0; i < job::kSlots; ++i) all.push_back(job.process());
@@ -595,7 +595,7 @@ TEST_CASE("A ledger of another version, and one that others may write, are not u
     CHECK_FALSE(Process(job.name).joined());
 }
 
-TEST_CASE("Whatever another program writes into the ledger, a process goes on, and a lost slot refuses") {
+TEST_CASE("A process goes on whatever another program writes into the ledger; without its slot it refuses") {
     const Job job;
     const Process a = job.process(), b = job.process();
     job::Segment &segment = job.segment();

@@ -120,7 +120,7 @@ TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit to
     CHECK(ledger.held() == kCap - 768 * curb::policy::MiB - 2 * curb::policy::GiB);
 }
 
-TEST_CASE("Threads that meet at the ledger never exceed the limit together, and what they have spare is no one's") {
+TEST_CASE("Threads that contend for the ledger never exceed the limit together, and spare bytes are not held") {
     using curb::policy::GiB, curb::policy::MiB, curb::policy::Verdict;
     constexpr Bytes kCap = 4 * GiB, kBlock = 2 * MiB, kLarge = kCap - 4 * kBlock;
     Ledger ledger;

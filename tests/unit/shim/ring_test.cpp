@@ -37,7 +37,7 @@ TEST_CASE("A full ring takes no more records, and gives those that it has in ord
     }
 }
 
-TEST_CASE("An unfinished record makes later ones wait") {
+TEST_CASE("A record cannot be taken before an earlier one is complete") {
     static Ring<Record, kPlaces> ring;  // never freed
     REQUIRE(ring.make());
     ring.put([&](Record &) {

@@ -64,7 +64,9 @@ constexpr Bytes limit(std::optional<Bytes> cap, Bytes allowance) noexcept {
 }
 constexpr Bytes limit(const Terms &terms) noexcept { return limit(terms.cap, terms.allowance); }
 
-// Limits `terms` by the job's cap. `others`: bytes that the other processes of the job hold or keep for the driver.
+// Limits `terms` by the job's cap. A cap of 0 counts as 1 byte, because Terms::job_cap 0 means none. `others`: bytes
+// that the other processes of the job hold or keep for the driver. May be called again for the same terms with newer
+// `others`.
 constexpr void lay_job_over(Terms &terms, Bytes job_cap, Bytes others) noexcept {
     const Bytes usable = std::max<Bytes>(job_cap, 1);
     if (terms.job_cap == 0) terms.alone = std::min(usable, terms.cap.value_or(kUnbounded));
@@ -79,6 +81,8 @@ constexpr bool fits(const Terms &terms, Bytes limit, Bytes held, Bytes bytes) no
     return limit == kUnbounded || bytes <= room(limit, terms.kept_for_driver, held);
 }
 
+// Decides on a request for `bytes` while the process holds `held`. After any verdict but `grant` and `refuse` the
+// caller does what the verdict says and decides again.
 constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     if (terms.refuse_everything) return Verdict::refuse;
     if (bytes == 0) return Verdict::grant;

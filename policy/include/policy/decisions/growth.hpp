@@ -17,12 +17,13 @@ struct Growth {
     std::optional<Bytes> start{};  // nullopt: the allowance is the cap
     Bytes step = 0;                // 0: grow by the factor
     double factor = 0;             // 0: grow by the step. If both are set (one by a ceiling), the smaller step counts
-    Duration every{0};
-    Bytes keep_free = 0;
-    Duration wait{0};
+    Duration every{0};             // the shortest time between two steps
+    Bytes keep_free = 0;           // to leave free on the device
+    Duration wait{0};              // how long a request waits before it fails
     friend bool operator==(const Growth &, const Growth &) = default;
 };
 
+// Adds. Returns kUnbounded instead of overflowing.
 constexpr Bytes added(Bytes a, Bytes b) noexcept { return a > kUnbounded - b ? kUnbounded : a + b; }
 
 // Returns the allowance of a new process.
