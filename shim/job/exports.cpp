@@ -34,7 +34,7 @@ struct Places {
 };
 Places &places() noexcept { return leaked<Places>(); }
 
-bool has_joined() noexcept { return segment != nullptr; }
+bool has_joined() noexcept { return segment && has_slot(); }
 
 constexpr MemoryKey kBlockOfPool = 1;  // the key of a pool's block in Places::exported
 

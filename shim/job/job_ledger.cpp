@@ -249,12 +249,12 @@ std::string take_own_slot() {
 
 std::uint32_t index_of(const Row &row) noexcept { return static_cast<std::uint32_t>(&row - segment->row); }
 
-// False if another program has overwritten this process's slot: then nothing in the ledger can be trusted.
-bool is_intact() noexcept {
-    return segment->owner[mine].load(std::memory_order_relaxed) == own_word.load(std::memory_order_relaxed);
-}
-
 }  // namespace
+
+bool has_slot() noexcept {
+    const std::uint32_t word = own_word.load(std::memory_order_acquire);  // written after `mine`
+    return word != 0 && segment->owner[mine].load(std::memory_order_relaxed) == word;
+}
 
 void answered(std::uint64_t request) noexcept {
     segment->row[request >> 32].answered[mine].store(static_cast<std::uint32_t>(request));
@@ -323,12 +323,12 @@ Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
     };
     auto now = sums();
     if (now.all > cap && forget_ended()) now = sums();
-    const bool fits = now.all <= cap && is_intact();
+    const bool fits = now.all <= cap && has_slot();
     if (!fits) row.held[mine].fetch_sub(bytes);
     row.asking[mine].fetch_sub(bytes);
     if (fits) return Answer::reserved;
     const Bytes others_ask = now.asking - std::min(now.asking, bytes);
-    return is_intact() && now.all - std::min(now.all, others_ask) <= cap ? Answer::contended : Answer::over;
+    return has_slot() && now.all - std::min(now.all, others_ask) <= cap ? Answer::contended : Answer::over;
 }
 
 Bytes Share::context_cost() const noexcept {
@@ -397,7 +397,7 @@ Bytes Share::held() const noexcept {
 Bytes Share::others() const noexcept {
     const Row *const row = row_.load(std::memory_order_acquire);
     if (!row) return 0;
-    if (!is_intact()) return policy::kUnbounded;
+    if (!has_slot()) return policy::kUnbounded;
     Bytes out = 0;
     for_each_living([&](std::uint32_t slot) {
         if (slot != mine) out = policy::added(out, policy::added(row->held[slot].load(), row->kept[slot].load()));

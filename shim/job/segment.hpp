@@ -112,6 +112,9 @@ static_assert(std::atomic<Bytes>::is_always_lock_free && std::atomic<std::uint32
 // The segment that this process has attached, and its slot there. Set by join(), before any other thread uses them.
 extern constinit Segment *segment;
 extern constinit std::uint32_t mine;
+// False if this process has taken no slot, or if another program has overwritten it: then nothing in the ledger can be
+// trusted. The segment must be attached.
+bool has_slot() noexcept;
 
 // True if the driver has the memory of the dying process in this slot back; the slot is free then.
 bool clear_if_gone(std::uint32_t slot, std::uint32_t owner) noexcept;

@@ -578,6 +578,27 @@ TEST_CASE("A job has slots for 128 processes; one more cannot join until one of 
     CHECK(tries < 100);
 }
 
+TEST_CASE("A process that found no slot changes nothing of the one whose slot is the first") {
+    const Job job;
+    std::vector<Process> all;
+    for (std::size_t i = 0; i + 1 < job::kSlots; ++i) all.push_back(job.process());
+    Process maker = job.process();
+    maker.ask(Order::export_memory, 500, 77);
+    all[1].ask(Order::export_memory, 10, 99);
+    all[0].ask(Order::import, 500, 77);
+    maker.kill();
+    const auto others = [&] { return all[1].ask(Order::others); };
+    for (int tries = 0; others() != 500 && tries < 300; ++tries) std::this_thread::sleep_for(10ms);
+    REQUIRE(others() == 500);  // the first process is charged for what it has imported
+    const Process last = job.process();
+    REQUIRE(last.joined());
+    const Process none(job.name);
+    REQUIRE_FALSE(none.joined());
+    none.ask(Order::import, 10, 99);
+    none.ask(Order::export_memory, 20, 88);
+    CHECK(others() == 500);
+}
+
 TEST_CASE("A ledger of another version, and one that others may write, are not used") {
     const Job job;
     const auto made = [&](std::size_t size, int mode) { return shmget(job.key(), size, IPC_CREAT | IPC_EXCL | mode); };
