@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <mutex>
+
 #include "clock.hpp"
 #include "cuda_abi.h"
 #include "keep_errno.hpp"
@@ -14,6 +16,10 @@ constinit std::atomic<std::uint32_t> curb_gate{curb::shim::gate::kNoDriver};
 namespace curb::shim::gate {
 namespace {
 
+// Held to close the gate, and to open it after the lease: then nobody closes it anew in between.
+constinit std::mutex closing;
+constinit For closed_for = For::client;            // guarded by `closing`
+constinit std::atomic<std::uint32_t> closings{0};  // counts close() and renewals
 constinit std::atomic<std::uint64_t> lease_until_ms{0};
 constinit std::atomic<bool> ending{false};
 constinit std::atomic<void (*)() noexcept> waits{nullptr}, opens{nullptr};
@@ -30,37 +36,57 @@ bool is_running() noexcept {
     return get_state && get_state(getpid(), &state) == CUDA_SUCCESS && state == CU_PROCESS_STATE_RUNNING;
 }
 
+bool lease_is_over() noexcept { return now_ms() >= lease_until_ms.load(std::memory_order_acquire); }
+
+// The caller holds the lock.
+void open() noexcept {
+    if (auto *call = opens.load(std::memory_order_acquire); call && is_closed()) call();
+    curb_gate.fetch_and(~kClosed, std::memory_order_seq_cst);
+    futex_wake(curb_gate);
+}
+
+// Opens the gate, unless it was closed or its lease renewed after `seen` was read from `closings`. Does not block.
+void open_after(std::uint32_t seen) noexcept {
+    const std::unique_lock lock(closing, std::try_to_lock);
+    if (lock && closings.load(std::memory_order_relaxed) == seen) open();
+}
+
 }  // namespace
 
 bool wait() noexcept {
     const KeepErrno keep_errno;
     const bool is_own = own_thread::is_own();
     for (;;) {
+        const std::uint32_t seen = closings.load(std::memory_order_acquire);
         const std::uint32_t word = curb_gate.load(std::memory_order_acquire);
         if (ending.load(std::memory_order_acquire)) return false;
         if ((word & kClosed) == 0) return true;
         // Each time: the gate may have opened and closed again, for a nap that does not know of this call.
         if (auto *call = waits.load(std::memory_order_acquire); call && !is_own) call();
-        if (now_ms() >= lease_until_ms.load(std::memory_order_relaxed) && is_running())
-            open();
+        if (lease_is_over() && is_running())
+            open_after(seen);
         else
             futex_wait(curb_gate, word, kPollMs);
     }
 }
 
-bool close(std::chrono::milliseconds lease) noexcept {
-    lease_until_ms.store(now_ms() + static_cast<std::uint64_t>(lease.count()), std::memory_order_relaxed);
-    if (is_closed()) return true;
+Closing close(For whom, std::chrono::milliseconds lease) noexcept {
+    const std::scoped_lock lock(closing);
+    const bool was_closed = is_closed();
+    if (was_closed && closed_for != whom && (whom == For::nap || !lease_is_over())) return Closing::taken;
+    closings.fetch_add(1, std::memory_order_seq_cst);
+    closed_for = whom;
+    lease_until_ms.store(now_ms() + static_cast<std::uint64_t>(lease.count()), std::memory_order_release);
+    if (was_closed) return Closing::closed;
     curb_gate.fetch_or(kClosed, std::memory_order_seq_cst);
-    if (readers::barrier()) return true;
+    if (readers::barrier()) return Closing::closed;
     open();
-    return false;
+    return Closing::uncounted;
 }
 
-void open() noexcept {
-    if (auto *call = opens.load(std::memory_order_acquire); call && is_closed()) call();
-    curb_gate.fetch_and(~kClosed, std::memory_order_seq_cst);
-    futex_wake(curb_gate);
+void open(For whom) noexcept {
+    const std::scoped_lock lock(closing);
+    if (closed_for == whom || (whom == For::client && lease_is_over())) open();
 }
 
 const void *call_under_way() noexcept { return readers::driver_call(); }

@@ -31,12 +31,19 @@ inline bool is_closed() noexcept { return (curb_gate.load(std::memory_order_acqu
 // return CUDA_ERROR_DEINITIALIZED. Keeps errno. No cancellation point.
 bool wait() noexcept;
 
-// Closes the gate, or keeps it closed, for the client that moves the process. If the client does not renew it within
-// `lease`, and the driver says that the process is running, the next call of the program opens the gate: the client may
-// have died. False if the kernel has no membarrier, so that calls cannot be counted: the gate then stays open.
-bool close(std::chrono::milliseconds lease) noexcept;
-// Opens the gate. Async-signal-safe.
-void open() noexcept;
+// For whom the gate is closed: a client that moves the process, or a nap.
+enum class For : std::uint8_t { client, nap };
+enum class Closing : std::uint8_t {
+    closed,
+    taken,      // it is closed for the other one, which is moving the process: ask again
+    uncounted,  // the kernel has no membarrier, so calls cannot be counted; the gate stays open
+};
+// Closes the gate, or renews the lease if it is closed for the same one. If the lease is not renewed, and the driver
+// says that the process is running, the next call of the program opens the gate: the client may have died. A client
+// also takes over a gate whose lease is over; a nap begins only at an open gate. Not async-signal-safe.
+Closing close(For whom, std::chrono::milliseconds lease) noexcept;
+// Opens the gate if it is closed for this one. A client also opens a gate whose lease is over. Not async-signal-safe.
+void open(For whom) noexcept;
 // Returns the slot of a running function that must return before the process may be moved (name_of_slot). Null if there
 // is none. Exact only while the gate is closed.
 const void *call_under_way() noexcept;

@@ -104,7 +104,7 @@ void note_in() {
 
 // Ends an attempt without a nap: opens the gate, and doubles the time to the next attempt.
 void refuse(const std::string &why) {
-    gate::open();
+    gate::open(gate::For::nap);
     bool is_new = false;
     note([&](control::NapStatus &now) {
         is_new = now.refused != why;
@@ -230,13 +230,17 @@ void take_nap(const HostMemory &most) {
     // Ask before the gate closes: without an answer curb could not see later whether the process is back.
     if (!state_by_driver())
         return refuse("the driver cannot move processes out of their GPUs; that takes 570 or newer");
-    if (!gate::close(kMove))
-        return refuse("the kernel has no membarrier, so it is not known which calls are under way");
+    switch (gate::close(gate::For::nap, kMove)) {
+        case gate::Closing::closed: break;
+        case gate::Closing::taken: return;  // a command moves the process
+        case gate::Closing::uncounted:
+            return refuse("the kernel has no membarrier, so it is not known which calls are under way");
+    }
     if (const std::string why = why_not(); !why.empty()) return refuse(why);
     if (const std::string why = bypassing(); !why.empty()) return refuse(why);
     if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100) || wait_queue::any()) {
         if (by_request.load(std::memory_order_relaxed)) return refuse("a call of CUDA is under way");
-        return gate::open();  // it is not idle
+        return gate::open(gate::For::nap);  // it is not idle
     }
     Helper helper;
     if (!helper.start(
@@ -264,12 +268,12 @@ void take_nap(const HostMemory &most) {
     mover.store(&helper, std::memory_order_release);
     phase.store(Phase::out, std::memory_order_release);
     // End the lease: from here on another tool may bring the process back, and then a waiting call opens the gate.
-    gate::close(std::chrono::milliseconds(0));
+    gate::close(gate::For::nap, std::chrono::milliseconds(0));
     const bool is_back = wait_and_come_back(helper);
     phase.store(Phase::in, std::memory_order_release);
     note_in();
     if (!is_back) return;
-    gate::open();
+    gate::open(gate::For::nap);
     opened();  // the gate may have opened before note_out()
 }
 
@@ -280,7 +284,7 @@ void come_back_at_any_cost() noexcept {
             bring_back();
             phase.store(Phase::in, std::memory_order_release);
             note_in();
-            return gate::open();
+            return gate::open(gate::For::nap);
         } catch (...) {
             sleep_ms(100);
         }

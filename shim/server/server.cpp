@@ -354,7 +354,7 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
     }
     if (!asked.close_for) {
         nap::brought_back(asked.took_ms);
-        gate::open();
+        gate::open(gate::For::client);
         return out;
     }
     if (!gate::is_closed()) {
@@ -368,10 +368,16 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
         return out;
     }
     const bool was_open = !gate::is_closed();
-    out.closed = gate::close(std::chrono::milliseconds(std::min<std::uint64_t>(*asked.close_for, kLongestLeaseMs)));
+    const gate::Closing closing = gate::close(
+        gate::For::client, std::chrono::milliseconds(std::min<std::uint64_t>(*asked.close_for, kLongestLeaseMs)));
+    out.closed = closing != gate::Closing::uncounted;
+    if (closing == gate::Closing::taken) {  // soon the process runs again, or its nap can become a suspend
+        out.waits_for = "cuCheckpointProcessLock, by which a nap begins,";
+        return out;
+    }
     if (was_open && out.closed) out.stays = nap::why_not();
     if (!out.stays.empty()) {
-        gate::open();
+        gate::open(gate::For::client);
         out.closed = false;
         return out;
     }

@@ -19,6 +19,7 @@
 #include "temp_dir.hpp"
 
 using namespace curb::shim;
+using namespace std::chrono_literals;
 using curb::policy::MiB;
 
 namespace {
@@ -89,12 +90,47 @@ TEST_CASE("A call that waits at the closed gate runs the callback again and agai
     start();
     static std::atomic<int> said{0};
     gate::on_wait([]() noexcept { ++said; });
-    REQUIRE(gate::close(std::chrono::minutes(1)));
+    REQUIRE(gate::close(gate::For::client, 1min) == gate::Closing::closed);
     std::thread call([] { gate::wait(); });
-    for (int i = 0; i < 1000 && said < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (int i = 0; i < 1000 && said < 3; ++i) std::this_thread::sleep_for(10ms);
     CHECK(said >= 3);
-    gate::open();
+    gate::open(gate::For::client);
     call.join();
+}
+
+TEST_CASE("A call that finds the lease over does not open a gate that is closed anew before it has opened it") {
+    start();
+    static std::atomic<int> renewals{0};
+    gate::on_wait([]() noexcept { gate::close(gate::For::client, ++renewals == 1 ? 0ms : 1min); });
+    REQUIRE(gate::close(gate::For::client, 0ms) == gate::Closing::closed);
+    std::thread call([] { gate::wait(); });
+    for (int i = 0; i < 1000 && renewals < 3; ++i) std::this_thread::sleep_for(10ms);
+    CHECK(gate::is_closed());
+    gate::on_wait(nullptr);
+    gate::open(gate::For::client);
+    call.join();
+}
+
+TEST_CASE("A nap and a client leave each other's gate as it is") {
+    using gate::Closing, gate::For;
+    start();
+    REQUIRE(gate::close(For::nap, 1min) == Closing::closed);
+    CHECK(gate::close(For::client, 1min) == Closing::taken);
+    gate::open(For::client);
+    CHECK(gate::is_closed());
+    SECTION("the nap opens its own") {
+        gate::open(For::nap);
+        CHECK_FALSE(gate::is_closed());
+    }
+    SECTION("a client takes over a gate whose lease is over") {
+        REQUIRE(gate::close(For::nap, 0ms) == Closing::closed);
+        CHECK(gate::close(For::client, 0ms) == Closing::closed);
+        CHECK(gate::close(For::nap, 1min) == Closing::taken);
+        gate::open(For::nap);
+        CHECK(gate::is_closed());
+        gate::open(For::client);
+        CHECK_FALSE(gate::is_closed());
+    }
 }
 
 TEST_CASE("a program reads back its own release threshold, also when curb lowers or restores it meanwhile") {
