@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "client/connect.hpp"
+#include "control/descriptor.hpp"
 #include "policy/values/words.hpp"
 #include "process_stat.hpp"
 
@@ -146,7 +147,7 @@ std::string why_not_in_xdg(const Places &places, uid_t user) {
 policy::Result<Descriptor, std::string> open_folder(const Folder &folder, bool make) {
     std::string trouble = make ? made(folder.path, folder.owner) : std::string();
     if (!trouble.empty()) return trouble;
-    Descriptor out(::open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    Descriptor out(above_standard(::open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)));
     struct stat status {};
     if (!out || ::fstat(out.number(), &status) != 0) return folder.path + ": " + std::strerror(errno);
     trouble = fault(folder.path, status, folder.owner);

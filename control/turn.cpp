@@ -20,7 +20,8 @@ namespace {
 // By number: each function of libc that curb names costs a look-up at the start of every process.
 int open_in(int folder, const std::string &name, int flags) noexcept {
     constexpr unsigned kOwn = 0600;
-    return static_cast<int>(::syscall(SYS_openat, folder, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, kOwn));
+    return above_standard(
+        static_cast<int>(::syscall(SYS_openat, folder, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, kOwn)));
 }
 bool rename_in(int folder, const std::string &from, const std::string &to) noexcept {
     return ::syscall(SYS_renameat2, folder, from.c_str(), folder, to.c_str(), 0U) == 0;

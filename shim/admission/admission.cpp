@@ -349,7 +349,7 @@ bool hold_in_job(Device &device, Bytes bytes) noexcept {
 
 bool refuse_code_load(Device &device, Bytes by) noexcept {
     const auto gpu = limits::in_force(device);
-    const auto limit = limits::cap(device);
+    const auto limit = limits::cap(device, *gpu);
     if (!limit) return false;
     const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
     policy::Terms seen;

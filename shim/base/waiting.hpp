@@ -73,7 +73,7 @@ class FutexEvent {
     // the sleep early.
     void wait(std::uint64_t milliseconds) noexcept {
         futex_wait(posted_, 0, milliseconds);
-        posted_.store(0, std::memory_order_seq_cst);
+        posted_.exchange(0, std::memory_order_seq_cst);  // synchronises with the post() whose 1 it reads
     }
 
   private:

@@ -158,15 +158,16 @@ Lines publish(Version version) {
     return out;
 }
 
+constexpr const char *kUnusable =
+    "its policy cannot be used, so everything is refused whatever the cap; fix the policy, which is read at once "
+    "(curb ps PID prints what is wrong with it)";
+
 policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKey &key,
                                                              std::optional<policy::Size> cap) {
     const std::vector<policy::GpuIdentity> gpus = identities();
     const std::scoped_lock lock(publishing);
     const Snapshot &before = *detail::snapshot.load(std::memory_order_acquire);  // not freed while we hold the lock
-    if (before.unusable)
-        return control::Failure{
-            "its policy cannot be used, so everything is refused whatever the cap; fix the policy, which is read at "
-            "once (curb ps PID prints what is wrong with it)"};
+    if (before.unusable) return control::Failure{kUnusable};
     policy::LiveCaps caps = live_caps();
     const auto named = caps.set(key, cap, gpus);
     if (!named) return control::Failure{named.error()};
@@ -190,6 +191,7 @@ policy::Result<control::CapReport, control::Failure> set_job_cap(const policy::G
     const std::vector<policy::GpuIdentity> gpus = identities();
     const std::scoped_lock lock(publishing);
     const Snapshot &before = *detail::snapshot.load(std::memory_order_acquire);  // not freed while we hold the lock
+    if (before.unusable) return control::Failure{kUnusable};
     const auto named = policy::LiveCaps().set(key, cap, gpus);
     if (!named) return control::Failure{named.error()};
     for (const std::size_t i : *named)

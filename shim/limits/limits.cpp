@@ -20,16 +20,15 @@ void lay_job_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms 
     out.kept_for_driver = kept_for_driver(device, std::min(own, *gpu.terms.job_cap));
 }
 
-// Returns the limit of one process. Lower than a cap by what the others of its job hold.
-std::optional<Bytes> cap_of(const Device &device, const Snapshot::Gpu &gpu) noexcept {
+}  // namespace
+
+std::optional<Bytes> cap(const Device &device, const Snapshot::Gpu &gpu) noexcept {
     if (!gpu.terms.job_cap) return gpu.terms.cap;
     policy::Terms out;
     out.cap = gpu.terms.cap;
     lay_job_over(device, gpu, out);
     return out.cap;
 }
-
-}  // namespace
 
 void lay_others_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms &out) noexcept {
     if (gpu.terms.growth.keep_free != 0)
@@ -57,7 +56,7 @@ InUse<Snapshot::Gpu> in_force(const Device &device) noexcept {
     return InUse<Snapshot::Gpu>([&](const Snapshot &now) -> const Snapshot::Gpu & { return now.of(device.ordinal); });
 }
 
-std::optional<Bytes> cap(const Device &device) noexcept { return cap_of(device, *in_force(device)); }
+std::optional<Bytes> cap(const Device &device) noexcept { return cap(device, *in_force(device)); }
 
 bool exceeds_cap(const Device &device) noexcept {
     const auto limit = cap(device);
@@ -75,7 +74,7 @@ bool must_shrink(Device &device, const Snapshot &now) noexcept {
     if (now.unusable) return true;
     if (!gpu.limited()) return false;
     const Bytes held = device.ledger.held();
-    if (held > policy::limit(cap_of(device, gpu), gpu.allowance.bytes())) return true;
+    if (held > policy::limit(cap(device, gpu), gpu.allowance.bytes())) return true;
     const Bytes keep_free = gpu.terms.growth.keep_free;
     if (keep_free == 0) return false;
     if (now_ms() - device.reach_ms.load(std::memory_order_relaxed) >= policy::Staleness::kFarMs) measure_reach(device);

@@ -39,6 +39,7 @@ InUse<Snapshot::Gpu> in_force(const Device &device) noexcept;
 // Returns the cap in force: of the process, or what the other processes of its job leave of the job's cap if that is
 // less. nullopt if the device has none.
 std::optional<Bytes> cap(const Device &device) noexcept;
+std::optional<Bytes> cap(const Device &device, const Snapshot::Gpu &gpu) noexcept;
 // True if the process holds more than the cap.
 bool exceeds_cap(const Device &device) noexcept;
 // True if the process holds more than a request could be granted: the limit less the bytes kept for code, or the bytes

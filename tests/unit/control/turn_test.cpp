@@ -2,6 +2,7 @@
 #include "control/turn.hpp"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,6 +73,20 @@ class Waiter {
 };
 
 }  // namespace
+
+TEST_CASE("in a program without standard streams no file of a turn has their numbers") {
+    const Folder folder;
+    const pid_t child = fork();
+    if (child == 0) {
+        for (const int standard : {0, 1, 2}) close(standard);
+        const Turn turn(folder.places, kGpu, kNeed);
+        const auto is_open = [](int number) { return fcntl(number, F_GETFD) >= 0; };
+        _exit(folder.files() == 1 && !is_open(0) && !is_open(1) && !is_open(2) ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+}
 
 TEST_CASE("the process that came first has the first turn, and the next one when the first has been served") {
     const Folder folder;
