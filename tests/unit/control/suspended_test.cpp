@@ -158,10 +158,12 @@ TEST_CASE("A process has one claim at a time; the files of dead processes are re
 
 TEST_CASE("Root keeps records of several users in several threads at once, and stays root in all of them") {
     if (::geteuid() != 0) return skip("only root keeps records of other users");
-    constexpr unsigned kFirst = 54'341, kUsers = 4;
+    // Users of this process alone: memcheck_test runs this test too, and each copy deletes its folders in /tmp.
+    constexpr unsigned kUsers = 4;
+    const unsigned first = 10'000'000 + kUsers * static_cast<unsigned>(::getpid());
     std::atomic<unsigned> busy = kUsers, lost = 0, not_root = 0;
     std::vector<std::thread> threads;
-    for (unsigned user = kFirst; user < kFirst + kUsers; ++user)
+    for (unsigned user = first; user < first + kUsers; ++user)
         threads.emplace_back([&, user] {
             const Process process{::getpid(), start_of(::getpid()), user, user};
             for (int i = 0; i < 200; ++i) {
@@ -176,7 +178,7 @@ TEST_CASE("Root keeps records of several users in several threads at once, and s
     for (std::thread &thread : threads) thread.join();
     CHECK(lost == 0);
     CHECK(not_root == 0);
-    for (unsigned user = kFirst; user < kFirst + kUsers; ++user) {
+    for (unsigned user = first; user < first + kUsers; ++user) {
         const std::string folder = "/tmp/curb-" + std::to_string(user);
         struct stat status {};
         REQUIRE(::stat(folder.c_str(), &status) == 0);
