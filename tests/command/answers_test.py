@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
 from answers import FOLDER, faults, shortened, text_of  # noqa: E402
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "trace"))
 from recorded import generated  # noqa: E402
-from simulated import Machine  # noqa: E402
+from simulated import OfMachine  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -32,13 +32,7 @@ WRITTEN: dict[str, list[Any]] = {}
 """With --write: the examples of each command so far."""
 
 
-class OfMachine(unittest.TestCase):
-    gpus = 1
-
-    def setUp(self) -> None:
-        self.machine = Machine(BUILD, gpus=self.gpus).__enter__()
-        self.addCleanup(self.machine.__exit__)
-
+class Answers(OfMachine):
     def answer(self, command: str, *words: object, status: int = 0, **more: str) -> Any:
         """Runs a command and returns its answer. Fails if the answer has not the form of the examples."""
         done = self.machine.curb(*words, **more)
@@ -53,7 +47,7 @@ class OfMachine(unittest.TestCase):
         return answer
 
 
-class Policy(OfMachine):
+class Policy(Answers):
     def wrong_files(self) -> list[Path]:
         texts = {"not.json": "{", "key.json": '{"version":1,"gqu":{}}', "value.json": '{"version":1,"gpu":{"*":{"cap":-1}}}'}
         for name, text in texts.items():
@@ -83,7 +77,7 @@ class Policy(OfMachine):
             self.answer("policy-explain", "policy", "explain", "--json", file, "--", "true", status=1)
 
 
-class ReleaseAndMoves(OfMachine):
+class ReleaseAndMoves(Answers):
     def test_release_suspend_and_resume(self) -> None:
         pid = self.machine.told().pid
         self.assertIn("steps", self.answer("release", "release", "--json", pid)[0])
@@ -109,7 +103,7 @@ class ReleaseAndMoves(OfMachine):
         self.assertEqual(json.loads(self.machine.curb("resume", "--json", "--tree", os.getpid()).stdout), [])
 
 
-class Steering(OfMachine):
+class Steering(Answers):
     gpus = 2
 
     def setUp(self) -> None:
@@ -136,7 +130,7 @@ class Steering(OfMachine):
         self.assertIn("no process", self.cap(NOBODY, "1GiB", status=1)["error"])
 
 
-class Doctor(OfMachine):
+class Doctor(Answers):
     def doctor(self, *words: object, **more: str) -> Any:
         done = self.machine.curb("doctor", "--json", *words, **more)
         answer = json.loads(done.stdout)
@@ -164,7 +158,7 @@ class Doctor(OfMachine):
         self.assertEqual([one["check"] for one in self.doctor(os.getpid())["findings"]], ["preload"])
 
 
-class Ps(OfMachine):
+class Ps(Answers):
     gpus = 2
 
     def test_a_machine_with_processes(self) -> None:
@@ -175,7 +169,7 @@ class Ps(OfMachine):
         self.assertEqual([error["pid"] for error in answer["errors"]], [other.pid, NOBODY])
 
 
-class Traces(OfMachine):
+class Traces(Answers):
     def test_report_and_replay(self) -> None:
         trace, _ = generated(self.machine.folder, gpus=2)
         self.answer("report", "report", trace, "--json")
@@ -187,11 +181,10 @@ class Traces(OfMachine):
 
 
 if __name__ == "__main__":
-    BUILD = Path(sys.argv.pop(1)).resolve()
+    BUILD = Path(sys.argv[1]).resolve()
     WRITE = "--write" in sys.argv
     if WRITE:
-        sys.argv.remove("--write")
-        unittest.main(exit=False)
+        unittest.main(argv=sys.argv[:1], exit=False)
         with tempfile.NamedTemporaryFile() as answer:
             subprocess.run([BUILD / "tests/ps_detail_test", "the JSON answer of a machine with everything in it*"],
                            env=os.environ | {"CURB_PS_ANSWER_TO": answer.name}, stdout=subprocess.DEVNULL)

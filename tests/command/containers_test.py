@@ -7,25 +7,21 @@ import json
 import os
 import subprocess
 import sys
-import time
-import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import MIB, PATIENCE_S, Machine  # noqa: E402
-from skipping import skip  # noqa: E402
+from simulated import MIB, PATIENCE_S, OfMachine, within  # noqa: E402
+from skipping import run_cases, skip  # noqa: E402
 
-BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else Path()
+BUILD = Path(sys.argv[1]).resolve()
 NAMESPACES = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "--mount", "--pid", "--fork", "--mount-proc"]
 
 
-class ContainersTest(unittest.TestCase):
+class ContainersTest(OfMachine):
     """Starts a program in a pid namespace of its own, with a runtime directory that only its mount namespace has."""
 
     def setUp(self) -> None:
-        self.machine = Machine(BUILD)
-        self.machine.__enter__()
-        self.addCleanup(self.machine.__exit__)
+        super().setUp()
         hide = 'mount -t tmpfs -o mode=700 none "$XDG_RUNTIME_DIR" && exec "$@"'
         program = [str(BUILD / "tests/scenarios"), "does_what_it_is_told"]
         self.process = self.machine.start(
@@ -36,14 +32,13 @@ class ContainersTest(unittest.TestCase):
 
     def seen(self) -> dict:
         """Returns the process from `curb ps --json`. Waits for its books, which come a moment after its first CUDA call."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
+
+        def processes() -> list[dict]:
             shown = self.machine.curb("ps", "--tree", str(self.process.pid), "--json").stdout
-            processes = json.loads(shown)["processes"] if shown else []
-            if len(processes) == 1 and processes[0]["status"]:
-                return processes[0]
-            time.sleep(0.05)
-        self.fail(f"it is not seen: {processes}")
+            return [one for one in (json.loads(shown)["processes"] if shown else []) if one["status"]]
+
+        (process,) = within(processes)
+        return process
 
     def test_ps_release_and_cap_reach_it(self) -> None:
         process = self.seen()
@@ -73,4 +68,4 @@ class ContainersTest(unittest.TestCase):
 if __name__ == "__main__":
     if subprocess.run([*NAMESPACES, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False).returncode:
         skip("no namespaces can be made here")
-    unittest.main()
+    run_cases()

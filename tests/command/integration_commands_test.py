@@ -10,13 +10,12 @@ import json
 import os
 import subprocess
 import sys
-import unittest
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
 from answers import faults  # noqa: E402
-from simulated import Machine  # noqa: E402
+from simulated import OfMachine  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
 # A kernel that allocates three times 1 GiB, and writes the results to the connection file.
@@ -30,10 +29,9 @@ open(sys.argv[2], "w").write(str(results))
 CAPPED = "[0, 2, 2]"  # under 2 GiB, the context included
 
 
-class Command(unittest.TestCase):
+class Command(OfMachine):
     def setUp(self) -> None:
-        self.machine = Machine(BUILD).__enter__()
-        self.addCleanup(self.machine.__exit__)
+        super().setUp()
         self.folder = self.machine.folder
 
     def curb(self, *words: object, status: int = 0, says: str = "", **more: str) -> str:

@@ -8,15 +8,14 @@ import json
 import os
 import subprocess
 import sys
-import time
-import unittest
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import CONTEXT, MIB, PATIENCE_S, Machine, Process  # noqa: E402
+from simulated import CONTEXT, MIB, PATIENCE_S, OfMachine, Process, within  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
-BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else Path()
+BUILD = Path(sys.argv[1]).resolve()
 GIB = 1024 * MIB
 SLACK = (160 + 64) * MIB
 """What a full cap leaves free: the reserve for code, and less than one 64 MiB block of the program."""
@@ -35,11 +34,9 @@ def key_of(job: str) -> int:
     return key - 2**32 if key >= 2**31 else key
 
 
-class JobTest(unittest.TestCase):
+class JobTest(OfMachine):
     def setUp(self) -> None:
-        self.machine = Machine(BUILD)
-        self.machine.__enter__()
-        self.addCleanup(self.machine.__exit__)
+        super().setUp()
         self.job = f"job_test-{os.getpid()}-{self._testMethodName}"
         self.log = self.machine.folder / "stderr"
 
@@ -52,25 +49,22 @@ class JobTest(unittest.TestCase):
         process.tell("fill")
         return int(process.line())
 
-    def used(self) -> int:
-        return int(self.machine.books()[0]["used"])
-
     def test_two_processes_share_a_cap_and_a_refusal_says_which_holds_what(self) -> None:
         one, other = self.told(CURB_JOB_CAP="4GiB"), self.told(CURB_JOB_CAP="4GiB")
         held = self.filled(one)
         self.assertLessEqual(self.filled(other), CONTEXT)
-        self.assertLessEqual(self.used(), 4 * GIB)
-        self.assertGreater(self.used(), 4 * GIB - 2 * SLACK)
+        self.assertLessEqual(self.machine.used(), 4 * GIB)
+        self.assertGreater(self.machine.used(), 4 * GIB - 2 * SLACK)
         last = self.log.read_text().splitlines()[-1]
         self.assertIn(f"curb[{other.pid}]: refused 64 MiB on cuda:0: ", last)
         self.assertIn(f"{held / GIB:.2f} GiB by {one.pid} (scenarios), 518 MiB by this process", last)
         table = self.machine.curb("ps").stdout
-        self.assertIn(f"  job tree {self.job}  {self.used() / GIB:.2f} GiB of 4 GiB held\n", table)
+        self.assertIn(f"  job tree {self.job}  {self.machine.used() / GIB:.2f} GiB of 4 GiB held\n", table)
         status = json.loads(self.machine.curb("ps", "--json").stdout)
         jobs = {each["pid"]: each["status"]["job"] for each in status["processes"] if each["pid"] in (one.pid, other.pid)}
         self.assertEqual(jobs, dict.fromkeys((one.pid, other.pid), f"tree {self.job}"))
         metrics = self.machine.curb("metrics").stdout
-        self.assertRegex(metrics, rf'curb_job_held_bytes\{{.*job="tree {self.job}"\}} {self.used()}\n')
+        self.assertRegex(metrics, rf'curb_job_held_bytes\{{.*job="tree {self.job}"\}} {self.machine.used()}\n')
         self.assertRegex(metrics, rf'curb_job_cap_bytes\{{.*job="tree {self.job}"\}} {4 * GIB}\n')
         one.kill()
         self.assertGreater(self.filled(other), 4 * GIB - SLACK)
@@ -82,7 +76,7 @@ class JobTest(unittest.TestCase):
         keeper.asked("drop")
         other = self.told(CURB_JOB_CAP="4GiB", CURB_LOG="info")
         self.assertGreater(self.filled(other), 4 * GIB - 2 * CONTEXT - SLACK)
-        self.assertLessEqual(self.used(), 4 * GIB)
+        self.assertLessEqual(self.machine.used(), 4 * GIB)
 
     def test_the_others_release_as_often_as_requests_lack_something(self) -> None:
         policy = self.machine.policy({"gpu": {"*": {"cache": {"max": "4GiB", "idle": "10m"}}}})
@@ -91,7 +85,7 @@ class JobTest(unittest.TestCase):
             for process in pair:
                 process.asked("take 2048")
                 process.asked("drop")
-        self.assertLessEqual(self.used(), 4 * GIB)
+        self.assertLessEqual(self.machine.used(), 4 * GIB)
 
     def test_curb_cap_sets_the_cap_of_a_job(self) -> None:
         one, other = self.told(CURB_JOB_CAP="8GiB"), self.told(CURB_JOB_CAP="8GiB")
@@ -103,14 +97,12 @@ class JobTest(unittest.TestCase):
         later = self.told(CURB_JOB_CAP="8GiB")
         for process in (other, later, one):
             self.filled(process)
-        self.assertLessEqual(self.used(), 4 * GIB)
-        self.assertGreater(self.used(), 4 * GIB - 3 * SLACK)
+        self.assertLessEqual(self.machine.used(), 4 * GIB)
+        self.assertGreater(self.machine.used(), 4 * GIB - 3 * SLACK)
         answer = json.loads(self.machine.curb("cap", "--job", self.job, "--reset", "--json").stdout)[0]
         self.assertEqual((answer["job"], answer["gpus"][0]["now"]), (f"tree {self.job}", 8 * GIB))
-        deadline = time.monotonic() + PATIENCE_S
-        while self.used() < 8 * GIB - 3 * SLACK and time.monotonic() < deadline:  # the other processes notice it a moment later
-            self.filled(later)
-        self.assertGreater(self.used(), 8 * GIB - 3 * SLACK)
+        # The other processes notice it a moment later.
+        self.assertTrue(within(lambda: self.filled(later) and self.machine.used() > 8 * GIB - 3 * SLACK))
         none = self.machine.curb("cap", "--job", "42", "4GiB")
         self.assertEqual(none.returncode, 125)
         self.assertIn("no job '42' is running", none.stderr)
@@ -142,13 +134,10 @@ class JobTest(unittest.TestCase):
         self.assertNotEqual(second.line(), "refused")
 
     def waits(self, process: Process) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            answer = json.loads(self.machine.curb("ps", str(process.pid), "--json").stdout)
-            if answer["processes"][0]["status"].get("waits"):
-                return
-            time.sleep(0.05)
-        self.fail("it does not wait")
+        def answer() -> Any:
+            return json.loads(self.machine.curb("ps", str(process.pid), "--json").stdout)
+
+        self.assertTrue(within(lambda: answer()["processes"][0]["status"].get("waits")), "it does not wait")
 
     def test_what_other_systems_hand_in_caps_where_curb_does_not(self) -> None:
         process = self.told(CUDA_DEVICE_MEMORY_LIMIT_0="2g", CURB_JOB="")
@@ -176,10 +165,7 @@ class JobTest(unittest.TestCase):
         process = self.told(CURB_POLICY=str(policy), CURB_JOB="", CURB_LOG="info", CURB_SIM_SOFT_LIMIT=str(2 * GIB))
         process.asked("take 3072")
         process.asked("drop")
-        deadline = time.monotonic() + PATIENCE_S
-        while self.used() > 2 * GIB and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.assertLessEqual(self.used(), 2 * GIB)
+        self.assertTrue(within(lambda: self.machine.used() <= 2 * GIB))
         self.assertIn("on the soft limit of its cgroup", self.log.read_text())
 
     def test_jobs_apart_do_not_share_and_a_lower_own_cap_holds(self) -> None:
@@ -193,13 +179,7 @@ class JobTest(unittest.TestCase):
         one = self.told(CURB_POLICY=str(policy))
         one.asked("take 64")
         self.machine.policy({"job": {"cap": "600MiB"}})
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            one.tell("take 64")
-            if one.line() == "refused":
-                break
-            time.sleep(0.05)
-        self.assertLess(time.monotonic(), deadline)
+        self.assertTrue(within(lambda: one.answer("take 64") == "refused"))
 
     def test_without_a_usable_ledger_requests_are_refused_and_the_program_goes_on(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -240,8 +220,8 @@ class JobTest(unittest.TestCase):
             other = self.told(CURB_JOB_CAP="4GiB")
             process.asked("take 2048")
             self.filled(other)
-            self.assertLessEqual(self.used(), 4 * GIB)
-            self.assertGreater(self.used(), 4 * GIB - 2 * SLACK)
+            self.assertLessEqual(self.machine.used(), 4 * GIB)
+            self.assertGreater(self.machine.used(), 4 * GIB - 2 * SLACK)
             for one in (process, other):
                 one.kill()
 

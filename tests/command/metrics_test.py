@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import MIB, Machine  # noqa: E402
+from simulated import MIB, OfMachine  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 try:
@@ -33,10 +33,8 @@ def values(families, name, **labels):
     ]
 
 
-class Metrics(unittest.TestCase):
-    def setUp(self):
-        self.machine = Machine(BUILD, gpus=2).__enter__()
-        self.addCleanup(self.machine.__exit__)
+class Metrics(OfMachine):
+    gpus = 2
 
     def text(self, *options):
         run = self.machine.curb("metrics", *options)
@@ -102,5 +100,4 @@ class Metrics(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BUILD = Path(sys.argv[1]).resolve()
     run_cases()

@@ -12,20 +12,18 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import unittest
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import Machine  # noqa: E402
+from simulated import Machine, within  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FETCHED = ROOT / ".prometheus" / "usr" / "bin"
 DOCUMENT = ROOT / "docs" / "METRICS.md"
-PATIENCE = 30
 
 CONFIGURATION = """\
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
@@ -91,13 +89,11 @@ class Scraped(unittest.TestCase):
 
     @classmethod
     def wait_for_three_targets(cls):
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
+        def has_scraped():
             with contextlib.suppress(OSError, KeyError):
-                if len(cls.asked('up == 1')) == 3 and cls.asked('curb_info{job="direct"}'):
-                    return
-            time.sleep(0.1)
-        raise AssertionError("Prometheus has not scraped everything:\n" + (cls.logs / "prometheus").read_text()[-3000:])
+                return len(cls.asked('up == 1')) == 3 and cls.asked('curb_info{job="direct"}')
+
+        assert within(has_scraped), "Prometheus has not scraped everything:\n" + (cls.logs / "prometheus").read_text()[-3000:]
 
     @classmethod
     def asked(cls, query):

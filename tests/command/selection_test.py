@@ -6,19 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import unittest
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import MIB, Machine, Process  # noqa: E402
+from simulated import MIB, OfMachine, Process  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
 
-class Case(unittest.TestCase):
-    def setUp(self) -> None:
-        self.machine = Machine(BUILD, gpus=2).__enter__()
-        self.addCleanup(self.machine.__exit__)
+class Case(OfMachine):
+    gpus = 2
 
     def launched(self, *options: str) -> tuple[int, int]:
         """Starts a shell that waits for a shell, which waits for a program under curb. Returns the pids of the first and the last."""

@@ -7,14 +7,13 @@ import os
 import signal
 import sys
 import time
-import unittest
 from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import CONTEXT, MIB, PATIENCE_S, Machine, Process  # noqa: E402
+from simulated import CONTEXT, MIB, PATIENCE_S, OfMachine, Process, within  # noqa: E402
+from skipping import run_cases  # noqa: E402
 
-BUILD = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else Path()
 GIB = 1024 * MIB
 SLACK = (3 * 160 + 64) * MIB
 """Kept for code of up to three processes, and less than a block of the program's."""
@@ -39,19 +38,14 @@ EACH = CONTEXT + 2 * MIB
 """What a process holds before it shares anything."""
 
 
-class SharedMemoryTest(unittest.TestCase):
-    def begin(self, shared: str) -> None:
-        self.machine = Machine(BUILD)
-        self.machine.__enter__()
-        self.addCleanup(self.machine.__exit__)
-        self.job = f"shared-{os.getpid()}-{time.monotonic_ns()}"
-        self.shared = shared
-
+class SharedMemoryTest(OfMachine):
     def cases(self, ways: tuple[Way, ...] = WAYS, drivers: tuple[str, ...] = DRIVERS) -> Iterator[Way]:
         """Each way with each driver, on a machine of its own."""
         for shared in drivers:
             for way in ways:
-                self.begin(shared)
+                super().setUp()
+                self.job = f"shared-{os.getpid()}-{time.monotonic_ns()}"
+                self.shared = shared
                 yield way
 
     def told(self) -> Process:
@@ -72,19 +66,14 @@ class SharedMemoryTest(unittest.TestCase):
         process.tell(way.open)
         process.asked(name)
 
-    def used(self) -> int:
-        return int(self.machine.books()[0]["used"])
-
     def expect_held(self, process: Process, held: int) -> None:
         """What the device's books say is what the job counts: `process` can have the rest of the cap, and no more."""
-        deadline = time.monotonic() + PATIENCE_S
-        while self.used() != held and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.assertEqual(self.used(), held)
-        got = 0
+        within(lambda: self.machine.used() == held)
+        self.assertEqual(self.machine.used(), held)
+        got, deadline = 0, time.monotonic() + PATIENCE_S
         while got <= CAP - SLACK and time.monotonic() < deadline:  # another process may have to measure itself again
             self.assertEqual(process.answer("fill again"), "filled")
-            got = self.used()
+            got = self.machine.used()
             self.assertEqual(process.answer("empty again"), "emptied")
             self.assertLessEqual(got, CAP)
         self.assertGreater(got, CAP - SLACK)
@@ -94,7 +83,7 @@ class SharedMemoryTest(unittest.TestCase):
             maker, name = self.made(way)
             user = self.told()
             self.opens(user, way, name)
-            self.assertEqual(self.used(), 2 * EACH + SHARED)
+            self.assertEqual(self.machine.used(), 2 * EACH + SHARED)
             maker.kill()
             self.expect_held(user, EACH + SHARED)
             other = self.told()  # in the slot that the maker had
@@ -138,7 +127,7 @@ class SharedMemoryTest(unittest.TestCase):
             user = self.told()
             self.opens(user, way, name)
             user.asked(way.close)
-            self.assertEqual(self.used(), 2 * EACH + SHARED)
+            self.assertEqual(self.machine.used(), 2 * EACH + SHARED)
             maker.kill()
             self.expect_held(user, EACH)
 
@@ -173,8 +162,8 @@ class SharedMemoryTest(unittest.TestCase):
             self.opens(user, way, name)
             maker.kill()
             other.answer("fill again")
-            self.assertGreater(self.used(), CAP - SHARED - SLACK)
-            self.assertLessEqual(self.used(), CAP - SHARED)
+            self.assertGreater(self.machine.used(), CAP - SHARED - SLACK)
+            self.assertLessEqual(self.machine.used(), CAP - SHARED)
             other.answer("empty again")
             user.asked(way.close)
             self.expect_held(other, 2 * EACH)
@@ -191,4 +180,4 @@ class SharedMemoryTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    run_cases()

@@ -6,13 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-import unittest
 from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import PATIENCE_S, Machine  # noqa: E402
+from simulated import Machine, OfMachine, within  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 if not shutil.which("tmux"):
@@ -40,21 +38,18 @@ class Terminal:
 
     def shows(self, *texts: str) -> list[str]:
         """Waits until the screen shows all texts. Returns its lines."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            lines = self.lines()
-            screen = "\n".join(lines)
-            if all(text in screen for text in texts):
-                return lines
-            assert time.monotonic() < deadline, f"{texts} are not in\n{screen}"
-            time.sleep(0.05)
+        shown: list[str] = []
+
+        def has_all() -> bool:
+            shown[:] = self.lines()
+            return all(text in "\n".join(shown) for text in texts)
+
+        assert within(has_all, pause=0.05), f"{texts} are not in {shown}"
+        return shown
 
     def shows_of(self, pid: int, text: str) -> None:
         """Waits until the line of a process shows the text."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not any(line.split()[:1] == [str(pid)] and text in line for line in self.lines()):
-            assert time.monotonic() < deadline, self.lines()
-            time.sleep(0.05)
+        assert within(lambda: any(line.split()[:1] == [str(pid)] and text in line for line in self.lines())), self.lines()
 
     def shows_only(self, pid: int) -> list[str]:
         """Filters the processes: root sees those of other tests too. Returns the lines."""
@@ -72,19 +67,21 @@ class Terminal:
 def pid_of(command: list[str]) -> int:
     """Waits for the process of this command."""
     words = "\0".join([*command, ""]).encode()
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+
+    def found() -> int:
         for file in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 if file.read_bytes() == words:
                     return int(file.parent.name)
-    raise AssertionError(f"{command} does not run")
+        return 0
+
+    pid = within(found)
+    assert pid, f"{command} does not run"
+    return pid
 
 
-class Top(unittest.TestCase):
-    def setUp(self) -> None:
-        self.machine = Machine(BUILD, gpus=2).__enter__()
-        self.addCleanup(self.machine.__exit__)
+class Top(OfMachine):
+    gpus = 2
 
     def top(self, columns: int = 80, lines: int = 24, **environment: str) -> Terminal:
         terminal = Terminal(self.machine, columns, lines, **environment)
@@ -172,10 +169,7 @@ class Top(unittest.TestCase):
         terminal.shows("q quit")
         for columns, lines in ((40, 10), (20, 4), (120, 40), (80, 24)):
             terminal.resize(columns, lines)
-            deadline = time.monotonic() + PATIENCE_S
-            while len(terminal.lines()) != lines or not terminal.lines()[-1].startswith("r release"):
-                self.assertLess(time.monotonic(), deadline, terminal.lines())
-                time.sleep(0.05)
+            self.assertTrue(within(lambda: [line[:9] for line in terminal.lines()][lines - 1 :] == ["r release"]), terminal.lines())
         terminal.press("C-c")
         terminal.shows("ended with 0")
 

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
+import unittest
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 MIB = 2**20
 CONTEXT = 518 * MIB
 """Bytes of a context on the simulated driver."""
 PATIENCE_S = 60.0
 """The limit for what should take milliseconds: the machine may be busy."""
+
+
+def within(condition: Callable[[], Any], patience: float = PATIENCE_S, pause: float = 0.01) -> Any:
+    """Waits until the condition is true, at most `patience` seconds. Returns its last value."""
+    until = time.monotonic() + patience
+    while not (value := condition()) and time.monotonic() < until:
+        time.sleep(pause)
+    return value
 
 
 class Process:
@@ -121,10 +131,7 @@ class Machine:
 
     def wait_for_socket(self, pid: int) -> None:
         """Waits for a process's control socket, which comes a moment after its first use of CUDA."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not any(name.startswith(f"{pid}-") and name.endswith(".sock") for name in self.sockets()):
-            assert time.monotonic() < deadline, f"process {pid} has no socket"
-            time.sleep(0.005)
+        assert within(lambda: any(name.startswith(f"{pid}-") and name.endswith(".sock") for name in self.sockets())), f"process {pid} has no socket"
 
     def sockets(self) -> list[str]:
         try:
@@ -149,6 +156,10 @@ class Machine:
         devices: list[dict[str, Any]] = json.loads(done.stdout)["devices"]
         return devices
 
+    def used(self) -> int:
+        """Returns the bytes in use on the first device."""
+        return int(self.books()[0]["used"])
+
     def held(self, *options: str) -> dict[tuple[int, int], dict[str, int]]:
         """Returns the books of each process by (pid, device)."""
         return {
@@ -156,3 +167,13 @@ class Machine:
             for number, device in enumerate(self.books(*options))
             for process in device["processes"]
         }
+
+
+class OfMachine(unittest.TestCase):
+    """Tests of which each has a machine of its own. The build is the test program's first argument."""
+
+    gpus = 1
+
+    def setUp(self) -> None:
+        self.machine = Machine(Path(sys.argv[1]).resolve(), gpus=self.gpus)
+        self.addCleanup(self.machine.__exit__)

@@ -218,22 +218,6 @@ CUmemoryPool default_pool() {
     return pool;
 }
 
-CUmemAllocationProp on_device(int device, CUmemAllocationHandleType handle) {
-    CUmemAllocationProp properties{};
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.requestedHandleTypes = handle;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    return properties;
-}
-
-CUmemPoolProps pool_on(CUmemLocationType type, int id, CUmemAllocationHandleType handle) {
-    CUmemPoolProps properties{};
-    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.handleTypes = handle;
-    properties.location = {type, id};
-    return properties;
-}
-
 CUmemAccessDesc read_write(int device) {
     return {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../families/properties.hpp"
 #include "catch.hpp"
 #include "cuda_abi.h"
 #include "nvml_abi.h"
@@ -188,8 +189,9 @@ inline void *as_pointer(uint64_t number) {
     return reinterpret_cast<void *>(number);  // NOLINT(performance-no-int-to-ptr)
 }
 
-CUmemAllocationProp on_device(int device, CUmemAllocationHandleType handle = CU_MEM_HANDLE_TYPE_NONE);
-CUmemPoolProps pool_on(CUmemLocationType type, int id, CUmemAllocationHandleType handle = CU_MEM_HANDLE_TYPE_NONE);
+using families::memory_node;
+using families::on_device;
+using families::pool_on;
 CUmemAccessDesc read_write(int device);
 uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute attribute);
 

@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "kernels.hpp"
+#include "properties.hpp"
 
 namespace families {
 
@@ -91,11 +92,7 @@ CUresult destroy_mipmap(const Use &use, const Block &block) { return CU(cuMipmap
 // --- mapped memory
 
 CUresult map(const Use &use, Block &block, CUmemAllocationHandleType handles) {
-    CUmemAllocationProp properties;
-    std::memset(&properties, 0, sizeof properties);
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = on(use.place);
-    properties.requestedHandleTypes = handles;
+    const CUmemAllocationProp properties = on_device(use.place.device, handles);
     const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     block.bytes = round_up(block.bytes, 2 * kMiB);
     if (const CUresult result = CU(cuMemCreate, &block.handle, block.bytes, &properties, 0)) return result;
@@ -169,12 +166,9 @@ CUresult take_from_current_by_location(const Use &use, Block &block) {
     return take_from(use, block, pool);
 }
 
-CUmemPoolProps pool_at(CUmemAllocationType type, CUmemLocation location) {
-    CUmemPoolProps properties;
-    std::memset(&properties, 0, sizeof properties);
-    properties.allocType = type;
-    properties.location = location;
-    return properties;
+CUmemPoolProps own_pool(const Place &place, CUmemAllocationHandleType handle = CU_MEM_HANDLE_TYPE_NONE,
+                        CUmemAllocationType type = CU_MEM_ALLOCATION_TYPE_PINNED) {
+    return pool_on(CU_MEM_LOCATION_TYPE_DEVICE, place.device, handle, type);
 }
 
 // Allocates from a new pool, which is destroyed before or after its block.
@@ -184,14 +178,14 @@ CUresult take_from_new_pool(const Use &use, Block &block, CUmemPoolProps propert
     return result == CUDA_SUCCESS ? result : refused(result, CU(cuMemPoolDestroy, block.pool));
 }
 CUresult take_from_own_pool(const Use &use, Block &block) {
-    return take_from_new_pool(use, block, pool_at(CU_MEM_ALLOCATION_TYPE_PINNED, on(use.place)));
+    return take_from_new_pool(use, block, own_pool(use.place));
 }
 CUresult take_from_host_pool(const Use &use, Block &block) {
     block.bytes = block.bytes % (64 * kKiB) + 1;
-    return take_from_new_pool(use, block, pool_at(CU_MEM_ALLOCATION_TYPE_PINNED, {CU_MEM_LOCATION_TYPE_HOST, 0}));
+    return take_from_new_pool(use, block, pool_on(CU_MEM_LOCATION_TYPE_HOST, 0));
 }
 CUresult take_from_managed_pool(const Use &use, Block &block) {
-    return take_from_new_pool(use, block, pool_at(CU_MEM_ALLOCATION_TYPE_MANAGED, on(use.place)));
+    return take_from_new_pool(use, block, own_pool(use.place, CU_MEM_HANDLE_TYPE_NONE, CU_MEM_ALLOCATION_TYPE_MANAGED));
 }
 CUresult give_own_pool(const Use &use, const Block &block) {
     const CUresult early = use.random % 2 ? CU(cuMemPoolDestroy, block.pool) : CUDA_SUCCESS;
@@ -214,9 +208,9 @@ CUresult give_trimmed_pool(const Use &use, const Block &block) {
 }
 
 CUresult take_imported_from_pool(const Use &use, Block &block) {
-    CUmemPoolProps properties = pool_at(CU_MEM_ALLOCATION_TYPE_PINNED, on(use.place));
-    properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    if (const CUresult result = take_from_new_pool(use, block, properties)) return result;
+    if (const CUresult result =
+            take_from_new_pool(use, block, own_pool(use.place, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)))
+        return result;
     int file = -1;
     CUmemPoolPtrExportData data;
     const CUresult exported = first_error(
@@ -243,10 +237,7 @@ CUresult destroy_graph(const Use &use, const Block &block) {
 
 // Makes a graph with a node that allocates and, with `freed`, a node that frees.
 CUresult make_graph(const Use &use, Block &block, bool freed) {
-    CUDA_MEM_ALLOC_NODE_PARAMS parameters;
-    std::memset(&parameters, 0, sizeof parameters);
-    parameters.poolProps = pool_at(CU_MEM_ALLOCATION_TYPE_PINNED, on(use.place));
-    parameters.bytesize = block.bytes;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters = memory_node(block.bytes, use.place.device);
     CUgraphNode allocates = nullptr, frees = nullptr;
     CUresult result = first_error({CU(cuGraphCreate, &block.graph, 0),
                                    CU(cuGraphAddMemAllocNode, &allocates, block.graph, nullptr, 0, &parameters)});
@@ -545,7 +536,7 @@ Place make_place(Calls &calls, int device, bool with_pools) {
     CU(cuStreamCreate, &place.streams[1], CU_STREAM_NON_BLOCKING);
     std::fill(place.streams + 2, std::end(place.streams), place.streams[1]);
     if (!with_pools) return place;
-    const CUmemPoolProps properties = pool_at(CU_MEM_ALLOCATION_TYPE_PINNED, on(place));
+    const CUmemPoolProps properties = own_pool(place);
     std::uint64_t everything = ~0ULL;
     CU(cuDeviceGetDefaultMemPool, &place.pools[0], device);
     CU(cuMemPoolCreate, &place.pools[1], &properties);

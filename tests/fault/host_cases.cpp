@@ -58,7 +58,7 @@ WAY(a_context_ends_without_memory, kCapped) {
 
 WAY(memory_is_freed_and_unmapped_without_memory, kCapped) {
     p.start();
-    const CUmemAllocationProp where = on_device();
+    const CUmemAllocationProp where = families::on_device(0);
     CUdeviceptr range = 0, block = 0;
     CUmemGenericAllocationHandle handle = 0;
     DO(cuMemAlloc_v2, &block, 64 * MiB);
@@ -88,7 +88,7 @@ WAY(a_context_that_cannot_be_recorded_is_undone, kCapped) {
 
 WAY(a_graph_is_launched_or_refused_without_memory, kCapped) {
     p.start();
-    CUDA_MEM_ALLOC_NODE_PARAMS parameters = memory_node(3 * GiB);
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters = families::memory_node(3 * GiB);
     CUgraph graph = nullptr;
     CUgraphNode node = nullptr;
     CUgraphExec executable = nullptr;

@@ -5,9 +5,9 @@
 
 #include <array>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
+#include "../families/properties.hpp"
 #include "control/messages.hpp"
 #include "cuda_abi.h"
 #include "policy/kinds.hpp"
@@ -115,29 +115,6 @@ class Program {
     const Fault &fault_;
     Report &report_;
 };
-
-// Parameters of requests for memory of device 0: mapped, of a pool, and by a graph.
-inline CUmemAllocationProp on_device() {
-    CUmemAllocationProp out;
-    std::memset(&out, 0, sizeof out);
-    out.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    out.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    return out;
-}
-inline CUmemPoolProps pool_on_device() {
-    CUmemPoolProps out;
-    std::memset(&out, 0, sizeof out);
-    out.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    out.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    return out;
-}
-inline CUDA_MEM_ALLOC_NODE_PARAMS memory_node(Bytes bytes) {
-    CUDA_MEM_ALLOC_NODE_PARAMS out;
-    std::memset(&out, 0, sizeof out);
-    out.poolProps = pool_on_device();
-    out.bytesize = bytes;
-    return out;
-}
 
 #define DO(function, ...) p.call(#function, CUDA_SUCCESS, [&] { return function(__VA_ARGS__); })
 #define REFUSED(function, ...) p.call(#function, CUDA_ERROR_OUT_OF_MEMORY, [&] { return function(__VA_ARGS__); })

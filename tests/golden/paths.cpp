@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "../families/properties.hpp"
 #include "cuda_abi.h"
 
 namespace {
@@ -73,9 +74,7 @@ int main(int argc, char **argv) {
         alloc_async(&pointer, 4 * kKiB, nullptr);
         free_async(pointer, nullptr);
     });
-    CUmemAllocationProp properties{};
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    const CUmemAllocationProp properties = families::on_device(0);
     CUmemGenericAllocationHandle handle = 0;
     walk("cuMemCreate + cuMemRelease", [&] {
         create(&handle, 2 * kMiB, &properties, 0);

@@ -20,7 +20,7 @@ from pathlib import Path
 from lifetime import finish, outcome, started
 
 import matrix
-from simulated import CONTEXT, PATIENCE_S, Machine
+from simulated import CONTEXT, Machine, within
 from skipping import skipped
 
 BUILD = Path(sys.argv[1]).resolve()
@@ -48,16 +48,17 @@ def children(machine: Machine, environment: dict[str, str], words: list[str]) ->
 
 def books_become_right(machine: Machine, pid: int) -> None:
     """Waits until the books of the only process on a GPU are the driver's: its last release may still run."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+    seen = []
+
+    def are_right() -> bool:
         done = machine.curb("ps", str(pid), "--json")
         assert done.returncode == 0, done.stderr
         books = next(use["books"] for use in json.loads(done.stdout)["gpus"][0]["uses"] if use["pid"] == pid)
-        used = machine.books()[0]["used"]
-        if books["held"] == used == CONTEXT + books["cached"]:
-            return
-        assert time.monotonic() < deadline, f"the parent's books after its children: {books}, the driver's: {used}"
-        time.sleep(0.01)
+        used = machine.used()
+        seen[:] = [books, used]
+        return bool(books["held"] == used == CONTEXT + books["cached"])
+
+    assert within(are_right), f"the parent's books after its children, and the driver's: {seen}"
 
 
 def awake(machine: Machine) -> int:
@@ -79,7 +80,7 @@ def asleep(machine: Machine) -> int:
     process, line = children(machine, machine.under_curb(policy(machine)), ["asleep", str(count)])
     assert line == [str(count).encode()], line
     assert finish(process, "the parent without CUDA", b"") == (0, b"", b"")
-    assert machine.books()[0]["used"] == 0
+    assert machine.used() == 0
     return count
 
 
@@ -100,15 +101,10 @@ def daemons(machine: Machine) -> int:
             file = machine.folder / "daemon"
             file.unlink(missing_ok=True)
             assert outcome([DAEMON, when, file], environment, "who starts a daemon") == (0, b"", b"")
-            deadline = time.monotonic() + PATIENCE_S
-            while not file.exists():
-                assert time.monotonic() < deadline, f"{when}: there is no daemon"
-                time.sleep(0.002)
+            assert within(file.exists), f"{when}: there is no daemon"
             text = file.read_text()
             pid = int(text.split()[1])
-            while runs(pid):
-                assert time.monotonic() < deadline, f"{when}: the daemon does not end"
-                time.sleep(0.005)
+            assert within(lambda: not runs(pid)), f"{when}: the daemon does not end"
             assert re.fullmatch(rf"pid \d+ result {3 if when == 'before' else 0} errno after fork 77\n", text), f"{when}: it has in its file: {text!r}"
     for _ in range(count):
         status, out, _ = outcome([DAEMON, "stays", ""], machine.under_curb({}), "who closes all descriptors")

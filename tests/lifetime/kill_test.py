@@ -22,7 +22,7 @@ from pathlib import Path
 from lifetime import finish, started
 
 import matrix
-from simulated import CONTEXT, MIB, PATIENCE_S, Machine
+from simulated import CONTEXT, MIB, PATIENCE_S, Machine, within
 
 BUILD = Path(sys.argv[1]).resolve()
 PROGRAM = BUILD / "tests/kill_program"
@@ -141,19 +141,20 @@ class Kills:
         assert [one["pid"] for one in books["processes"]] == [process.pid], f"the dead still hold memory: {books}"
         assert books["used"] == CONTEXT + 64 * MIB, f"the device is not as it was: {books}"
         own = f"{process.pid}-"
-        deadline = time.monotonic() + PATIENCE_S
+
+        def dead() -> list[str]:
+            return [name for name in self.machine.sockets() if not name.startswith(own)]
+
         # A process that starts deletes up to 32 dead sockets; curb ps deletes the rest.
-        while len(dead := [name for name in self.machine.sockets() if not name.startswith(own)]) > max(0, len(left) - 32):
-            assert time.monotonic() < deadline, f"sockets of the dead are left: {dead}"
-            time.sleep(0.005)
-        self.reaped += len(left) - len(dead)
-        if dead:
+        assert within(lambda: len(dead()) <= max(0, len(left) - 32)), f"sockets of the dead are left: {dead()}"
+        self.reaped += len(left) - len(dead())
+        if dead():
             self.ask()
         assert all(name.startswith(own) for name in self.machine.sockets()), self.machine.sockets()
         status, out, err = finish(process, "the next process", b"")
         assert (status, out, err) == (0, b"", b""), (status, out, err)
         assert not self.machine.sockets(), self.machine.sockets()
-        assert self.machine.books()[0]["used"] == 0
+        assert self.machine.used() == 0
 
     def make_old(self, left: list[str]) -> None:
         """Ages unfinished sockets: curb deletes them only after a minute."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from lifetime import finish, started
 
 import matrix
-from simulated import CONTEXT, MIB, PATIENCE_S, Machine
+from simulated import CONTEXT, MIB, Machine, within
 from skipping import skipped
 
 BUILD = Path(sys.argv[1]).resolve()
@@ -84,10 +84,8 @@ def system_calls(machine: Machine, environment: dict[str, str]) -> None:
 
 
 def wait_for_sockets(machine: Machine, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while len([name for name in machine.sockets() if name.endswith(".sock")]) < count:
-        assert time.monotonic() < deadline, f"only {len(machine.sockets())} of {count} sockets"
-        time.sleep(0.02)
+    there = within(lambda: sum(name.endswith(".sock") for name in machine.sockets()) >= count)
+    assert there, f"only {len(machine.sockets())} of {count} sockets"
 
 
 def main() -> None:
@@ -106,7 +104,7 @@ def main() -> None:
             end_all(processes)
         after, bare = measure(machine, machine.bare, COUNT, "without curb")
         end_all(bare)
-        assert machine.books()[0]["used"] == 0 and not machine.sockets()
+        assert machine.used() == 0 and not machine.sockets()
         slower = max(1.0, max(before, after) / IDLE_S, os.getloadavg()[0] / 2)
         print(f"under curb {up - min(before, after):.2f} s later; this machine is {slower:.1f} times as busy as an idle one")
         assert up <= max(before, after) + 2 * slower, "under curb they took too long to start"

@@ -17,7 +17,7 @@ import time
 from processes import BUILD, SEED, Judge, Traffic
 
 import matrix
-from simulated import MIB, PATIENCE_S, Machine
+from simulated import MIB, Machine, within
 
 SECONDS = float(os.environ.get("CURB_JOB_SECONDS", "0")) or float(matrix.figure("job_seconds"))
 CROWDS = (4, 64 if matrix.NIGHTLY else 16)
@@ -61,7 +61,7 @@ class Crowd:
         file = self.machine.policy({"log": {"level": "off"}, "gpu": {"*": gpu}}, f"{which}.json")
         pause_us = 25 * self.processes
         words = [str(self.random.randrange(1, 4)), "80", "1", str(self.random.randrange(1 << 30)), FAMILIES, str(pause_us)]
-        started = Traffic(self.machine, words, self.environment | {"CURB_POLICY": str(file)})
+        started = Traffic(self.machine, words, self.machine.under_curb(CURB_POLICY=str(file), **self.environment))
         if "error 2" in started.log.read_text():
             started.kill()
             self.counts["without room"] += 1
@@ -116,10 +116,7 @@ class Crowd:
                 self.expect(one.ends() == 0, f"{one.pid} ended with {one.child.poll()}")
         self.expect_cap("the end")
         print(f"{self.processes} processes held at most {self.high_mib():.1f} MiB of {self.cap_mib} at once", flush=True)
-        deadline = time.monotonic() + PATIENCE_S
-        while self.used() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.expect(self.used() == 0, f"{self.used()} bytes are held after the end of all")
+        self.expect(within(lambda: self.machine.used() == 0), f"{self.machine.used()} bytes are held after the end of all")
         last = self.machine.told(self.machine.under_curb({"log": {"level": "off"}}, **self.environment))
         last.tell("fill")
         filled = int(last.line()) / MIB
@@ -127,9 +124,6 @@ class Crowd:
         least = self.cap_mib - 64 - 160
         self.expect(least <= filled <= self.cap_mib, f"{filled} MiB could be had again, of {self.cap_mib}")
         last.kill()
-
-    def used(self) -> int:
-        return int(self.machine.books()[0]["used"])
 
 
 def main() -> int:

@@ -41,10 +41,10 @@ class Judge:
             self.wrong.append(otherwise)
             print("WRONG:", otherwise, flush=True)
 
-    def report(self, row: str, count: int) -> int:
-        """Reports the count to the matrix if nothing was wrong. Returns the exit status."""
+    def report(self, row: str = "", count: int = 0) -> int:
+        """Reports the count to the matrix if nothing was wrong and there is a row. Returns the exit status."""
         print(", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())))
-        if not self.wrong:
+        if row and not self.wrong:
             matrix.report(row, count)
         return 1 if self.wrong else 0
 
@@ -83,14 +83,14 @@ def of_process(pid: int) -> dict[str, int]:
 
 
 class Traffic(Process):
-    """traffic_program under curb. It takes commands, one a line."""
+    """traffic_program. It takes commands, one a line."""
 
     def __init__(self, machine: Machine, words: list[str], environment: dict[str, str]) -> None:
         self.machine = machine
         self.log = machine.folder / f"log-{len(list(machine.folder.glob('log-*')))}"
         with self.log.open("w") as log:
             program = [machine.build / "tests/traffic_program", *words]
-            super().__init__(program, machine.under_curb(**environment), cwd=machine.folder, stderr=log)
+            super().__init__(program, environment, cwd=machine.folder, stderr=log)
         self.expect("working")
 
     def quiet(self) -> tuple[int, int]:

@@ -44,7 +44,7 @@ class Storm(Judge):
         trace = {"file": str(machine.folder / "trace-0.json")}
         self.write_by_rename(json.dumps(self.plain({"cap": f"{self.cap}B"}) | {"trace": trace}))
         words = ["8", "1024", "1", str(SEED), "no-pools", "300"]
-        self.traffic = Traffic(machine, words, {"CURB_POLICY": str(self.file)})
+        self.traffic = Traffic(machine, words, machine.under_curb(CURB_POLICY=str(self.file)))
         self.wait("the control socket", bool)
         self.held = self.books()["held"]
 

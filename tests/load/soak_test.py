@@ -19,7 +19,7 @@ from pathlib import Path
 from processes import BUILD, Judge, Traffic, of_process
 
 import matrix
-from simulated import PATIENCE_S, Machine
+from simulated import Machine, within
 
 SECONDS = float(os.environ.get("CURB_SOAK_SECONDS", "0")) or float(matrix.figure("soak_seconds"))
 LONG_LIVED, SHORT_LIVED = 3, 5
@@ -55,10 +55,8 @@ class Soak(Judge):
         # A process with managed or shared memory cannot be suspended.
         families = ("all", "movable")[self.started % 2]
         words = [str(self.random.randrange(2, 6)), "400", "2", str(self.random.randrange(1 << 30)), families, "10000"]
-        member = Traffic(self.machine, words, {"CURB_POLICY": str(file)})
-        until = time.monotonic() + PATIENCE_S
-        while not member.status() and time.monotonic() < until:  # its control socket comes a moment after its first call
-            time.sleep(0.01)
+        member = Traffic(self.machine, words, self.machine.under_curb(CURB_POLICY=str(file)))
+        within(member.status)  # its control socket comes a moment after its first call
         self.members.append(member)
         self.files[member.pid] = file
 
@@ -122,10 +120,8 @@ class Soak(Judge):
             _, wrong = member.has_become_quiet()
             self.expect(wrong == 0, f"{wrong} calls fail with more than a refusal: {member.log.read_text()[-500:]}")
         # Waits for the end of releases, and until curb has measured old figures again.
-        until = time.monotonic() + PATIENCE_S
-        while (differences := self.differences()) and time.monotonic() < until:
-            time.sleep(0.2)
-        for difference in differences:
+        within(lambda: not self.differences(), pause=0.2)
+        for difference in self.differences():
             self.expect(False, difference)
         self.expect(self.command("ps") == 0, "curb ps failed")
         sockets = sum(name.endswith(".sock") for name in self.machine.sockets())

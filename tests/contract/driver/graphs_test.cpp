@@ -25,9 +25,7 @@ class Graph : public Owned<CUgraph, cuGraphDestroy> {
         for (CUgraphExec exec : execs_) cuGraphExecDestroy(exec);
     }
     CUdeviceptr allocate(uint64_t bytes) {
-        CUDA_MEM_ALLOC_NODE_PARAMS params{};
-        params.poolProps = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
-        params.bytesize = bytes;
+        CUDA_MEM_ALLOC_NODE_PARAMS params = memory_node(bytes);
         REQUIRE(cuGraphAddMemAllocNode(&last_, handle_, &last_, last_ ? 1 : 0, &params) == CUDA_SUCCESS);
         return params.dptr;
     }
@@ -251,8 +249,7 @@ TEST_CASE("a node returns its type and its parameters") {
     REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
     CUgraphNodeParams params{};
     params.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
-    params.alloc.poolProps = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
-    params.alloc.bytesize = kMiB;
+    params.alloc = memory_node(kMiB);
     REQUIRE(cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &params) == CUDA_SUCCESS);
     CHECK(params.alloc.dptr != 0);
     CUDA_MEM_ALLOC_NODE_PARAMS told{};

@@ -149,9 +149,7 @@ static bool comes_again(Make make, End end) {
 
 static void handles_come_again(bool again) {
     const Gpu gpu;
-    CUmemPoolProps in_device{};
-    in_device.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    in_device.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    const CUmemPoolProps in_device = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
     const CUDA_ARRAY_DESCRIPTOR small{64, 64, CU_AD_FORMAT_FLOAT, 1};
     const CUDA_ARRAY3D_DESCRIPTOR levels{64, 64, 0, CU_AD_FORMAT_FLOAT, 1, 0};
     const CUmemAllocationProp physical = on_device(0);

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "properties.hpp"
+
 namespace load {
 
 namespace {
@@ -22,14 +24,6 @@ std::uint64_t size(unsigned random) {
     return 1 + rest % (48 * kMiB);
 }
 
-CUmemPoolProps pool_on(int device) {
-    CUmemPoolProps properties;
-    std::memset(&properties, 0, sizeof properties);
-    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    return properties;
-}
-
 }  // namespace
 
 Traffic::Traffic(How how) : how_(how), shared_(how.devices), slots_(how.blocks) {
@@ -42,7 +36,7 @@ Traffic::Traffic(How how) : how_(how), shared_(how.devices), slots_(how.blocks) 
         for (int i = 1; i + 1 < Place::kStreams; ++i)
             expect(cuStreamCreate(&place.streams[i], i % 2 ? CU_STREAM_NON_BLOCKING : 0), "cuStreamCreate");
         expect(cuDeviceGetDefaultMemPool(&place.pools[0], place.device), "cuDeviceGetDefaultMemPool");
-        const CUmemPoolProps properties = pool_on(place.device);
+        const CUmemPoolProps properties = families::pool_on(CU_MEM_LOCATION_TYPE_DEVICE, place.device);
         std::uint64_t everything = ~0ULL;
         expect(cuMemPoolCreate(&place.pools[1], &properties), "cuMemPoolCreate");
         expect(cuMemPoolSetAttribute(place.pools[1], CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &everything),
@@ -60,7 +54,7 @@ void Traffic::expect(CUresult result, const char *what, const char *family) {
 std::vector<Place> Traffic::own_places(bool pools) {
     std::vector<Place> places = shared_;
     for (Place &place : places) {
-        const CUmemPoolProps properties = pool_on(place.device);
+        const CUmemPoolProps properties = families::pool_on(CU_MEM_LOCATION_TYPE_DEVICE, place.device);
         expect(cuCtxSetCurrent(place.context), "cuCtxSetCurrent");
         expect(cuStreamCreate(&place.streams[Place::kStreams - 1], CU_STREAM_NON_BLOCKING), "cuStreamCreate");
         if (pools) expect(cuMemPoolCreate(&place.pools[Place::kPools - 1], &properties), "cuMemPoolCreate");

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 import unittest
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TESTS / "common"), str(TESTS / "gpu")]
 import tensorflow_site  # noqa: E402
-from simulated import MIB, PATIENCE_S, Machine, Process  # noqa: E402
+from simulated import MIB, Machine, Process, within  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 BUILD, CUDA12 = map(Path, sys.argv[1:3])
@@ -98,10 +97,8 @@ class TensorFlowTest(unittest.TestCase):
         self.assertLessEqual(self.held_mib(process, "high"), CAP_MIB)
         process.asked("drop")
         os.kill(process.pid, signal.SIGUSR1)
-        deadline = time.monotonic() + PATIENCE_S
-        while self.held_mib(process) > before + CACHE_LEFT_MIB:
-            self.assertLess(time.monotonic(), deadline, f"{self.held_mib(process)} MiB are still held, {before} before")
-            time.sleep(0.01)
+        came_back = within(lambda: self.held_mib(process) <= before + CACHE_LEFT_MIB)
+        self.assertTrue(came_back, f"{self.held_mib(process)} MiB are still held, {before} before")
         self.assertEqual(self.filled(process), (error, filled))
 
 

@@ -84,7 +84,7 @@ std::string leave_in_the_pool() {
 }
 std::string leave_in_pools() {
     for (const std::uint64_t bytes : {64 * MiB, 256 * MiB, 128 * MiB}) {
-        CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+        CUmemoryPool pool = make_pool();
         CUdeviceptr block = 0;
         keep_everything(pool);
         MUST(cuMemAllocFromPoolAsync(&block, bytes, pool, nullptr));
@@ -363,7 +363,25 @@ struct Mapped {
     std::uint64_t bytes;
 };
 std::vector<Mapped> handles;
-// The bytes of a handle (CUDA IPC) as text, and back from the next line of input.
+std::string next_line() {
+    std::string line;
+    std::getline(std::cin, line);
+    return line;
+}
+// Opens a file of another process, "PID/FILE".
+int open_file(std::string name) {
+    name.replace(name.find('/'), 1, "/fd/");
+    return open(("/proc/" + name).c_str(), O_RDWR | O_CLOEXEC);
+}
+template <class Bytes>
+void read_bytes(std::istream &from, Bytes &to) {
+    for (auto &byte : to) {
+        int value = 0;
+        from >> value;
+        byte = static_cast<std::remove_reference_t<decltype(byte)>>(value);
+    }
+}
+// The bytes of a handle as text, and back from the next line of input.
 template <class Handle>
 std::string text_of(const Handle &handle) {
     std::ostringstream out;
@@ -373,14 +391,8 @@ std::string text_of(const Handle &handle) {
 template <class Handle>
 Handle read_handle() {
     Handle handle{};
-    std::string line;
-    std::getline(std::cin, line);
-    std::istringstream bytes(line);
-    for (char &byte : handle.reserved) {
-        int value = 0;
-        bytes >> value;
-        byte = static_cast<char>(value);
-    }
+    std::istringstream bytes(next_line());
+    read_bytes(bytes, handle.reserved);
     return handle;
 }
 // Returns the handle of the block that it took last.
@@ -411,23 +423,17 @@ std::string close_block() {
 }
 // Memory behind a descriptor that stays open, "PID/FILE"; the importer opens it there, as programs do that send it.
 std::string export_handle(std::uint64_t bytes) {
-    CUmemAllocationProp prop{};
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    prop.requestedHandleTypes = kFile;
+    const CUmemAllocationProp properties = on_device(0, kFile);
     CUmemGenericAllocationHandle handle = 0;
     int file = -1;
-    const CUresult result = cuMemCreate(&handle, bytes, &prop, 0);
+    const CUresult result = cuMemCreate(&handle, bytes, &properties, 0);
     if (result != CUDA_SUCCESS) return answer_of(result);
     handles.push_back({handle, 0, bytes});
     MUST(cuMemExportToShareableHandle(&file, handle, kFile, 0));
     return std::to_string(getpid()) + "/" + std::to_string(file);
 }
 std::string open_handle(std::uint64_t bytes) {
-    std::string line;
-    std::getline(std::cin, line);
-    line.replace(line.find('/'), 1, "/fd/");
-    const int file = open(("/proc/" + line).c_str(), O_RDWR | O_CLOEXEC);
+    const int file = open_file(next_line());
     Mapped one{0, 0, bytes};
     const CUresult result =
         cuMemImportFromShareableHandle(&one.handle, reinterpret_cast<void *>(static_cast<intptr_t>(file)), kFile);
@@ -444,19 +450,6 @@ std::string close_handle() {
     if (one.start) MUST(cuMemUnmap(one.start, one.bytes));
     return answer_of(cuMemRelease(one.handle));
 }
-CUmemGenericAllocationHandle exported_memory = 0;
-std::string export_memory() {
-    CUmemAllocationProp prop{};
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    prop.requestedHandleTypes = kFile;
-    int file = -1;
-    MUST(cuMemCreate(&exported_memory, 2 * MiB, &prop, 0));
-    MUST(cuMemExportToShareableHandle(&file, exported_memory, kFile, 0));
-    close(file);
-    return "ok";
-}
-std::string free_memory() { return answer_of(cuMemRelease(exported_memory)); }
 CUexternalMemory external_memory = nullptr;
 std::string import_external() {
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC description{};
@@ -467,54 +460,34 @@ std::string import_external() {
     return answer_of(cuImportExternalMemory(&external_memory, &description));
 }
 CUmemoryPool exported_pool = nullptr;
-std::string export_pool() {
-    CUmemPoolProps props{};
-    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    props.handleTypes = kFile;
+// Makes a pool whose memory others can open. Returns the descriptor.
+int export_pool() {
     int file = -1;
-    MUST(cuMemPoolCreate(&exported_pool, &props));
+    exported_pool = make_pool(pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0, kFile));
     MUST(cuMemPoolExportToShareableHandle(&file, exported_pool, kFile, 0));
-    close(file);
-    return "ok";
+    return file;
 }
 // A piece is a block of an exported pool: "PID/FILE" and the pointer.
 CUdeviceptr piece = 0;
 std::string export_piece(std::uint64_t bytes) {
-    CUmemPoolProps props{};
-    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    props.handleTypes = kFile;
-    int file = -1;
-    MUST(cuMemPoolCreate(&exported_pool, &props));
-    MUST(cuMemPoolExportToShareableHandle(&file, exported_pool, kFile, 0));
+    const int file = export_pool();
     CUmemPoolPtrExportData data{};
     const CUresult result = cuMemAllocFromPoolAsync(&piece, bytes, exported_pool, nullptr);
     if (result != CUDA_SUCCESS) return answer_of(result);
     MUST(cuStreamSynchronize(nullptr));
     MUST(cuMemPoolExportPointer(&data, piece));
-    std::ostringstream out;
-    out << getpid() << "/" << file;
-    for (const unsigned char byte : data.reserved) out << ' ' << static_cast<int>(byte);
-    return out.str();
+    return std::to_string(getpid()) + "/" + std::to_string(file) + ' ' + text_of(data);
 }
 std::string open_piece() {
-    std::string line;
-    std::getline(std::cin, line);
-    line.replace(line.find('/'), 1, "/fd/");
-    std::istringstream words("/proc/" + line);
-    std::string path;
-    words >> path;
-    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    std::istringstream words(next_line());
+    std::string name;
+    words >> name;
+    const int file = open_file(name);
     MUST(cuMemPoolImportFromShareableHandle(&exported_pool, reinterpret_cast<void *>(static_cast<intptr_t>(file)),
                                             kFile, 0));
     close(file);
     CUmemPoolPtrExportData data{};
-    for (unsigned char &byte : data.reserved) {
-        int value = 0;
-        words >> value;
-        byte = static_cast<unsigned char>(value);
-    }
+    read_bytes(words, data.reserved);
     return answer_of(cuMemPoolImportPointer(&piece, exported_pool, &data));
 }
 std::string free_piece() {
@@ -691,12 +664,10 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"export handle", [](const Numbers &of) { return export_handle(of.mib * MiB); }},
     {"open handle", [](const Numbers &of) { return open_handle(of.mib * MiB); }},
     {"close handle", [](const auto &) { return close_handle(); }},
-    {"export memory", [](const auto &) { return export_memory(); }},
-    {"free memory", [](const auto &) { return free_memory(); }},
     {"export piece", [](const Numbers &of) { return export_piece(of.mib * MiB); }},
     {"open piece", [](const auto &) { return open_piece(); }},
     {"free piece", [](const auto &) { return free_piece(); }},
-    {"export pool", [](const auto &) { return export_pool(); }},
+    {"export pool", [](const auto &) { return close(export_pool()) == 0 ? "ok" : "no file"; }},
     {"destroy pool", [](const auto &) { return destroy_pool(); }},
     {"figures", [](const auto &) { return figures_of_nvml(); }},
     {"name", [](const auto &) { return name_by_nvml(); }},

@@ -1,8 +1,7 @@
 // Helpers of the scenarios about memory: they allocate it, and fill a device up to the cap.
 #pragma once
 
-#include <cstring>
-
+#include "../../families/properties.hpp"
 #include "scenario.hpp"
 #include "sim.h"
 
@@ -31,19 +30,13 @@ int fill(Allocate allocate) {
     return served;
 }
 
-inline CUmemAllocationProp on_device(int device) {
-    CUmemAllocationProp properties;
-    std::memset(&properties, 0, sizeof properties);
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    return properties;
-}
+using families::on_device;
+using families::pool_on;
 
-inline CUmemoryPool make_pool(CUmemLocationType where, int id) {
-    CUmemPoolProps properties;
-    std::memset(&properties, 0, sizeof properties);
-    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {where, id};
+inline CUmemPoolProps managed_pool_on(CUmemLocationType where) {
+    return pool_on(where, 0, CU_MEM_HANDLE_TYPE_NONE, CU_MEM_ALLOCATION_TYPE_MANAGED);
+}
+inline CUmemoryPool make_pool(const CUmemPoolProps &properties = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0)) {
     CUmemoryPool pool = nullptr;
     MUST(cuMemPoolCreate(&pool, &properties));
     return pool;
@@ -76,11 +69,7 @@ inline CUDA_ARRAY3D_DESCRIPTOR floats(std::size_t width, std::size_t height, std
 // A graph that allocates `bytes` and leaves them to the program.
 struct AllocatingGraph {
     explicit AllocatingGraph(std::uint64_t bytes, unsigned long long flags = 0) {
-        CUDA_MEM_ALLOC_NODE_PARAMS parameters;
-        std::memset(&parameters, 0, sizeof parameters);
-        parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-        parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-        parameters.bytesize = bytes;
+        CUDA_MEM_ALLOC_NODE_PARAMS parameters = families::memory_node(bytes);
         CUgraphNode node = nullptr;
         MUST(cuGraphCreate(&graph, 0));
         MUST(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &parameters));

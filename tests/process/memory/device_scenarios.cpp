@@ -58,7 +58,7 @@ SCENARIO_NAMED(memory_is_charged_where_it_lives) {  // two devices, "*": 1 GiB
     MUST(cuDevicePrimaryCtxRetain(&second, 1));
     CUstream stream = nullptr;
     MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
-    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 1);
+    const CUmemoryPool pool = make_pool(pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 1));
     CUdeviceptr block = 0;
     MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, pool, stream));
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);

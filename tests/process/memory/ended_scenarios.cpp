@@ -133,16 +133,13 @@ SCENARIO_NAMED(a_kernel_is_looked_at_again_when_its_context_has_ended) {
 
 SCENARIO_NAMED(a_pool_that_has_the_handle_of_another_kind_of_pool_is_charged) {
     start();
-    CUmemPoolProps managed{};
-    managed.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
-    managed.location = {CU_MEM_LOCATION_TYPE_HOST, 0};
-    CUmemoryPool other = make_pool(CU_MEM_LOCATION_TYPE_HOST, 0);
+    CUmemoryPool other = make_pool(pool_on(CU_MEM_LOCATION_TYPE_HOST, 0));
     for (int round = 0; round < 2; ++round) {
         CUdeviceptr block = 0;
         MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, other, nullptr));
         MUST(cuMemFreeAsync(block, nullptr));
         MUST(cuMemPoolDestroy(other));
-        const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+        const CUmemoryPool pool = make_pool();
         EXPECT(pool == other);
         std::vector<CUdeviceptr> blocks;
         fill([&] { return cuMemAllocFromPoolAsync(&blocks.emplace_back(), 32 * MiB, pool, nullptr); });
@@ -152,21 +149,21 @@ SCENARIO_NAMED(a_pool_that_has_the_handle_of_another_kind_of_pool_is_charged) {
         MUST(cuCtxSynchronize());
         MUST(cuMemPoolDestroy(pool));
         EXPECT_EQ(told_held(), kContext);
-        MUST(cuMemPoolCreate(&other, &managed));
+        other = make_pool(managed_pool_on(CU_MEM_LOCATION_TYPE_HOST));
         EXPECT(other == pool);
     }
 }
 
 SCENARIO_NAMED(a_pool_with_the_handle_of_one_whose_record_is_of_graphs_now_is_charged) {
     start();
-    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    const CUmemoryPool pool = make_pool();
     CUdeviceptr block = 0;
     MUST(cuMemAllocFromPoolAsync(&block, 32 * MiB, pool, nullptr));
     MUST(cuMemFree_v2(block));
     MUST(cuMemPoolDestroy(pool));
     const AllocatingGraph graph(32 * MiB);
     MUST(cuGraphLaunch(graph.executable, nullptr));
-    const CUmemoryPool again = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    const CUmemoryPool again = make_pool();
     EXPECT(again == pool);
     MUST(cuMemAllocFromPoolAsync(&block, 96 * MiB, again, nullptr));
     EXPECT_EQ(told_held(), curb_sim_held(0));
@@ -193,12 +190,8 @@ SCENARIO_NAMED(green_contexts_stop_at_the_cap) {
 SCENARIO_NAMED(a_managed_pool_that_ends_before_its_blocks_is_charged_until_they_are_freed) {
     constexpr std::uint64_t kBytes = 64 * MiB;
     start();
-    CUmemPoolProps properties{};
-    properties.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    CUmemoryPool pool = nullptr;
+    const CUmemoryPool pool = make_pool(managed_pool_on(CU_MEM_LOCATION_TYPE_DEVICE));
     CUdeviceptr first = 0, second = 0, third = 0;
-    MUST(cuMemPoolCreate(&pool, &properties));
     MUST(cuMemAllocFromPoolAsync(&first, kBytes, pool, nullptr));
     MUST(cuMemAllocFromPoolAsync(&second, kBytes, pool, nullptr));
     MUST(cuMemAllocFromPoolAsync(&third, kBytes, pool, nullptr));
@@ -234,7 +227,7 @@ SCENARIO_NAMED(what_is_freed_in_a_stream_is_no_room_until_the_driver_has_it_back
 SCENARIO_NAMED(a_pool_that_could_not_be_destroyed_is_as_it_was) {
     start();
     std::uint64_t threshold = 12345, told = 0;
-    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    const CUmemoryPool pool = make_pool();
     CUdeviceptr block = 0;
     MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, pool, nullptr));
@@ -252,7 +245,7 @@ SCENARIO_NAMED(a_pool_that_could_not_be_destroyed_is_as_it_was) {
 SCENARIO_NAMED(records_of_destroyed_pools_are_used_again) {
     start();
     const auto make_and_destroy = [](int times) {
-        for (int i = 0; i < times; ++i) MUST(cuMemPoolDestroy(make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0)));
+        for (int i = 0; i < times; ++i) MUST(cuMemPoolDestroy(make_pool()));
     };
     make_and_destroy(100);
     const std::uint64_t before = resident(), trims = curb_sim_calls("cuMemPoolTrimTo");

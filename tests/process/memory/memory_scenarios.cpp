@@ -6,7 +6,7 @@ using namespace scenario;
 
 SCENARIO_NAMED(growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up) {
     start();
-    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    const CUmemoryPool pool = make_pool();
     keep_everything(pool);
     std::vector<CUdeviceptr> blocks(12);
     for (CUdeviceptr &block : blocks) MUST(cuMemAllocFromPoolAsync(&block, 16 * MiB, pool, nullptr));

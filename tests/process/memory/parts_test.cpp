@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "../../families/properties.hpp"
 #include "allocations.hpp"
 #include "cache.hpp"
 #include "catch.hpp"
@@ -216,9 +217,7 @@ TEST_CASE("unmapping memory of several devices is an operation on each") {
     CUdeviceptr address = 0;
     REQUIRE(cuMemAddressReserve(&address, 2 * kEach, 0, 0, 0) == CUDA_SUCCESS);
     for (int device = 0; device < 2; ++device) {
-        CUmemAllocationProp properties{};
-        properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-        properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+        const CUmemAllocationProp properties = families::on_device(device);
         CUmemGenericAllocationHandle handle = 0;
         REQUIRE(cuMemCreate(&handle, kEach, &properties, 0) == CUDA_SUCCESS);
         REQUIRE(cuMemMap(address + static_cast<std::size_t>(device) * kEach, kEach, 0, handle, 0) == CUDA_SUCCESS);

@@ -53,7 +53,7 @@ SCENARIO_NAMED(a_pool_that_is_set_without_curb_is_charged_from_its_first_block) 
     start();
     keep_everything(default_pool());
     make_pairs(50);
-    const CUmemoryPool other = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    const CUmemoryPool other = make_pool();
     keep_everything(other);
     const auto set = reinterpret_cast<decltype(&cuDeviceSetMemPool)>(own_symbol("libcuda.so.1", "cuDeviceSetMemPool"));
     EXPECT(set != nullptr && set != &cuDeviceSetMemPool);

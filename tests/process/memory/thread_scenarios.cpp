@@ -67,7 +67,7 @@ SCENARIO_NAMED(pools_that_end_before_their_blocks_are_held_until_those_end) {
         });
         const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(3);
         for (int i = 0; i < 10'000 && std::chrono::steady_clock::now() < late; ++i) {
-            const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+            const CUmemoryPool pool = make_pool();
             CUdeviceptr block = 0;
             const bool taken = granted(cuMemAllocFromPoolAsync(&block, kBlock, pool, nullptr));
             MUST(cuMemPoolDestroy(pool));
@@ -128,7 +128,7 @@ bool sleeps_on(pid_t thread) {
 // The waiting thread must sleep: with real-time priority, one that yields would keep the other from running.
 SCENARIO_NAMED(the_end_of_a_pool_that_is_being_asked_is_slept_for) {
     const CUcontext context = start();
-    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    const CUmemoryPool pool = make_pool();
     CUdeviceptr block = 0;
     MUST(cuMemAllocFromPoolAsync(&block, MiB, pool, nullptr));
     const std::uint64_t asked = curb_sim_calls("cuMemPoolGetAttribute");
@@ -155,7 +155,7 @@ SCENARIO_NAMED(pools_without_memory_are_not_asked) {
     constexpr int kPools = 200;
     std::vector<CUmemoryPool> pools;
     for (int i = 0; i < kPools; ++i) {
-        pools.push_back(make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0));
+        pools.push_back(make_pool());
         CUdeviceptr block = 0;
         MUST(cuMemAllocFromPoolAsync(&block, MiB, pools.back(), nullptr));
         MUST(cuMemFreeAsync(block, nullptr));

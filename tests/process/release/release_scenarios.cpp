@@ -63,12 +63,8 @@ SCENARIO_NAMED(an_idle_process_gives_back_once_in_each_idle_period) {
 // release.idle: 300ms.
 SCENARIO_NAMED(a_release_trims_a_pool_of_managed_memory) {
     start();
-    CUmemPoolProps properties{};
-    properties.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    CUmemoryPool pool = nullptr;
+    const CUmemoryPool pool = make_pool(managed_pool_on(CU_MEM_LOCATION_TYPE_DEVICE));
     CUdeviceptr block = 0;
-    MUST(cuMemPoolCreate(&pool, &properties));
     keep_everything(pool);
     MUST(cuMemAllocFromPoolAsync(&block, kPooled, pool, nullptr));
     MUST(cuMemFreeAsync(block, nullptr));
@@ -140,7 +136,7 @@ SCENARIO_NAMED(a_process_above_its_cap_gives_back_at_its_own_synchronisation) {
 // cap: 4GiB, which is lowered.
 SCENARIO_NAMED(a_pool_that_the_driver_will_not_destroy_keeps_its_threshold) {
     start();
-    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    const CUmemoryPool pool = make_pool();
     CUdeviceptr block = 0;
     keep_everything(pool);
     MUST(cuMemAllocFromPoolAsync(&block, 2 * GiB, pool, nullptr));

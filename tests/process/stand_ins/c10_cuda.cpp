@@ -1,10 +1,11 @@
 // Built without tail calls: each function is a frame.
 #include "c10_cuda.hpp"
 
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <vector>
+
+#include "../../families/properties.hpp"
 
 extern "C" CUresult cudaMalloc(CUdeviceptr *pointer, std::size_t bytes);
 extern "C" CUresult cudaFree(CUdeviceptr pointer);
@@ -44,10 +45,7 @@ void release_cached_blocks() {
 }
 
 [[gnu::noinline]] CUresult create(std::size_t bytes) {
-    CUmemAllocationProp properties;
-    std::memset(&properties, 0, sizeof properties);
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    const CUmemAllocationProp properties = families::on_device(0);
     CUmemGenericAllocationHandle handle = 0;
     return cuMemCreate(&handle, bytes, &properties, 0);
 }

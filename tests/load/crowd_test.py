@@ -4,29 +4,25 @@
 24 processes on two simulated GPUs, capped by file, by variable, traced, or without curb, are killed, stopped, continued, forked
 and replaced at random for CURB_CROWD_SECONDS (15), while every command of curb runs against them. Each command answers in
 time, with an allowed exit status and the members of its example. At the end the processes stop working, and curb's figures for
-each equal the simulated machine's books. CURB_CROWD_SEED repeats a run.
+each equal the simulated machine's books. CURB_LOAD_SEED repeats a run.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from answers import faults  # noqa: E402
-from simulated import Machine, Process  # noqa: E402
+from processes import BUILD, Judge, Traffic
 
-BUILD = Path(sys.argv[1]).resolve()
+from answers import faults
+from simulated import Machine, within
+
 SECONDS = float(os.environ.get("CURB_CROWD_SECONDS", "15"))
-SEED = int(os.environ.get("CURB_CROWD_SEED", str(time.time_ns() % 1_000_000)))
 CROWD = 24
 CAPS = {"file": 3 * 1024, "traced": 2 * 1024, "variable": 4 * 1024}
 """In MiB, by kind; the other kinds have none."""
@@ -35,31 +31,27 @@ KINDS = (*CAPS, "no cap", "without curb")
 PATIENCE_S = 20.0
 
 
-class Member(Process):
+class Member(Traffic):
     """One process of the crowd."""
 
     def __init__(self, machine: Machine, kind: str, seed: int) -> None:
         self.kind, self.stopped = kind, False
-        file = {"CURB_POLICY": str(machine.folder / f"{kind}.json")}
         environment = {
             "without curb": machine.bare,
             "variable": machine.under_curb(CURB_CAP=f"{CAPS['variable']}MiB"),
-        }.get(kind) or machine.under_curb(**file)
-        command = [machine.build / "tests/traffic_program", "1", "80", "2", str(seed), "all", "500"]
-        super().__init__(command, environment, cwd=machine.folder, stderr=subprocess.DEVNULL)
+        }.get(kind) or machine.under_curb(CURB_POLICY=str(machine.folder / f"{kind}.json"))
+        super().__init__(machine, ["1", "80", "2", str(seed), "all", "500"], environment)
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
         self.stopped = number == signal.SIGSTOP
 
 
-class Crowd:
+class Crowd(Judge):
     def __init__(self, machine: Machine) -> None:
-        self.random = random.Random(SEED)
+        super().__init__()
         self.machine = machine
-        self.counts: Counter[str] = Counter()
         self.slowest: dict[str, float] = {}
-        self.wrong: list[str] = []
         for kind in ("file", "traced", "no cap"):
             policy: dict[str, Any] = {}
             if kind in CAPS:
@@ -74,11 +66,6 @@ class Crowd:
 
     def start(self, kind: str) -> None:
         self.members.append(Member(self.machine, kind, self.random.randrange(1 << 30)))
-
-    def expect(self, right: bool, otherwise: str) -> None:
-        if not right:
-            self.wrong.append(otherwise)
-            print("WRONG:", otherwise, flush=True)
 
     def disturb(self) -> None:
         """Kills, stops, continues, forks or replaces one of them."""
@@ -145,9 +132,8 @@ class Crowd:
             member.send(signal.SIGCONT)
             member.tell("quiet")
         for member in self.members:
-            while (words := member.line().split())[0] != "quiet":
-                pass
-            self.expect(words[2] == "0", f"{member.kind}: {words[2]} calls fail with more than a refusal")
+            _, wrong = member.has_become_quiet()
+            self.expect(wrong == 0, f"{member.kind}: {wrong} calls fail with more than a refusal")
 
     def differences(self) -> list[str]:
         """Returns the differences between curb's figures and the machine's."""
@@ -183,10 +169,8 @@ class Crowd:
 
     def compare(self) -> None:
         """The processes are idle: curb's figures equal the machine's, once requested releases have ended."""
-        until = time.monotonic() + PATIENCE_S
-        while (differences := self.differences()) and time.monotonic() < until:
-            time.sleep(0.2)
-        for difference in differences:
+        within(lambda: not self.differences(), PATIENCE_S, 0.2)
+        for difference in self.differences():
             self.expect(False, difference)
         self.expect(self.counts["compared"] > 0, "nothing was compared")
         sockets = [name for name in self.machine.sockets() if name.endswith(".sock")]
@@ -209,7 +193,6 @@ class Crowd:
 
 
 def main() -> int:
-    print(f"CURB_CROWD_SEED={SEED}", flush=True)
     with Machine(BUILD, gpus=2) as machine:
         crowd = Crowd(machine)
         try:
@@ -224,11 +207,8 @@ def main() -> int:
         finally:
             for member in crowd.members:
                 member.kill()
-    print(", ".join(f"{count} {what}" for what, count in sorted(crowd.counts.items())))
     print("slowest, s:", ", ".join(f"{what} {took:.2f}" for what, took in sorted(crowd.slowest.items())))
-    if crowd.wrong:
-        print(f"{len(crowd.wrong)} things are wrong; CURB_CROWD_SEED={SEED} repeats the run")
-    return 1 if crowd.wrong else 0
+    return crowd.report()
 
 
 if __name__ == "__main__":
