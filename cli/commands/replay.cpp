@@ -200,8 +200,6 @@ std::string text_of(const Recording &recording, const ReplayOptions &options, co
 
 // ---- JSON ----
 
-std::string limit_json(policy::Bytes bytes) { return bytes == policy::kUnbounded ? "null" : std::to_string(bytes); }
-
 std::string judged_json(const Judged &gpu) {
     const Replayed &out = gpu.out;
     const auto refusal = [](const ReplayRefusal &one) {
@@ -210,12 +208,12 @@ std::string judged_json(const Judged &gpu) {
                              {"kind", json::text(policy::kind_name(one.kind))},
                              {"why", json::text(policy::limit_name(one.why))},
                              {"held", one.held},
-                             {"limit", limit_json(one.limit)},
+                             {"limit", bounded(one.limit)},
                              {"waited_ns", one.waited_ns},
                              {"recorded", one.recorded}});
     };
     const auto step = [](const auto &one) {
-        return json::object({{"at_ns", one.first}, {"allowance", limit_json(one.second)}});
+        return json::object({{"at_ns", one.first}, {"allowance", bounded(one.second)}});
     };
     const auto steps = std::span(out.steps).first(std::min(out.steps.size(), kMostListed));
     return json::object({{"gpu", gpu.gpu},
@@ -234,7 +232,7 @@ std::string judged_json(const Judged &gpu) {
                                                   {"longest_ns", out.longest_wait_ns}})},
                          {"released", json::object({{"count", out.releases}, {"bytes", out.released}})},
                          {"growth", json::object({{"steps", out.steps.size()},
-                                                  {"allowance_at_end", limit_json(out.allowance)},
+                                                  {"allowance_at_end", bounded(out.allowance)},
                                                   {"first", json::list(steps, step)}})},
                          {"over_cap", out.over_cap},
                          {"smallest_cap", gpu.smallest}});

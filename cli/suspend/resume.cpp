@@ -35,7 +35,7 @@ struct ResumeOptions {
         selection.declare(takes);
         takes.option("--wait", wait, "DURATION", "Wait so long for room on its GPUs: 30s, 10m");
         takes.option("--bytes", bytes, "SIZE", "What it held of each GPU, if no record of that is left");
-        takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
+        takes.sim(sim);
         takes.json(json);
     }
 };
@@ -161,25 +161,18 @@ class Resuming : Moving {
     // needs.
     static bool is_scarce(const ResumeFacts &facts) {
         return std::any_of(facts.needs->begin(), facts.needs->end(), [&](const Need &need) {
-            const GpuState *gpu = gpu_of(facts, need.uuid);
+            const GpuState *gpu = gpu_with(**facts.gpus, need.uuid);
             return gpu && gpu->free - std::min(gpu->free, need.bytes) < gpu->total / 8;
         });
     }
-    static const GpuState *gpu_of(const ResumeFacts &facts, const std::string &uuid) {
-        const auto &gpus = **facts.gpus;
-        const auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == uuid; });
-        return gpu == gpus.end() ? nullptr : &*gpu;
-    }
     static Bytes free_of(const ResumeFacts &facts, const std::string &uuid) {
-        const GpuState *gpu = gpu_of(facts, uuid);
+        const GpuState *gpu = gpu_with(**facts.gpus, uuid);
         return gpu ? gpu->free : 0;
     }
 
     int move(const Driver &driver) const {
         const Bytes left = held();
-        Bytes whole = 0;
-        for (const suspended::Gpu &gpu : suspended::read(target_.process).value_or(suspended::Record()))
-            whole += gpu.held;
+        const Bytes whole = recorded();
         const auto back = [&](Bytes now) { return now - std::min(now, left); };
         CUcheckpointRestoreArgs arguments{};
         const Made moved =

@@ -35,7 +35,7 @@ struct SuspendOptions {
         takes.option("--timeout", timeout, "DURATION", "How long the process's submitted work may take to end [10s]");
         takes.flag("--until-used", until_used, "Its next CUDA call brings it back: a nap, begun now");
         takes.flag("--force", force, "Go on where it is only guessed that it might go wrong");
-        takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
+        takes.sim(sim);
         takes.json(json);
         takes.hidden_flag("--nap", nap);
         takes.hidden_options("--host-memory", host_memory);
@@ -180,9 +180,7 @@ class Suspending : Moving {
 
     // The process was out already, by a nap.
     int napped() const {
-        const auto record = suspended::read(target_.process).value_or(suspended::Record());
-        Bytes bytes = 0;
-        for (const suspended::Gpu &gpu : record) bytes += gpu.held;
+        const Bytes bytes = recorded();
         return naps(bytes, fmt::format("suspended {}: it was napping, with {} in host memory\n"
                                        "its next CUDA call no longer ends that; curb resume {} brings it back\n",
                                        target_.text(), format_human(bytes), pid_));
