@@ -144,7 +144,7 @@ extern const Command kKernelspecInstall{
     .line = "Add a kernel to Jupyter that runs under a policy: curb kernelspec install [OPTIONS] [-- COMMAND...]",
     .help = R"(
 Writes kernel.json, which starts the kernel by curb run with these options. Interrupt, restart and shutdown work as
-without curb, which is no process of its own. Each notebook has a kernel, and each kernel has the cap for itself.
+without curb: curb is not a process of its own. Each notebook has a kernel, and each kernel has the cap for itself.
 
 Without COMMAND: the ipykernel of the python3 in PATH. The options are tried before anything is written.
 

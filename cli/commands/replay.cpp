@@ -282,11 +282,12 @@ int replay(const ReplayOptions &options) {
 
 extern const Command kReplay{
     .name = "replay",
-    .line = "Say what another policy would have done to a recorded run",
+    .line = "Show what another policy would have done to a recorded run",
     .help = R"(
-Applies the policy to each recorded request as libcurb.so would: which it would have refused, made to wait or served after a release, how far it would have grown; and the smallest cap that, as the only limit, would have served the run. Memory that would have been refused
-is then not there, and its free is passed over; the program is taken to go on as it did. What others hold of the GPU, what
-frameworks cache, and curb's own cache are not known from a trace. Rules match by the recorded command.
+Applies the policy to each recorded request, as libcurb.so would. Prints which requests it would have refused, made to
+wait or served after a release, how far the allowance would have grown, and the smallest cap that, as the only limit, would
+have refused nothing. Assumes that the program goes on as it did, also after a refusal. A trace does not have what other
+processes hold, what frameworks cache, and curb's own cache. Rules match the recorded command.
 
 Exit status 0, whatever would have been refused; 1: trace or policy cannot be used; 2: the policy cannot be read.
 

@@ -81,7 +81,7 @@ bool has_problem(const Findings &findings) {
 
 extern const Command kDoctor{
     .name = "doctor",
-    .line = "Say what is wrong with this machine, or why a process is not capped",
+    .line = "Find what is wrong with this machine, or why a process is not capped",
     .help = R"(
 Without PID: the driver, NVML, libcurb.so, the folder for control sockets, the policy of this environment, and who uses
 the GPUs. With PID: whether curb is in effect in that process, and if not, why. Loads the driver, which takes seconds

@@ -33,7 +33,7 @@ struct ResumeOptions {
 
     void declare(Options &takes) {
         selection.declare(takes);
-        takes.option("--wait", wait, "DURATION", "Wait so long for room on its GPUs: 30s, 10m");
+        takes.option("--wait", wait, "DURATION", "Wait up to this long for free memory on its GPUs: 30s, 10m");
         takes.option("--bytes", bytes, "SIZE", "What it held of each GPU, if no record of that is left");
         takes.sim(sim);
         takes.json(json);
@@ -262,8 +262,8 @@ extern const Command kResume{
     .name = "resume",
     .line = "Bring a suspended process back",
     .help = R"(
-Refused while a GPU has less room than the process held there: the driver would block it for good. Others who take that
-room at the same moment cannot be kept out. A process that was left locked by a suspend that was cut short is unlocked.
+Refused while a GPU has less free memory than the process held there: the driver would block the process for good.
+Another process can still take that memory at the same moment. Unlocks a process that an interrupted suspend left locked.
 
 Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C.

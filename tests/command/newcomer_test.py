@@ -20,7 +20,7 @@ curb help                             | 0   | Keeps a process's GPU memory withi
 curb -h                               | 0   | Keeps a process's GPU memory within a policy
 curb --help                           | 0   | Keeps a process's GPU memory within a policy
 curb help run                         | 0   | Run a command under a policy
-curb help policy check                | 0   | Say whether policies are valid
+curb help policy check                | 0   | Check policies, and print every error
 curb help nonsense                    | 125 | curb: curb has no command 'nonsense'
 curb version                          | 0   | curb 0.
 curb -V                               | 0   | curb 0.
