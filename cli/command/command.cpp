@@ -365,10 +365,10 @@ class Commands {
 
     static bool is_program(const std::string &word) {
         if (word.find('/') != std::string::npos) return ::access(word.c_str(), X_OK) == 0;
-        std::istringstream path(variable("PATH"));
-        for (std::string folder; std::getline(path, folder, ':');)
-            if (::access((folder + "/" + word).c_str(), X_OK) == 0) return true;
-        return false;
+        const auto folders = folders_of(variable("PATH"));
+        return std::any_of(folders.begin(), folders.end(), [&](const std::string &folder) {
+            return ::access((folder + "/" + word).c_str(), X_OK) == 0;
+        });
     }
 
     // Returns CLI11's error about the words of one command in curb's words.

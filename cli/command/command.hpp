@@ -41,6 +41,9 @@ class Options {
     explicit Options(CLI::App &command) : command_(command) {}
     void flag(const char *name, bool &to, const char *line);
     void json(bool &to) { flag("--json", to, "Machine-readable answer on standard output"); }
+    void sim(bool &to) {
+        flag("--sim", to, "Use the simulated machine of programs under curb run --sim (CURB_SIM_STATE)");
+    }
     void option(const char *name, std::optional<std::string> &to, const char *shape, const char *line);
     void option(const char *name, std::string &to, const char *shape, const char *line);
     // Not in the help: for libcurb.so, which starts the command for naps.

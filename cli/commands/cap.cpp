@@ -60,20 +60,18 @@ std::string cap_text(const std::optional<policy::Bytes> &cap, const char *of = "
     return cap ? of + policy::format_human(*cap) : "no cap";
 }
 
-// Returns "process 4711: cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held, so …". `whose`: "process 4711", "job slurm 42".
+// Returns "process 4711: cuda:0 cap 8 GiB -> 6 GiB; 7.1 GiB is held: …". `whose`: "process 4711", "job slurm 42".
 std::string text_of(const std::string &whose, const control::CapChange &gpu, const control::CapRequest &request) {
     std::string out = fmt::format("{}: cuda:{} {}", whose, gpu.ordinal, cap_text(gpu.before, "cap "));
     out += gpu.before == gpu.now ? ", as before" : " -> " + cap_text(gpu.now);
     if (request.cap && gpu.live_cap != request.cap && gpu.live_cap)
-        out += fmt::format(
-            "; {} was set for it by a key that is more specific, and holds: curb cap --gpu cuda:{} --reset "
-            "takes it away",
-            policy::format(*gpu.live_cap), gpu.ordinal);
+        out += fmt::format("; the cap of {} for a more specific key holds: curb cap --gpu cuda:{} --reset removes it",
+                           policy::format(*gpu.live_cap), gpu.ordinal);
     else if (request.cap && gpu.ceiling)
         out += "; " + policy::format(*request.cap) + " was asked for, and the machine's ceiling allows no more";
     if (gpu.now && gpu.held > *gpu.now)
         out += "; " + policy::format_human(gpu.held) +
-               " is held, so memory is released, and new requests wait or are refused until it is under";
+               " is held: curb releases cached memory, and new requests wait or are refused until less is held";
     return out + "\n";
 }
 
@@ -163,15 +161,15 @@ extern const Command kCap{
     .name = "cap",
     .line = "Change the cap of a running process: curb cap [OPTIONS] PID... SIZE",
     .help = R"(
-In force at once, higher or lower than the policy's, until --reset or the end of the process; edits of the policy do not
-change it. The machine's ceiling, /etc/curb/policy.json, holds all the same. If more is held than the new cap allows,
-cached memory is released and no request is served until it is under; what the program uses is not taken from it.
+The cap is in force at once, until --reset or the end of the process; edits of the policy do not change it. It may be
+higher than the policy's, but not than the machine's ceiling, /etc/curb/policy.json. If the process holds more than the
+new cap, curb releases cached memory, and new requests wait or are refused. It takes no memory that the program uses.
 
 --job sets the cap of a job, which all its processes share, until the last of them ends. Processes that join it later
 have it too.
 
-Caps for several keys add up; for each device that of the most specific key holds, as in policies. --reset takes away
-whatever was set for the devices that --gpu names; without --gpu, for all.
+Several keys may have a cap; for each device the cap of the most specific key holds, as in policies. --reset removes the
+caps of the devices that --gpu names; without --gpu, of all.
 
 Exit status 0: in force, 1: not, because the machine's ceiling allows no more, or the process could not be asked or
 cannot do it, 125: wrong arguments.

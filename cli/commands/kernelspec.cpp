@@ -1,16 +1,9 @@
 // `curb kernelspec install`: writes a Jupyter kernel that starts by `curb run`.
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "command.hpp"
-#include "control/descriptor.hpp"
 #include "format.hpp"
 #include "json.hpp"
 #include "libraries.hpp"
@@ -46,51 +39,14 @@ struct KernelOptions : LimitOptions {
     }
 };
 
-struct Ended {
-    int status = kFailure;
-    std::string output;
-};
-
-// Runs a program with an empty standard input. Returns its exit status and standard output, or why it did not start.
-policy::Result<Ended, std::string> output_of(const Words &words) {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return std::string(std::strerror(errno));
-    control::Descriptor reading(ends[0]), writing(ends[1]);
-    std::vector<char *> arguments;
-    for (const std::string &word : words) arguments.push_back(const_cast<char *>(word.c_str()));
-    arguments.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_adddup2(&actions, writing.number(), STDOUT_FILENO);
-    pid_t pid = 0;
-    const int error = ::posix_spawnp(&pid, arguments.front(), &actions, nullptr, arguments.data(), environ);
-    ::posix_spawn_file_actions_destroy(&actions);
-    if (error != 0) return std::string(std::strerror(error));
-    writing = control::Descriptor();
-    Ended out;
-    std::array<char, 4096> part{};
-    for (ssize_t got = 0; (got = ::read(reading.number(), part.data(), part.size())) != 0;) {
-        if (got > 0) out.output.append(part.data(), static_cast<std::size_t>(got));
-        if (got < 0 && errno != EINTR) break;
-    }
-    int status = 0;
-    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    if (WIFEXITED(status)) out.status = WEXITSTATUS(status);
-    return out;
-}
-
 // Returns the command of the Python kernel of this environment. The error has the remedy.
 policy::Result<Words, std::string> python_kernel() {
-    const auto asked = output_of({"python3", "-c",
-                                  "import sys, importlib.util\n"
-                                  "print(sys.executable)\n"
-                                  "sys.exit(importlib.util.find_spec('ipykernel_launcher') is None)"});
-    if (!asked) return "python3 cannot be started: " + asked.error() + "; name the kernel's command behind --";
-    const std::string python = asked->output.substr(0, asked->output.find('\n'));
-    if (python.empty()) return std::string("python3 did not say where it is; name the kernel's command behind --");
-    if (asked->status != 0)
+    const Ended asked = run_shell(
+        "command -v python3 >/dev/null && python3 -c 'import sys, importlib.util; print(sys.executable); "
+        "sys.exit(importlib.util.find_spec(\"ipykernel_launcher\") is None)' </dev/null");
+    const std::string python = asked.output.substr(0, asked.output.find('\n'));
+    if (python.empty()) return std::string("there is no python3 that starts; name the kernel's command behind --");
+    if (asked.status != 0)
         return python + " has no ipykernel; run: " + python + " -m pip install ipykernel, or name another kernel's " +
                "command behind --";
     return Words{python, "-m", "ipykernel_launcher", "-f", kConnection};
@@ -146,9 +102,8 @@ int install(const KernelOptions &options) {
         words->emplace_back("--");
         words->insert(words->end(), kernel->begin(), kernel->end());
     }
-    const auto tried = output_of(trial);
-    if (!tried) return failed("kernelspec install: " + self + " cannot be started: " + tried.error());
-    if (tried->status != 0) return kFailure;  // it has printed why
+    if (run_shell(policy::joined(trial, " ", shell_quoted) + " </dev/null").status != 0)
+        return kFailure;  // it has printed why
 
     const std::string file = (*folder / "kernel.json").native();
     if (!options.replace && fs::exists(file, error))
@@ -189,7 +144,7 @@ extern const Command kKernelspecInstall{
     .line = "Add a kernel to Jupyter that runs under a policy: curb kernelspec install [OPTIONS] [-- COMMAND...]",
     .help = R"(
 Writes kernel.json, which starts the kernel by curb run with these options. Interrupt, restart and shutdown work as
-without curb, which is no process of its own. Each notebook has a kernel, and each kernel has the cap for itself.
+without curb: curb is not a process of its own. Each notebook has a kernel, and each kernel has the cap for itself.
 
 Without COMMAND: the ipykernel of the python3 in PATH. The options are tried before anything is written.
 

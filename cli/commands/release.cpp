@@ -33,7 +33,7 @@ struct ReleaseOptions {
 
     void declare(Options &takes) {
         selection.declare(takes);
-        takes.option("--bytes", bytes, "SIZE", "So much is enough: 2GiB, 512MiB");
+        takes.option("--bytes", bytes, "SIZE", "Stop once this much is free: 2GiB, 512MiB");
         takes.options("--step", steps, "NAME", "Take this step instead of the policy's; several in the order given");
         takes.json(json);
     }
@@ -200,9 +200,9 @@ extern const Command kRelease{
     .name = "release",
     .line = "Make processes give back memory that they cache",
     .help = R"(
-What a process and its frameworks cache is given back to the device; what they use stays. It takes as long as the
-program keeps Python's lock; with --all no process is waited for longer than 30 s. Ctrl-C ends the waiting, not the
-release. Processes are those of this user (of all users, for root) that have used CUDA under curb.
+Frees what a process and its frameworks cache; what they use stays. A release waits until the program gives up Python's
+lock, with --all at most 30 s. Ctrl-C ends the wait, not the release. It reaches processes of this user (for root: of all
+users) that have used CUDA under curb.
 
 Exit status 0: all have answered, also if there was nothing to give back; 1: some could not be asked, or did not answer.
 

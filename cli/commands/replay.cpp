@@ -200,8 +200,6 @@ std::string text_of(const Recording &recording, const ReplayOptions &options, co
 
 // ---- JSON ----
 
-std::string limit_json(policy::Bytes bytes) { return bytes == policy::kUnbounded ? "null" : std::to_string(bytes); }
-
 std::string judged_json(const Judged &gpu) {
     const Replayed &out = gpu.out;
     const auto refusal = [](const ReplayRefusal &one) {
@@ -210,12 +208,12 @@ std::string judged_json(const Judged &gpu) {
                              {"kind", json::text(policy::kind_name(one.kind))},
                              {"why", json::text(policy::limit_name(one.why))},
                              {"held", one.held},
-                             {"limit", limit_json(one.limit)},
+                             {"limit", bounded(one.limit)},
                              {"waited_ns", one.waited_ns},
                              {"recorded", one.recorded}});
     };
     const auto step = [](const auto &one) {
-        return json::object({{"at_ns", one.first}, {"allowance", limit_json(one.second)}});
+        return json::object({{"at_ns", one.first}, {"allowance", bounded(one.second)}});
     };
     const auto steps = std::span(out.steps).first(std::min(out.steps.size(), kMostListed));
     return json::object({{"gpu", gpu.gpu},
@@ -234,7 +232,7 @@ std::string judged_json(const Judged &gpu) {
                                                   {"longest_ns", out.longest_wait_ns}})},
                          {"released", json::object({{"count", out.releases}, {"bytes", out.released}})},
                          {"growth", json::object({{"steps", out.steps.size()},
-                                                  {"allowance_at_end", limit_json(out.allowance)},
+                                                  {"allowance_at_end", bounded(out.allowance)},
                                                   {"first", json::list(steps, step)}})},
                          {"over_cap", out.over_cap},
                          {"smallest_cap", gpu.smallest}});
@@ -284,11 +282,12 @@ int replay(const ReplayOptions &options) {
 
 extern const Command kReplay{
     .name = "replay",
-    .line = "Say what another policy would have done to a recorded run",
+    .line = "Show what another policy would have done to a recorded run",
     .help = R"(
-Applies the policy to each recorded request as libcurb.so would: which it would have refused, made to wait or served after a release, how far it would have grown; and the smallest cap that, as the only limit, would have served the run. Memory that would have been refused
-is then not there, and its free is passed over; the program is taken to go on as it did. What others hold of the GPU, what
-frameworks cache, and curb's own cache are not known from a trace. Rules match by the recorded command.
+Applies the policy to each recorded request, as libcurb.so would. Prints which requests it would have refused, made to
+wait or served after a release, how far the allowance would have grown, and the smallest cap that, as the only limit, would
+have refused nothing. Assumes that the program goes on as it did, also after a refusal. A trace does not have what other
+processes hold, what frameworks cache, and curb's own cache. Rules match the recorded command.
 
 Exit status 0, whatever would have been refused; 1: trace or policy cannot be used; 2: the policy cannot be read.
 

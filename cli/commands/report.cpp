@@ -63,10 +63,10 @@ extern const Command kReport{
     .name = "report",
     .line = "Show a recorded run: a page, a picture, or lines",
     .help = R"(
-The page has all in it and loads nothing. Of long runs the picture keeps every peak, refusal and release. A trace may be cut
-off, or lack events that could not be written fast enough: what is there is shown, and what is missing is said. It says who
-allocated the memory at the peak, if the trace has call stacks (curb run --stacks), or for a memory snapshot of PyTorch
-(torch.cuda.memory._dump_snapshot): such a file is a pickle, of which curb reads the data and runs nothing.
+The page is one file and loads nothing. It shows every peak, refusal and release, also of long runs. If the trace is cut
+off or lacks events, the report names what is missing. With call stacks (curb run --stacks) it shows who allocated the
+memory at the peak. Also reads memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot), which are pickles: curb
+reads their data and runs nothing.
 
 Exit status 0; 1: the trace cannot be read; 125: the file cannot be written.
 

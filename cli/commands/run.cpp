@@ -226,14 +226,6 @@ policy::Result<Settings, std::string> settings(const config::Source &source, con
     return out;
 }
 
-std::string shell_quoted(const std::string &word) {
-    constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-";
-    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-    std::string out = "'";
-    for (const char c : word) out += c == '\'' ? std::string(R"('\'')") : std::string(1, c);
-    return out + "'";
-}
-
 // Prints the variables, the command, and the policy as comments, so that a shell can run the answer.
 void show(const Settings &settings, const std::vector<std::string> &command, std::vector<Row> policy) {
     std::string out;

@@ -19,7 +19,7 @@ struct DoctorOptions {
     void declare(Options &takes) {
         takes.pid(pid, "A process", Options::Need::optional);
         takes.json(json);
-        takes.flag("--sim", sim, "Look at the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
+        takes.sim(sim);
     }
 };
 
@@ -62,8 +62,7 @@ std::string text_of(const Findings &findings, const Screen &screen) {
 }
 
 int doctor(const DoctorOptions &options) {
-    if (options.sim)
-        if (const auto fault = use_sim()) return failed("doctor: " + *fault);
+    if (const auto fault = use_sim(options.sim)) return failed("doctor: " + *fault);
     const Findings findings = options.pid == 0 ? examine(inspect_machine()) : examine(inspect_process(options.pid));
     print(options.json ? json_of(findings, options.pid) : text_of(findings, screen_of_stdout()));
     return has_problem(findings) ? 1 : 0;
@@ -82,7 +81,7 @@ bool has_problem(const Findings &findings) {
 
 extern const Command kDoctor{
     .name = "doctor",
-    .line = "Say what is wrong with this machine, or why a process is not capped",
+    .line = "Find what is wrong with this machine, or why a process is not capped",
     .help = R"(
 Without PID: the driver, NVML, libcurb.so, the folder for control sockets, the policy of this environment, and who uses
 the GPUs. With PID: whether curb is in effect in that process, and if not, why. Loads the driver, which takes seconds

@@ -102,21 +102,6 @@ LibraryCondition library_condition() {
     return out;
 }
 
-PreloadFile preload_file() {
-    PreloadFile out;
-    std::ifstream file("/etc/ld.so.preload");
-    for (std::string line; std::getline(file, line);) {
-        std::istringstream words(line.substr(0, line.find('#')));
-        for (std::string path; words >> path;) {
-            if (path.find("libcurb.so") == std::string::npos) continue;
-            out.names_curb = true;
-            if (path.starts_with('/') && path.find('$') == std::string::npos && ::access(path.c_str(), F_OK) != 0)
-                out.missing = path;
-        }
-    }
-    return out;
-}
-
 RuntimeCondition runtime_condition() {
     RuntimeCondition out;
     const control::Places places = control::places();
@@ -134,7 +119,7 @@ RuntimeCondition runtime_condition() {
 
 PolicyCondition policy_condition() {
     PolicyCondition out;
-    out.source = config::locate([](const char *name) -> const char * { return std::getenv(name); });
+    out.source = config::locate(::getenv);
     if (const auto reading = config::read(out.source))
         out.has_ceiling = reading->ceiling.has_value();
     else
@@ -233,6 +218,24 @@ std::vector<Preloaded> preloaded_by(int pid, const std::string &preload, std::st
             if (one.elf) one.glibc = newest_glibc(as_it_sees_it);
         }
         out.push_back(std::move(one));
+    }
+    return out;
+}
+
+// Returns the words of the process's /etc/ld.so.preload, without comments.
+std::string preload_file_of(int pid) {
+    constexpr std::size_t kLargest = 64 << 10;
+    std::istringstream lines(read_regular_file(control::proc_path(pid, "root/etc/ld.so.preload"), kLargest));
+    std::string out;
+    for (std::string line; std::getline(lines, line);) out += line.substr(0, line.find('#')) + "\n";
+    return out;
+}
+
+PreloadFile preload_file() {
+    PreloadFile out;
+    for (const Preloaded &one : preloaded_by(::getpid(), preload_file_of(::getpid()), kPreloadFile)) {
+        out.names_curb = true;
+        if (!one.there) out.missing = one.path;
     }
     return out;
 }
@@ -337,9 +340,8 @@ ProcessCondition inspect_process(int pid) {
             facts.preloaded = preloaded_by(pid, preload->second, "LD_PRELOAD");
         }
     }
-    constexpr std::size_t kLargest = 64 << 10;
-    const std::string of_all = read_regular_file(control::proc_path(pid, "root/etc/ld.so.preload"), kLargest);
-    for (Preloaded &one : preloaded_by(pid, of_all, kPreloadFile)) facts.preloaded.push_back(std::move(one));
+    for (Preloaded &one : preloaded_by(pid, preload_file_of(pid), kPreloadFile))
+        facts.preloaded.push_back(std::move(one));
     facts.glibc = glibc_of(pid, maps);
     ask(facts, target);
     facts.listed = listed_by_nvml();

@@ -230,21 +230,6 @@ class Examination {
                        "curb cap " + pid_ + " SIZE sets a cap; curb run --policy FILE gives it a policy");
     }
 
-    [[nodiscard]] std::string remedy_for(policy::Limit why) const {
-        switch (why) {
-            case policy::Limit::cap: return "curb cap " + pid_ + " SIZE raises the cap";
-            case policy::Limit::allowance:
-                return "growth.start, growth.step and growth.every in its policy let it grow sooner";
-            case policy::Limit::keep_free:
-                return "other processes have to free memory; or lower growth.keep_free in its policy";
-            case policy::Limit::device: return "make room: curb release --all, or end what holds the most";
-            case policy::Limit::job:
-                return "free memory in the other processes of its job (curb release PID), or raise the job's cap";
-            case policy::Limit::policy: break;
-        }
-        return "curb policy check";
-    }
-
     void gpus(const control::Status &status) {
         const Check check = of("held");
         bool is_used = false;
@@ -266,7 +251,7 @@ class Examination {
             of("waiting").note(
                 has_waited_long(one, facts_.now),
                 fmt::format("it waits on cuda:{} for {}", one.gpu, wait_text(one, facts_.pid, facts_.now)),
-                remedy_for(one.why));
+                remedy_for(one.why, facts_.pid));
         of("nvml").note(
             is_used && facts_.listed && !is_listed(),
             "NVML does not list it, as in some containers, so what the driver takes for code is not measured",

@@ -2,13 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <sstream>
 
 #include "doctor.hpp"
 #include "libraries.hpp"
+#include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
@@ -44,16 +43,6 @@ std::string removal_from(const fs::path &prefix) {
     return "remove curb from " + prefix.string();
 }
 
-// Returns the absolute folders of PATH, in their order.
-std::vector<fs::path> path_folders() {
-    const char *path = std::getenv("PATH");
-    std::istringstream words(path != nullptr ? path : "");
-    std::vector<fs::path> out;
-    for (std::string folder; std::getline(words, folder, ':');)
-        if (folder.starts_with('/')) out.emplace_back(folder);
-    return out;
-}
-
 Installation installation(const fs::path &command) {
     Installation out;
     out.command = command;
@@ -76,12 +65,13 @@ Installations installations() {
     std::error_code error;
     const fs::path own = own_file();
     out.own = installation(own);
-    std::vector<fs::path> folders = path_folders(), known{own};
+    std::vector<std::string> folders = folders_of(variable("PATH"));
+    std::vector<fs::path> known{own};
     const std::size_t in_path = folders.size();
     folders.insert(folders.end(), {"/usr/local/bin", "/usr/bin"});
     for (std::size_t i = 0; i < folders.size(); ++i) {
-        const fs::path named = folders[i] / "curb";
-        if (::access(named.c_str(), X_OK) != 0 || !fs::is_regular_file(named, error)) continue;
+        const fs::path named = fs::path(folders[i]) / "curb";
+        if (!named.is_absolute() || ::access(named.c_str(), X_OK) != 0 || !fs::is_regular_file(named, error)) continue;
         if (out.first.empty() && i < in_path) out.first = named;
         const fs::path file = fs::canonical(named, error);
         if (error || std::find(known.begin(), known.end(), file) != known.end()) continue;

@@ -256,10 +256,15 @@ std::vector<const GpuUser *> users_of(const std::vector<GpuState> &gpus) {
     return out;
 }
 
+const GpuState *gpu_with(const std::vector<GpuState> &gpus, const std::string &uuid) {
+    const auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == uuid; });
+    return gpu == gpus.end() ? nullptr : &*gpu;
+}
+
 policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid, int pid) {
-    for (const GpuState &gpu : gpus)
-        if (const GpuUser *user = gpu.user(pid); user && gpu.uuid == uuid) return user->held.value_or(0);
-    return 0;
+    const GpuState *gpu = gpu_with(gpus, uuid);
+    const GpuUser *user = gpu ? gpu->user(pid) : nullptr;
+    return user ? user->held.value_or(0) : 0;
 }
 
 std::string nvml_driver_version() {

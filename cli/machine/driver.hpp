@@ -66,6 +66,8 @@ struct GpuState {
 
 // Returns the users of these GPUs and of their instances. A process on several of them is in the list several times.
 std::vector<const GpuUser *> users_of(const std::vector<GpuState> &gpus);
+// Returns the GPU with this UUID. Returns null if it is not there.
+const GpuState *gpu_with(const std::vector<GpuState> &gpus, const std::string &uuid);
 // Returns the bytes that the process holds of the GPU with this UUID. 0 if NVML reports none.
 policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid, int pid);
 

@@ -92,14 +92,11 @@ fs::path prefix() { return own_file().parent_path().parent_path(); }
 
 // Returns the first candidate that is an ELF file. The error lists all of them.
 Found first_of(const std::vector<fs::path> &candidates, const char *what, const char *remedy) {
-    std::string error = std::string("there is no ") + what + " (looked for";
-    const char *separator = " ";
-    for (const fs::path &candidate : candidates) {
+    for (const fs::path &candidate : candidates)
         if (read_elf(candidate.string())) return candidate;
-        error.append(separator).append(candidate.native());
-        separator = ", ";
-    }
-    return error + "); " + remedy;
+    const auto name = [](const fs::path &one) { return one.native(); };
+    return std::string("there is no ") + what + " (looked for " + policy::joined(candidates, ", ", name) + "); " +
+           remedy;
 }
 
 }  // namespace

@@ -57,6 +57,20 @@ bool is_on(const Patterns &keys, const View &view, std::size_t process) {
     });
 }
 
+// Returns the programs that one process stands for.
+std::vector<int> programs_of(int pid) {
+    if (pid == 1) return {pid};  // init started everything: that selection is --all
+    const std::vector<int> can_be_asked = control::processes();
+    const std::vector<int> below = std::binary_search(can_be_asked.begin(), can_be_asked.end(), pid)
+                                       ? std::vector<int>()
+                                       : started_by(pid, can_be_asked);
+    if (below.empty()) return {pid};
+    complain("process " + label_of(pid, name_of(pid)) +
+             " is not under curb, or has not used CUDA; asking what it started: " +
+             policy::joined(below, ", ", [](int one) { return std::to_string(one); }));
+    return below;
+}
+
 }  // namespace
 
 void Selection::declare(Options &takes, Takes what) {
@@ -100,37 +114,27 @@ std::string fault_of(const Selection &selection) {
     return {};
 }
 
-std::vector<int> programs_of(int pid) {
-    if (pid == 1) return {pid};  // init started everything: that selection is --all
-    const std::vector<int> can_be_asked = control::processes();
-    const std::vector<int> below = std::binary_search(can_be_asked.begin(), can_be_asked.end(), pid)
-                                       ? std::vector<int>()
-                                       : started_by(pid, can_be_asked);
-    if (below.empty()) return {pid};
-    complain("process " + label_of(pid, name_of(pid)) +
-             " is not under curb, or has not used CUDA; asking what it started: " +
-             policy::joined(below, ", ", [](int one) { return std::to_string(one); }));
-    return below;
+std::vector<int> programs_of(const std::vector<int> &pids) {
+    std::vector<int> out;
+    for (const int pid : pids)
+        for (const int program : programs_of(pid))
+            if (std::find(out.begin(), out.end(), program) == out.end()) out.push_back(program);
+    return out;
 }
 
 policy::Result<std::vector<int>, std::string> found(const Selection &selection, const std::string &command) {
     if (std::string fault = fault_of(selection); !fault.empty()) return fault;
     if (selection.pids.empty() && !selection.is_described())
         return "which process? curb " + command + " PID, or --all, --name, --user, --tree; curb ps lists them";
-    std::vector<int> out;
-    const auto add = [&](int pid) {
-        if (std::find(out.begin(), out.end(), pid) == out.end()) out.push_back(pid);
-    };
-    for (const int pid : selection.pids)
-        for (const int program : programs_of(pid)) add(program);
-    if (!selection.is_described()) return out;
+    if (!selection.is_described()) return programs_of(selection.pids);
     // --all alone needs no view.
     if (selection.names.empty() && selection.users.empty() && selection.gpus.empty() && selection.jobs.empty() &&
         selection.trees.empty())
         return control::processes();
+    std::vector<int> out;
     const View view = poll_all(kPatience);
     for (std::size_t i = 0; i < view.processes.size(); ++i)
-        if (view.processes[i].under_curb && fits(selection, view, i)) add(view.processes[i].pid);
+        if (view.processes[i].under_curb && fits(selection, view, i)) out.push_back(view.processes[i].pid);
     if (out.empty()) return std::string("no process under curb matches; curb ps lists them");
     return out;
 }

@@ -36,12 +36,12 @@ bool names_job(std::string_view pattern, std::string_view job);
 // Returns why the selection is invalid. Empty if it is valid.
 std::string fault_of(const Selection &selection);
 
-// Returns the selected processes under curb, each once; each PID stands for programs_of() it. `command`: "release", for
+// Returns the selected processes under curb, each once; each PID as programs_of() has it. `command`: "release", for
 // messages.
 policy::Result<std::vector<int>, std::string> found(const Selection &selection, const std::string &command);
 
-// Returns the processes under curb that a shell or launcher started, and prints them on stderr. Returns the process
-// itself if it can be asked, or if it started none.
-std::vector<int> programs_of(int pid);
+// Replaces each shell or launcher by the processes under curb that it started, which it prints on stderr. A process
+// that can be asked, or that started none, stays. Returns each process once.
+std::vector<int> programs_of(const std::vector<int> &pids);
 
 }  // namespace curb::cli

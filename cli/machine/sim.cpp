@@ -31,7 +31,8 @@ std::set<std::string> states() {
 
 }  // namespace
 
-std::optional<std::string> use_sim() {
+std::optional<std::string> use_sim(bool wanted) {
+    if (!wanted) return std::nullopt;
     const auto sim = find_sim();
     if (!sim) return sim.error();
     if (variable("CURB_SIM_STATE").empty()) {

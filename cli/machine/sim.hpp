@@ -7,7 +7,8 @@
 namespace curb::cli {
 
 // Loads the simulated libcuda and NVML instead of the machine's, with the state file (CURB_SIM_STATE) that the
-// processes under curb share. Call it before anything loads the driver. Returns the error; nullopt on success.
-std::optional<std::string> use_sim();
+// processes under curb share, if `wanted`. Call it before anything loads the driver. Returns the error; nullopt on
+// success.
+std::optional<std::string> use_sim(bool wanted);
 
 }  // namespace curb::cli

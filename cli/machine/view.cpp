@@ -304,6 +304,16 @@ const control::GpuStatus *books_of(const View &view, const ViewUse &use) {
     return status && *use.books < status->gpus.size() ? &status->gpus[*use.books] : nullptr;
 }
 
+std::vector<std::size_t> on_no_gpu(const View &view) {
+    std::set<std::size_t> placed;
+    for (const ViewGpu &gpu : view.gpus)
+        for (const ViewUse &use : gpu.uses) placed.insert(use.process);
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < view.processes.size(); ++i)
+        if (!placed.contains(i)) out.push_back(i);
+    return out;
+}
+
 const ViewGpu *whole_of(const View &view, const ViewGpu &gpu) {
     if (gpu.parent.empty()) return &gpu;
     const auto found =

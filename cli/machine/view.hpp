@@ -89,6 +89,8 @@ Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience);
 View only(const View &view, const std::vector<int> &pids);
 // Returns the process's own figures for the device. Returns null if it did not answer.
 const control::GpuStatus *books_of(const View &view, const ViewUse &use);
+// Returns the processes that are on no GPU.
+std::vector<std::size_t> on_no_gpu(const View &view);
 // Returns the GPU that an instance is part of, or the GPU itself. Returns null if it is not known.
 const ViewGpu *whole_of(const View &view, const ViewGpu &gpu);
 

@@ -322,9 +322,10 @@ Examples:
 extern const Command kPolicyCheck{
     .group = "policy",
     .name = "check",
-    .line = "Say whether policies are valid, or every error and its place",
+    .line = "Check policies, and print every error and its place",
     .help = R"(
-Warnings are of what is valid and hardly meant, such as a pattern that looks like a regular expression; they do not count.
+Warnings name what is valid and probably a mistake, such as a pattern that looks like a regular expression. They do not
+change the exit status.
 
 Exit status 0: all are valid, 1: some are not, 2: some cannot be read.
 
@@ -354,7 +355,7 @@ Examples:
 extern const Command kPolicyExplain{
     .group = "policy",
     .name = "explain",
-    .line = "Say which rule a command would get, and why: curb policy explain [OPTIONS] [FILE] -- COMMAND...",
+    .line = "Show which rule a command gets, and why: curb policy explain [OPTIONS] [FILE] -- COMMAND...",
     .help = R"(
 Does not run the command. Finds it as the kernel would: in PATH, through symbolic links, of a script the
 interpreter. Compares every rule with it, and prints the resulting policy as curb policy show does, with the

@@ -205,21 +205,26 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
 
     const bool takes_handed_in = own.environment() && ceiling.environment();
     std::vector<GpuKey> keys;
+    const auto add_key = [&](const GpuKey &key) {
+        if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+    };
     for (const Side *side : {&own, &ceiling})
-        for (const policy::GpuRule &rule : side->gpu())
-            if (std::find(keys.begin(), keys.end(), rule.key) == keys.end()) keys.push_back(rule.key);
+        for (const policy::GpuRule &rule : side->gpu()) add_key(rule.key);
     // A cap of the job on every device is in the row of job.cap.
     std::vector<policy::CapFor> job_of_every, job_of_one;
     for (const policy::CapFor &one : reading.narrowed_to.job)
         (one.key.kind == GpuKey::Kind::every ? job_of_every : job_of_one).push_back(one);
     for (const std::vector<policy::CapFor> *caps : {&reading.narrowed_to.cap, &std::as_const(job_of_one)})
-        for (const policy::CapFor &one : *caps)
-            if (std::find(keys.begin(), keys.end(), one.key) == keys.end()) keys.push_back(one.key);
-    for (const policy::HandedInCap &one : reading.narrowed_to.handed_in.caps)
-        if (std::find(keys.begin(), keys.end(), one.cap.key) == keys.end()) keys.push_back(one.cap.key);
+        for (const policy::CapFor &one : *caps) add_key(one.key);
+    for (const policy::HandedInCap &one : reading.narrowed_to.handed_in.caps) add_key(one.cap.key);
     if (keys.empty()) keys.emplace_back();
 
     std::vector<Row> out;
+    const auto add_row = [&](std::string pointer, const Field &field, std::optional<Side::Said> said,
+                             std::optional<Side::Said> of_ceiling, const std::vector<Bound> &bounds) {
+        Row &next = out.emplace_back(row(std::move(pointer), field, std::move(said), std::move(of_ceiling)));
+        next.bounds.insert(next.bounds.begin(), bounds.begin(), bounds.end());
+    };
     for (const GpuKey &key : keys) {
         for (const Field &field : policy::fields()) {
             if (!field.pointer.starts_with("/gpu/")) continue;
@@ -230,10 +235,8 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
                 for (const policy::HandedInCap &one : reading.narrowed_to.handed_in.caps)
                     narrow(said, bounds, {one.cap}, key, one.variable.c_str());
             if (field.pointer == "/gpu/*/job_cap") narrow(said, bounds, job_of_one, key, "CURB_JOB_CAP");
-            Row next =
-                row(Side::with_key(field, policy::gpu_key_text(key)), field, said, ceiling.of_device(field, key));
-            next.bounds.insert(next.bounds.begin(), bounds.begin(), bounds.end());
-            out.push_back(std::move(next));
+            add_row(Side::with_key(field, policy::gpu_key_text(key)), field, said, ceiling.of_device(field, key),
+                    bounds);
         }
     }
     for (const Field &field : policy::fields()) {
@@ -244,9 +247,7 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
         auto said = over(field, own.of_process(field));
         std::vector<Bound> bounds;
         if (field.pointer == "/job/cap") narrow(said, bounds, job_of_every, {}, "CURB_JOB_CAP");
-        Row next = row(std::string(field.pointer), field, said, ceiling.of_process(field));
-        next.bounds.insert(next.bounds.begin(), bounds.begin(), bounds.end());
-        out.push_back(std::move(next));
+        add_row(std::string(field.pointer), field, said, ceiling.of_process(field), bounds);
     }
     return out;
 }

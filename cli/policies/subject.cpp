@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "policy/values/words.hpp"
+#include "terminal.hpp"
 
 namespace curb::cli {
 namespace {
@@ -30,15 +31,8 @@ bool can_be_run(const std::string &path) {
 std::optional<std::string> find(const std::string &name, const Environment &environment) {
     if (name.find('/') != std::string::npos) return can_be_run(name) ? std::optional(name) : std::nullopt;
     const char *path = environment("PATH");
-    std::string_view rest = path != nullptr ? path : "/bin:/usr/bin";
-    while (!name.empty()) {
-        const std::size_t end = std::min(rest.find(':'), rest.size());
-        const std::string directory(rest.substr(0, end));
-        std::string file = directory.empty() ? name : directory + "/" + name;
-        if (can_be_run(file)) return file;
-        if (end == rest.size()) break;
-        rest.remove_prefix(end + 1);
-    }
+    for (const std::string &folder : folders_of(path != nullptr ? path : "/bin:/usr/bin"))
+        if (std::string file = folder.empty() ? name : folder + "/" + name; can_be_run(file)) return file;
     return std::nullopt;
 }
 

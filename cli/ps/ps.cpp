@@ -29,7 +29,7 @@ struct PsOptions {
         takes.pids(selection.pids, "Process to show in detail; a shell or launcher stands for what it started");
         selection.declare_filters(takes, Selection::Takes::no_all);
         takes.json(json);
-        takes.flag("--sim", sim, "Look at the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
+        takes.sim(sim);
         takes.option("--watch", watch, "SECONDS", "Again every so many seconds, until Ctrl-C");
     }
 };
@@ -108,12 +108,8 @@ int ps(const PsOptions &options) {
     const auto interval = every(options);
     if (!interval) return failed("ps: " + interval.error());
     if (const std::string fault = fault_of(options.selection); !fault.empty()) return failed("ps: " + fault);
-    if (options.sim)
-        if (const auto fault = use_sim()) return failed("ps: " + *fault);
-    std::vector<int> pids;
-    for (const int pid : options.selection.pids)
-        for (const int program : programs_of(pid))
-            if (std::find(pids.begin(), pids.end(), program) == pids.end()) pids.push_back(program);
+    if (const auto fault = use_sim(options.sim)) return failed("ps: " + *fault);
+    const std::vector<int> pids = programs_of(options.selection.pids);
     std::map<int, std::string> complaints;
     const auto frame = [&](const Screen &screen) {
         const Shown shown = pids.empty() ? Shown{selected_view(options.selection), {}, false} : polled_view(pids);

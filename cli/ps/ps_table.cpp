@@ -50,17 +50,6 @@ struct Cell {
 };
 using Row = std::array<Cell, kColumns>;
 
-Ink ink_of(State state) {
-    switch (state) {
-        case State::over_cap: return Ink::red;
-        case State::unknown:
-        case State::no_curb: return Ink::dim;
-        case State::releasing:
-        case State::running: return Ink::plain;
-        default: return Ink::yellow;
-    }
-}
-
 std::string size_or(const std::optional<Bytes> &bytes, const char *none) { return bytes ? format_human(*bytes) : none; }
 
 // `use`: null for a process that is on no GPU.
@@ -147,14 +136,10 @@ Block block_of(const View &view, const ViewGpu &gpu) {
 
 std::vector<Block> blocks_of(const View &view) {
     std::vector<Block> out;
-    std::vector<bool> placed(view.processes.size());
-    for (const ViewGpu &gpu : view.gpus) {
-        out.push_back(block_of(view, gpu));
-        for (const ViewUse &use : gpu.uses) placed[use.process] = true;
-    }
+    for (const ViewGpu &gpu : view.gpus) out.push_back(block_of(view, gpu));
     Block rest{.heads = {"on no GPU"}, .rows = {}};
-    for (std::size_t i = 0; i < view.processes.size(); ++i)
-        if (!placed[i]) rest.rows.push_back(row_of(view, view.processes[i], nullptr));
+    for (const std::size_t process : on_no_gpu(view))
+        rest.rows.push_back(row_of(view, view.processes[process], nullptr));
     if (!rest.rows.empty()) out.push_back(std::move(rest));
     return out;
 }
@@ -226,20 +211,10 @@ std::string enough(const control::Refusal &last) {
 }
 
 std::string help(int pid, const control::GpuStatus &books, const control::Refusal &last) {
-    switch (last.why) {
-        case Limit::cap:
-            if (last.bytes > books.total) return "help: none: the GPU has " + format_human(books.total);
-            if (books.ceiling) return "help: the machine's ceiling allows no more; ask who keeps /etc/curb/policy.json";
-            return fmt::format("help: raise it: curb cap {} {}", pid, enough(last));
-        case Limit::allowance: return "help: it grows with time; or let its policy begin with more (growth.start)";
-        case Limit::keep_free:
-            return "help: other processes have to free memory; or lower growth.keep_free in its policy";
-        case Limit::device: return "help: make room: curb release --all, or end what holds the most";
-        case Limit::job:
-            return "help: free memory in the other processes of its job (curb release PID), or raise the job's cap";
-        case Limit::policy: break;
-    }
-    return "help: curb policy check";
+    if (last.why != Limit::cap) return "help: " + remedy_for(last.why, pid);
+    if (last.bytes > books.total) return "help: none: the GPU has " + format_human(books.total);
+    if (books.ceiling) return "help: the machine's ceiling allows no more; ask who keeps /etc/curb/policy.json";
+    return fmt::format("help: raise it: curb cap {} {}", pid, enough(last));
 }
 
 // A refusal has a note below the table for so long. The column REFUSED counts it as long as the process lives.

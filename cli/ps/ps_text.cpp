@@ -99,6 +99,32 @@ std::string nap_end_text(const View &view, std::size_t process, control::UnixMs 
     return out;
 }
 
+std::string remedy_for(policy::Limit why, int pid) {
+    switch (why) {
+        case policy::Limit::cap: return fmt::format("curb cap {} SIZE raises the cap", pid);
+        case policy::Limit::allowance:
+            return "it grows with time; growth.start, growth.step and growth.every in its policy let it grow sooner";
+        case policy::Limit::keep_free:
+            return "other processes have to free memory; or lower growth.keep_free in its policy";
+        case policy::Limit::device: return "make room: curb release --all, or end what holds the most";
+        case policy::Limit::job:
+            return "free memory in the other processes of its job (curb release PID), or raise the job's cap";
+        case policy::Limit::policy: break;
+    }
+    return "curb policy check";
+}
+
+Ink ink_of(State state) {
+    switch (state) {
+        case State::over_cap: return Ink::red;
+        case State::unknown:
+        case State::no_curb: return Ink::dim;
+        case State::releasing: return Ink::green;
+        case State::running: return Ink::plain;
+        default: return Ink::yellow;
+    }
+}
+
 bool has_waited_long(const control::Waiting &one, control::UnixMs now) {
     constexpr control::UnixMs kLong = 1000;
     return now - one.since >= kLong;

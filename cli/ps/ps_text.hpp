@@ -35,6 +35,10 @@ std::string wait_text(const control::Waiting &one, int pid, control::UnixMs now)
 // Returns "until its next CUDA call", or, if a process that naps waits for room, "and a call has waited 5 s for room to
 // come back; 4712 (python3) holds 70 GiB of GPU 0": the largest on each of its GPUs.
 std::string nap_end_text(const View &view, std::size_t process, control::UnixMs now);
+// Returns what helps a process whose requests meet this limit.
+std::string remedy_for(policy::Limit why, int pid);
+// Returns the colour of a state.
+Ink ink_of(State state);
 // False for short waits, which are normal under a policy with growth.wait.
 bool has_waited_long(const control::Waiting &one, control::UnixMs now);
 // Returns "3 s", "5 min", "2 h 3 min", "3 days".

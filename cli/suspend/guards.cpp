@@ -151,9 +151,8 @@ bool wrong_gpus(Guard &guard, const SuspendFacts &facts) {
 }
 
 bool no_room(Guard &guard, const ResumeFacts &facts, const Need &need) {
-    const std::vector<GpuState> &gpus = **facts.gpus;
-    const auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == need.uuid; });
-    if (gpu == gpus.end())
+    const GpuState *gpu = gpu_with(**facts.gpus, need.uuid);
+    if (!gpu)
         return guard.refuse(true, need.uuid + ", which it was on, is not there any more", "bring that GPU back first");
     if (gpu->free >= need.bytes) return false;
     std::string users;

@@ -55,9 +55,15 @@ policy::Bytes Moving::held() const {
     return gpus ? held_by(*gpus, pid_) : 0;
 }
 
+policy::Bytes Moving::recorded() const {
+    policy::Bytes sum = 0;
+    for (const auto &gpu : control::suspended::read(target_.process).value_or(control::suspended::Record()))
+        sum += gpu.held;
+    return sum;
+}
+
 int each(const char *command, bool is_out_after, const Selection &selection, bool sim, bool json, const Move &move) {
-    if (sim)
-        if (const auto fault = use_sim()) return failed(command + (": " + *fault));
+    if (const auto fault = use_sim(sim)) return failed(command + (": " + *fault));
     const auto processes = found(selection, command);
     if (!processes) return failed(command + (": " + processes.error()));
     std::vector<std::string> answers;

@@ -34,6 +34,8 @@ class Moving {
     [[nodiscard]] bool answer(const json::Members &members) const;
     // Returns the bytes that the process holds of all GPUs, by NVML. 0 without NVML.
     [[nodiscard]] policy::Bytes held() const;
+    // Returns the bytes that the process held when it was suspended, by the record. 0 without a record.
+    [[nodiscard]] policy::Bytes recorded() const;
 
     const int pid_;
     const Target target_;

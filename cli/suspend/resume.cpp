@@ -33,9 +33,9 @@ struct ResumeOptions {
 
     void declare(Options &takes) {
         selection.declare(takes);
-        takes.option("--wait", wait, "DURATION", "Wait so long for room on its GPUs: 30s, 10m");
+        takes.option("--wait", wait, "DURATION", "Wait up to this long for free memory on its GPUs: 30s, 10m");
         takes.option("--bytes", bytes, "SIZE", "What it held of each GPU, if no record of that is left");
-        takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
+        takes.sim(sim);
         takes.json(json);
     }
 };
@@ -161,25 +161,18 @@ class Resuming : Moving {
     // needs.
     static bool is_scarce(const ResumeFacts &facts) {
         return std::any_of(facts.needs->begin(), facts.needs->end(), [&](const Need &need) {
-            const GpuState *gpu = gpu_of(facts, need.uuid);
+            const GpuState *gpu = gpu_with(**facts.gpus, need.uuid);
             return gpu && gpu->free - std::min(gpu->free, need.bytes) < gpu->total / 8;
         });
     }
-    static const GpuState *gpu_of(const ResumeFacts &facts, const std::string &uuid) {
-        const auto &gpus = **facts.gpus;
-        const auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const GpuState &one) { return one.uuid == uuid; });
-        return gpu == gpus.end() ? nullptr : &*gpu;
-    }
     static Bytes free_of(const ResumeFacts &facts, const std::string &uuid) {
-        const GpuState *gpu = gpu_of(facts, uuid);
+        const GpuState *gpu = gpu_with(**facts.gpus, uuid);
         return gpu ? gpu->free : 0;
     }
 
     int move(const Driver &driver) const {
         const Bytes left = held();
-        Bytes whole = 0;
-        for (const suspended::Gpu &gpu : suspended::read(target_.process).value_or(suspended::Record()))
-            whole += gpu.held;
+        const Bytes whole = recorded();
         const auto back = [&](Bytes now) { return now - std::min(now, left); };
         CUcheckpointRestoreArgs arguments{};
         const Made moved =
@@ -269,8 +262,8 @@ extern const Command kResume{
     .name = "resume",
     .line = "Bring a suspended process back",
     .help = R"(
-Refused while a GPU has less room than the process held there: the driver would block it for good. Others who take that
-room at the same moment cannot be kept out. A process that was left locked by a suspend that was cut short is unlocked.
+Refused while a GPU has less free memory than the process held there: the driver would block the process for good.
+Another process can still take that memory at the same moment. Unlocks a process that an interrupted suspend left locked.
 
 Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C.

@@ -34,8 +34,8 @@ struct SuspendOptions {
         selection.declare(takes);
         takes.option("--timeout", timeout, "DURATION", "How long the process's submitted work may take to end [10s]");
         takes.flag("--until-used", until_used, "Its next CUDA call brings it back: a nap, begun now");
-        takes.flag("--force", force, "Go on where it is only guessed that it might go wrong");
-        takes.flag("--sim", sim, "On the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
+        takes.flag("--force", force, "Skip the checks that only suspect a problem");
+        takes.sim(sim);
         takes.json(json);
         takes.hidden_flag("--nap", nap);
         takes.hidden_options("--host-memory", host_memory);
@@ -180,9 +180,7 @@ class Suspending : Moving {
 
     // The process was out already, by a nap.
     int napped() const {
-        const auto record = suspended::read(target_.process).value_or(suspended::Record());
-        Bytes bytes = 0;
-        for (const suspended::Gpu &gpu : record) bytes += gpu.held;
+        const Bytes bytes = recorded();
         return naps(bytes, fmt::format("suspended {}: it was napping, with {} in host memory\n"
                                        "its next CUDA call no longer ends that; curb resume {} brings it back\n",
                                        target_.text(), format_human(bytes), pid_));
@@ -248,9 +246,9 @@ extern const Command kSuspend{
     .help = R"(
 The process keeps its pid, files and host memory; its CUDA calls wait until curb resume. All that it holds of its GPUs goes
 to host memory, but for a few MiB. Takes a driver of 570 or newer and the process's user, or root. Refused: MIG, MPS,
-managed memory, one process of several that work together, too little host memory. --force goes on where it is only
-guessed that it might go wrong: a process that is not under curb, or a library whose calls do not come through curb: a
-synchronisation ends such a process while it is suspended; a launcher's variables without NCCL.
+managed memory, one process of several that work together, too little host memory. --force skips the checks that only
+suspect a problem: a launcher's variables without NCCL; a process that is not under curb, or has a library whose calls
+bypass curb. The driver ends such a process if it synchronises while it is suspended.
 
 Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.

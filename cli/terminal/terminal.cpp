@@ -1,8 +1,11 @@
 #include "terminal.hpp"
 
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -29,6 +32,35 @@ std::string plain_lines(std::string_view text, std::string_view head) {
 std::string variable(const char *name) {
     const char *value = std::getenv(name);
     return value == nullptr ? "" : value;
+}
+
+std::vector<std::string> folders_of(std::string_view path) {
+    std::vector<std::string> out;
+    for (std::size_t at = 0; at <= path.size();) {
+        const std::size_t end = std::min(path.find(':', at), path.size());
+        out.emplace_back(path.substr(at, end - at));
+        at = end + 1;
+    }
+    return out;
+}
+
+std::string shell_quoted(const std::string &word) {
+    constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-";
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+    std::string out = "'";
+    for (const char c : word) out += c == '\'' ? std::string(R"('\'')") : std::string(1, c);
+    return out + "'";
+}
+
+Ended run_shell(const std::string &line) {
+    Ended out;
+    std::FILE *pipe = ::popen(line.c_str(), "r");
+    if (!pipe) return out;
+    std::array<char, 4096> part;
+    while (const std::size_t got = std::fread(part.data(), 1, part.size(), pipe)) out.output.append(part.data(), got);
+    const int status = ::pclose(pipe);
+    if (status != -1 && WIFEXITED(status)) out.status = WEXITSTATUS(status);
+    return out;
 }
 
 Screen screen_of_stdout() {

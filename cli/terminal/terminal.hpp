@@ -5,11 +5,24 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace curb::cli {
 
 // Returns the value of an environment variable. Empty if it is unset.
 std::string variable(const char *name);
+
+// Returns the folders of a PATH in their order. An empty one stands for the present folder.
+std::vector<std::string> folders_of(std::string_view path);
+
+// Quotes the word for a shell, if it needs quotes.
+std::string shell_quoted(const std::string &word);
+// Runs a command line of sh(1). Returns its exit status, -1 if it was not run or was ended by a signal, and its output.
+struct Ended {
+    int status = -1;
+    std::string output;
+};
+Ended run_shell(const std::string &line);
 
 struct Screen {
     std::optional<std::size_t> width;   // columns; nullopt: no limit
@@ -22,7 +35,7 @@ struct Screen {
 Screen screen_of_stdout();
 
 // The SGR codes of ECMA-48.
-enum class Ink { plain = 0, bold = 1, dim = 2, red = 31, green = 32, yellow = 33 };
+enum class Ink { plain = 0, bold = 1, dim = 2, reverse = 7, red = 31, green = 32, yellow = 33 };
 std::string inked(const Screen &screen, Ink ink, std::string_view text);
 
 // Prints all of `text`. False if the reader has closed the pipe, which is not a failure of curb. Throws

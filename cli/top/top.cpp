@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <clocale>
-#include <cstdio>
 #include <functional>
 #include <future>
 
@@ -31,9 +30,7 @@ using Clock = std::chrono::steady_clock;
 struct TopOptions {
     bool sim = false;
 
-    void declare(Options &takes) {
-        takes.flag("--sim", sim, "Look at the simulated machine of programs under curb run --sim with CURB_SIM_STATE");
-    }
+    void declare(Options &takes) { takes.sim(sim); }
 };
 
 constexpr auto kPatience = 300ms;  // for processes to answer
@@ -43,16 +40,9 @@ constexpr int kControlC = 3, kEscape = 27;
 
 // Runs `curb WORDS` and returns the first line of its answer.
 std::string answer_of(const std::string &words) {
-    const std::string self = own_file().native();
-    if (self.empty() || self.find('\'') != std::string::npos) return "cannot start curb " + words;
-    const std::string command = "'" + self + "' " + words + " 2>&1 </dev/null";
-    std::FILE *pipe = ::popen(command.c_str(), "r");
-    if (!pipe) return "cannot start curb " + words;
-    char line[512] = "";
-    std::string out = std::fgets(line, sizeof line, pipe) ? line : "curb " + words + ": done\n";
-    while (std::fgets(line, sizeof line, pipe)) continue;
-    ::pclose(pipe);
-    return out.substr(0, out.find('\n'));
+    const std::string line = shell_quoted(own_file().native()) + " " + words + " 2>&1 </dev/null";
+    const std::string answer = run_shell(line).output;
+    return answer.empty() ? "curb " + words + ": done" : answer.substr(0, answer.find('\n'));
 }
 
 class Top {
@@ -98,7 +88,7 @@ class Top {
         for (std::size_t y = 0; y < lines.size(); ++y) {
             ::move(static_cast<int>(y), 0);
             for (const Span &span : lines[y]) {
-                const auto attribute = attribute_of(span.paint);
+                const auto attribute = attribute_of(span.ink);
                 ::attron(attribute);
                 ::addstr((state.unicode ? span.text : ascii(span.text)).c_str());
                 ::attroff(attribute);
@@ -106,15 +96,15 @@ class Top {
         }
         ::refresh();
     }
-    static int attribute_of(Paint paint) {
-        switch (paint) {
-            case Paint::plain: return A_NORMAL;
-            case Paint::bold: return A_BOLD;
-            case Paint::dim: return A_DIM;
-            case Paint::reverse: return A_REVERSE;
-            case Paint::red: return static_cast<int>(COLOR_PAIR(1));
-            case Paint::green: return static_cast<int>(COLOR_PAIR(2));
-            case Paint::yellow: return static_cast<int>(COLOR_PAIR(3));
+    static int attribute_of(Ink ink) {
+        switch (ink) {
+            case Ink::plain: return A_NORMAL;
+            case Ink::bold: return A_BOLD;
+            case Ink::dim: return A_DIM;
+            case Ink::reverse: return A_REVERSE;
+            case Ink::red: return static_cast<int>(COLOR_PAIR(1));
+            case Ink::green: return static_cast<int>(COLOR_PAIR(2));
+            case Ink::yellow: return static_cast<int>(COLOR_PAIR(3));
         }
         return A_NORMAL;
     }
@@ -264,8 +254,7 @@ class Terminal {
 int top(const TopOptions &options) {
     if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0)
         return failed("top: it needs a terminal; curb ps --watch 2 prints the same into a file or pipe");
-    if (options.sim)
-        if (const auto fault = use_sim()) return failed("top: " + *fault);
+    if (const auto fault = use_sim(options.sim)) return failed("top: " + *fault);
     std::setlocale(LC_ALL, "");
     const Terminal terminal;
     if (!terminal)

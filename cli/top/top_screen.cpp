@@ -76,7 +76,7 @@ class Screenful {
         const std::size_t count = processes_shown.size();
         add({{fmt::format("curb top  {}  {} GPU{}, {} process{}", clock_text(now_, now_), view_.gpus.size(),
                           view_.gpus.size() == 1 ? "" : "s", count, count == 1 ? "" : "es"),
-              Paint::bold},
+              Ink::bold},
              {fmt::format("  by {}{}", sort_name(state_.sort),
                           state_.filter.empty() ? "" : ", with \"" + policy::plain(state_.filter) + "\"")}});
         gpus();
@@ -84,7 +84,7 @@ class Screenful {
         const std::vector<std::string> notes = notes_on_selected();
         processes(notes.size());
         while (lines_.size() + 1 + notes.size() < height_) add({});
-        for (const std::string &note : notes) add({{note, Paint::yellow}});
+        for (const std::string &note : notes) add({{note, Ink::yellow}});
         last_line();
         if (lines_.size() > height_) lines_.resize(height_);
         for (ScreenLine &line : lines_) line = fitted(std::move(line), width_);
@@ -96,15 +96,14 @@ class Screenful {
 
     // Adds a line for each GPU: used by processes under curb, used by others, free.
     void gpus() {
-        if (!view_.nvml_fault.empty()) add({{policy::plain(view_.nvml_fault), Paint::yellow}});
+        if (!view_.nvml_fault.empty()) add({{policy::plain(view_.nvml_fault), Ink::yellow}});
         const std::size_t room = height_ > kLeastRows + 4 ? height_ - kLeastRows - 4 : 1;
         const bool all = view_.gpus.size() <= room;
         const std::size_t shown = all ? view_.gpus.size() : room - 1;
         std::size_t label = 0;
         for (const ViewGpu &gpu : view_.gpus) label = std::max(label, width_of(gpu_label(view_, gpu)));
         for (std::size_t i = 0; i < shown; ++i) add(gpu_line(view_.gpus[i], label));
-        if (!all)
-            add({{fmt::format("{} more GPUs; a higher window shows them", view_.gpus.size() - shown), Paint::dim}});
+        if (!all) add({{fmt::format("{} more GPUs; a higher window shows them", view_.gpus.size() - shown), Ink::dim}});
     }
     [[nodiscard]] ScreenLine gpu_line(const ViewGpu &gpu, std::size_t label) const {
         Bytes capped = 0;
@@ -117,12 +116,12 @@ class Screenful {
         const auto found = state_.used.find(gpu.uuid);
         const bool u = state_.unicode;
         return {{padded(gpu_label(view_, gpu), label) + " "},
-                {repeated(u ? "█" : "#", ours), Paint::green},
-                {repeated(u ? "▒" : "+", all - ours), Paint::yellow},
-                {repeated(u ? "░" : ".", kBar - all), Paint::dim},
+                {repeated(u ? "█" : "#", ours), Ink::green},
+                {repeated(u ? "▒" : "+", all - ours), Ink::yellow},
+                {repeated(u ? "░" : ".", kBar - all), Ink::dim},
                 {fmt::format(" {:>10} of {:<9} ", format_human(used), format_human(gpu.total))},
-                {sparkline(found == state_.used.end() ? nullptr : &found->second, gpu.total, u), Paint::green},
-                {"  " + policy::plain(gpu.name), Paint::dim}};
+                {sparkline(found == state_.used.end() ? nullptr : &found->second, gpu.total, u), Ink::green},
+                {"  " + policy::plain(gpu.name), Ink::dim}};
     }
 
     // False in a narrow window, where the command needs the columns.
@@ -160,7 +159,7 @@ class Screenful {
                           "OF CAP", kCapBar, has_history() ? padded("HISTORY", kSpark + 1) : "", "STATE",
                           has_jobs() ? padded("JOB", kJob + 1) : "",
                           has_containers() ? padded("CONTAINER", kContainer + 1) : "", "COMMAND"),
-              Paint::bold}});
+              Ink::bold}});
         const std::size_t taken = lines_.size() + 1 + below;
         const std::size_t room = height_ > taken ? height_ - taken : 1;
         if (state_.at < state_.first) state_.first = state_.at;
@@ -171,7 +170,7 @@ class Screenful {
         if (rows_.empty())
             add({{state_.filter.empty() ? "no process is on a GPU, and none runs under curb"
                                         : "no process matches; / with an empty line shows all",
-                  Paint::dim}});
+                  Ink::dim}});
     }
     // Returns "wait 3 s" instead of "waiting": more information in as many columns.
     [[nodiscard]] std::string state_text(const ViewProcess &process, const control::GpuStatus *books,
@@ -183,16 +182,6 @@ class Screenful {
     }
     static std::string column(bool is_shown, const std::string &text, std::size_t width) {
         return is_shown ? padded(clipped(text.empty() ? "-" : policy::plain(text), width), width + 1) : "";
-    }
-    static Paint paint_of(State state) {
-        switch (state) {
-            case State::over_cap: return Paint::red;
-            case State::unknown:
-            case State::no_curb: return Paint::dim;
-            case State::releasing: return Paint::green;
-            case State::running: return Paint::plain;
-            default: return Paint::yellow;
-        }
     }
     [[nodiscard]] ScreenLine process_line(const TopRow &row, bool selected) const {
         const ViewProcess &process = view_.processes[row.process];
@@ -207,38 +196,38 @@ class Screenful {
         const Bytes whole = row.cap ? *row.cap : row.gpu ? row.gpu->total : 0;
         std::string gpu = row.gpu ? gpu_label(view_, *row.gpu) : "-";
         if (gpu.starts_with("GPU ")) gpu.erase(0, 4);
-        const auto of = [&](Paint own) { return selected ? Paint::reverse : process.under_curb ? own : Paint::dim; };
+        const auto of = [&](Ink own) { return selected ? Ink::reverse : process.under_curb ? own : Ink::dim; };
         return {{fmt::format("{:>8} ", process.pid) + padded(clipped(policy::plain(process.user), 8), 9) +
                      padded(clipped(gpu, 6), 7) +
                      fmt::format("{:>9} {:>9} ", row.use ? format_human(row.held) : "-",
                                  row.cap ? format_human(*row.cap)
                                  : books ? "none"
                                          : "-"),
-                 of(Paint::plain)},
-                {repeated(u ? "█" : "#", full), of(books && is_over_cap(process, *books) ? Paint::red : Paint::green)},
-                {repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Paint::dim)},
-                {has_history() ? sparkline(history, whole, u) + " " : "", of(Paint::green)},
-                {padded(clipped(state_text(process, books, state), 9), 10), of(paint_of(state))},
+                 of(Ink::plain)},
+                {repeated(u ? "█" : "#", full), of(books && is_over_cap(process, *books) ? Ink::red : Ink::green)},
+                {repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Ink::dim)},
+                {has_history() ? sparkline(history, whole, u) + " " : "", of(Ink::green)},
+                {padded(clipped(state_text(process, books, state), 9), 10), of(ink_of(state))},
                 {column(has_jobs(), process.status ? process.status->job : "", kJob) +
                      column(has_containers(), process.container, kContainer) + policy::plain(process.command),
-                 of(Paint::plain)}};
+                 of(Ink::plain)}};
     }
 
     void last_line() {
-        if (!state_.message.empty()) return add({{policy::plain(state_.message), Paint::bold}});
-        add({{"r", Paint::bold},
+        if (!state_.message.empty()) return add({{policy::plain(state_.message), Ink::bold}});
+        add({{"r", Ink::bold},
              {" release "},
-             {"c", Paint::bold},
+             {"c", Ink::bold},
              {" cap "},
-             {"s", Paint::bold},
+             {"s", Ink::bold},
              {" suspend "},
-             {"u", Paint::bold},
+             {"u", Ink::bold},
              {" resume "},
-             {"o", Paint::bold},
+             {"o", Ink::bold},
              {" order "},
-             {"/", Paint::bold},
+             {"/", Ink::bold},
              {" filter "},
-             {"q", Paint::bold},
+             {"q", Ink::bold},
              {" quit"}});
     }
 
@@ -280,7 +269,6 @@ void remember(TopState &state, const View &view) {
 
 std::vector<TopRow> top_rows(const View &view, const TopState &state) {
     std::vector<TopRow> out;
-    std::vector<bool> placed(view.processes.size());
     for (const ViewGpu &gpu : view.gpus)
         for (const ViewUse &use : gpu.uses) {
             const auto *books = books_of(view, use);
@@ -290,10 +278,8 @@ std::vector<TopRow> top_rows(const View &view, const TopState &state) {
                 if (!view.processes[use.process].suspended) row.held = books->held;
             }
             out.push_back(row);
-            placed[use.process] = true;
         }
-    for (std::size_t i = 0; i < view.processes.size(); ++i)
-        if (!placed[i]) out.push_back({i, nullptr, nullptr, 0, {}});
+    for (const std::size_t process : on_no_gpu(view)) out.push_back({process, nullptr, nullptr, 0, {}});
     const std::string filter = policy::lower_case(state.filter);
     std::erase_if(out, [&](const TopRow &row) {
         const ViewProcess &process = view.processes[row.process];

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "terminal.hpp"
 #include "view.hpp"
 
 namespace curb::cli {
 
-enum class Paint { plain, bold, dim, red, green, yellow, reverse };
 struct Span {
     std::string text;
-    Paint paint = Paint::plain;
+    Ink ink = Ink::plain;
 };
 using ScreenLine = std::vector<Span>;
 

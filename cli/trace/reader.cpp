@@ -168,21 +168,13 @@ void TraceReader::take_event(std::string_view line, bool whole) {
 void TraceReader::add(const control::trace::Event &event, std::string_view text) {
     if (event.gpu < 0 || event.gpu >= kMostGpus) return bad_line("no process has a GPU " + std::to_string(event.gpu));
     Moment moment = moment_of(event);
-    if (!text.empty()) moment.text = index_of(policy::plain(text));
+    if (!text.empty()) moment.text = out_.texts.number_of(policy::plain(text));
     if (!is_possible(moment)) return bad_line("a size in it is none that a device can have");
     if (moment.what == What::dropped && moment.bytes > 0)
         dropped_ = policy::added(dropped_, static_cast<std::uint64_t>(moment.bytes));
     out_.first_ns = out_.events.empty() ? moment.began_ns() : std::min(out_.first_ns, moment.began_ns());
     out_.last_ns = std::max(out_.last_ns, moment.ns);
     out_.events.push_back(moment);
-}
-
-std::uint32_t TraceReader::index_of(const std::string &text) {
-    constexpr std::size_t kMost = 100'000;  // a trace has many call stacks
-    if (const auto known = texts_.find(text); known != texts_.end()) return known->second;
-    if (out_.texts.size() >= kMost) return 0;
-    out_.texts.push_back(text);
-    return texts_[text] = static_cast<std::uint32_t>(out_.texts.size() - 1);
 }
 
 void TraceReader::bad_line(std::string why) {

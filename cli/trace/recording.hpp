@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -16,6 +17,11 @@ using control::trace::What;
 
 inline constexpr std::uint64_t kSecond = 1'000'000'000;  // in ns, as all times
 
+// Returns nullopt for a limit that bounds nothing.
+inline std::optional<policy::Bytes> bounded(policy::Bytes limit) {
+    return limit == policy::kUnbounded ? std::nullopt : std::optional(limit);
+}
+
 // control::trace::Event in 64 bytes. Members that no event has together share a field.
 struct Moment {
     std::uint64_t ns = 0;       // since the trace began
@@ -25,7 +31,7 @@ struct Moment {
     policy::Bytes of_kind = 0;
     policy::Bytes held = 0;
     std::int32_t thread = 0;
-    std::uint32_t text = 0;  // index into Recording::texts
+    std::uint32_t text = 0;  // number in Recording::texts
     What what{};
     policy::Kind kind{};
     std::uint8_t detail = 0;  // alloc, free: whether reused; refuse, wait: the limit; step: the step
@@ -41,6 +47,10 @@ struct Moment {
     }
     [[nodiscard]] policy::Bytes limit() const noexcept {
         return moves_memory() ? 0 : static_cast<policy::Bytes>(charge);
+    }
+    // Returns the limit that a refused request met. nullopt if it has no figure.
+    [[nodiscard]] std::optional<policy::Bytes> limit_hit() const {
+        return limit() == 0 ? std::nullopt : bounded(limit());
     }
     [[nodiscard]] policy::Limit why() const noexcept { return static_cast<policy::Limit>(detail); }
     [[nodiscard]] policy::Step step() const noexcept { return static_cast<policy::Step>(detail); }
@@ -70,11 +80,29 @@ struct HeldByKind {
 inline constexpr policy::Bytes kLargestHeld = policy::Bytes{1} << 50;  // no device has a PiB
 inline constexpr int kMostGpus = 256;                                  // Moment::gpu has 8 bits
 
+// Texts, each once, under its number. 0: the empty text, and those of a trace that has too many.
+class Texts {
+  public:
+    std::uint32_t number_of(const std::string &text) {
+        constexpr std::size_t kMost = 100'000;  // a trace has many call stacks
+        if (const auto known = numbers_.find(text); known != numbers_.end()) return known->second;
+        if (all_.size() >= kMost) return 0;
+        all_.push_back(text);
+        return numbers_[text] = static_cast<std::uint32_t>(all_.size() - 1);
+    }
+    [[nodiscard]] const std::string &operator[](std::uint32_t number) const { return all_[number]; }
+    friend bool operator==(const Texts &, const Texts &) = default;
+
+  private:
+    std::vector<std::string> all_{std::string()};
+    std::unordered_map<std::string, std::uint32_t> numbers_;
+};
+
 struct Recording {
     std::string name;  // of the file, as it was typed
     control::trace::Header header;
     std::vector<Moment> events;  // in the order of the file
-    std::vector<std::string> texts{std::string()};
+    Texts texts;
     std::uint64_t first_ns = 0, last_ns = 0;  // of all events
 
     // Sentences about missing parts: the file is cut off, lines could not be read, events were dropped.
@@ -106,12 +134,10 @@ class TraceReader {
     void take_first(std::string_view line);
     void take_event(std::string_view line, bool whole);
     void add(const control::trace::Event &event, std::string_view text);
-    std::uint32_t index_of(const std::string &text);
     void bad_line(std::string why);
 
     Recording out_;
-    std::unordered_map<std::string, std::uint32_t> texts_;  // text -> index into Recording::texts
-    bool is_trace_ = false;                                 // by its first line
+    bool is_trace_ = false;  // by its first line
     bool has_header_ = false;
     std::string rest_;   // the line that the next piece continues
     std::string fault_;  // why this is no trace; empty: it may be one

@@ -20,14 +20,13 @@ using Id = Pickle::Id;
 // Limits: a few bytes of a pickle can repeat the same list a million times.
 constexpr std::size_t kMostEvents = 20'000'000;
 constexpr std::size_t kMostCalls = 48;
-constexpr std::size_t kMostTexts = 100'000;
 
 struct Entry {
     enum class Action : std::uint8_t { alloc, free, out_of_memory } action{};
     std::uint64_t address = 0;
     std::int64_t bytes = 0;
     std::int64_t time_us = 0;
-    std::uint32_t stack = 0;  // index into Recording::texts
+    std::uint32_t stack = 0;  // number in Recording::texts
 };
 
 class Snapshot {
@@ -146,7 +145,7 @@ class Snapshot {
         std::string text;
         for (std::size_t i = 0; i < std::min(frames.items.size(), kMostCalls); ++i)
             text += (i == 0 ? "" : " < ") + call_text(pickle_[frames.items[i]]);
-        return known->second = index_of(text);
+        return known->second = out_.texts.number_of(text);
     }
     [[nodiscard]] std::string call_text(const Value &frame) const {
         constexpr std::size_t kLongest = 1000;
@@ -161,13 +160,6 @@ class Snapshot {
         if (out.empty()) out = "?";
         if (file.empty() || file == "??") return out;
         return out + " (" + file + (line.type == Type::integer ? fmt::format(":{}", line.integer) : "") + ")";
-    }
-    std::uint32_t index_of(const std::string &text) {
-        const auto known = texts_.find(text);
-        if (known != texts_.end()) return known->second;
-        if (out_.texts.size() >= kMostTexts) return 0;
-        out_.texts.push_back(text);
-        return texts_[text] = static_cast<std::uint32_t>(out_.texts.size() - 1);
     }
 
     // Adds the events of a GPU. The history may begin late: blocks that it frees, or that are in use at its end,
@@ -274,7 +266,6 @@ class Snapshot {
     Recording out_;
     std::map<int, Gpu> gpus_;
     std::unordered_map<const Value *, std::uint32_t> stacks_;
-    std::unordered_map<std::string, std::uint32_t> texts_;
     std::size_t events_ = 0, unreadable_ = 0;
     bool is_cut_off_ = false;
     Bytes held_ = 0;

@@ -27,10 +27,6 @@ void offer(std::vector<const Moment *> &largest, const Moment *one) {
     if (largest.size() > kLargest) largest.pop_back();
 }
 
-std::optional<policy::Bytes> bounded(policy::Bytes limit) {
-    return limit == policy::kUnbounded ? std::nullopt : std::optional(limit);
-}
-
 // False for contexts and stacks: the driver allocates them.
 bool is_by_program(const Moment &moment) noexcept {
     return moment.kind != policy::Kind::contexts && moment.kind != policy::Kind::stack;

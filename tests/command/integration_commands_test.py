@@ -107,7 +107,7 @@ class Kernelspec(Command):
             with self.subTest(words):
                 self.install(*words, status=125, says=why)
         self.install(status=125, says="has no ipykernel; run: ", PYTHONPATH="")
-        self.install(status=125, says="python3 cannot be started: ", PATH="/nowhere")
+        self.install(status=125, says="there is no python3 that starts", PATH="/nowhere")
         self.assertFalse((self.folder / ".local").exists())
 
     def test_json(self) -> None:

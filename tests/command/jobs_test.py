@@ -69,15 +69,6 @@ class JobTest(OfMachine):
         one.kill()
         self.assertGreater(self.filled(other), 4 * GIB - SLACK)
 
-    def test_the_others_of_a_job_release_what_a_request_lacks(self) -> None:
-        policy = self.machine.policy({"gpu": {"*": {"cache": {"max": "4GiB", "idle": "10m"}}}})
-        keeper = self.told(CURB_JOB_CAP="4GiB", CURB_POLICY=str(policy))
-        keeper.asked("take 2048")
-        keeper.asked("drop")
-        other = self.told(CURB_JOB_CAP="4GiB", CURB_LOG="info")
-        self.assertGreater(self.filled(other), 4 * GIB - 2 * CONTEXT - SLACK)
-        self.assertLessEqual(self.machine.used(), 4 * GIB)
-
     def test_the_others_release_as_often_as_requests_lack_something(self) -> None:
         policy = self.machine.policy({"gpu": {"*": {"cache": {"max": "4GiB", "idle": "10m"}}}})
         pair = [self.told(CURB_JOB_CAP="4GiB", CURB_POLICY=str(policy)) for _ in range(2)]
@@ -224,11 +215,6 @@ class JobTest(OfMachine):
             self.assertGreater(self.machine.used(), 4 * GIB - 2 * SLACK)
             for one in (process, other):
                 one.kill()
-
-    def test_curb_run_names_the_job(self) -> None:
-        said = self.machine.curb("run", "--job-cap", "2GiB", "--dry-run", "--", "true").stdout
-        self.assertIn("CURB_JOB_CAP=2GiB\n", said)
-        self.assertRegex(said, r"CURB_JOB=\d+-[0-9a-f]{8}\n")
 
     def test_a_policy_with_a_job_makes_a_tree_without_curb_run(self) -> None:
         policy = self.machine.policy({"job": {"cap": "4GiB"}})

@@ -157,9 +157,9 @@ void add_tables(std::string &out, const Recording &recording, const GpuSummary &
     add_table(
         out, "<h3>Refused</h3>", {"Time", "#Asked for", "Kind", "Met", "#Held then", "#Limit", "#Thread"}, gpu.refusals,
         [&](const Moment *one) -> Cells {
-            const bool limited = one->limit() != 0 && one->limit() != policy::kUnbounded;
+            const auto limit = one->limit_hit();
             return {clock_text(recording, one->ns), exact(one->bytes), policy::kind_text(one->kind),
-                    policy::limit_text(one->why()), exact(one->held),  limited ? exact(one->limit()) : "",
+                    policy::limit_text(one->why()), exact(one->held),  limit ? exact(*limit) : "",
                     std::to_string(one->thread)};
         },
         "; curb report --json lists more of them");
@@ -205,9 +205,7 @@ std::string times(const auto &samples) {
     return json::list(samples, [](const auto &one) { return microseconds(one.ns); });
 }
 std::string limits(const std::vector<LimitSample> &samples) {
-    const auto limit = [](const LimitSample &one) {
-        return one.limit == policy::kUnbounded ? "null" : std::to_string(one.limit);
-    };
+    const auto limit = [](const LimitSample &one) { return json::Value(bounded(one.limit)).json(); };
     return json::object({{"t", times(samples)}, {"v", json::list(samples, limit)}});
 }
 

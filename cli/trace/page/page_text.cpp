@@ -42,13 +42,12 @@ std::string some(const Values &values, Text text) {
 }
 
 std::string refusal_json(const Moment *one) {
-    const bool limited = one->limit() != 0 && one->limit() != policy::kUnbounded;
     return json::object({{"at_ns", one->ns},
                          {"bytes", one->bytes},
                          {"kind", json::text(policy::kind_name(one->kind))},
                          {"why", json::text(policy::limit_name(one->why()))},
                          {"held", one->held},
-                         {"limit", limited ? std::to_string(one->limit()) : "null"}});
+                         {"limit", one->limit_hit()}});
 }
 
 std::string summary_json(const Recording &recording, const GpuSummary &gpu) {

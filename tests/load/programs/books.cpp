@@ -57,11 +57,8 @@ std::string differences(bool pools_end) {
 }
 
 std::string differences_that_stay(std::chrono::milliseconds patience, bool pools_end) {
-    using namespace std::chrono_literals;
-    const auto until = std::chrono::steady_clock::now() + patience;
     std::string left;
-    while (!(left = differences(pools_end)).empty() && std::chrono::steady_clock::now() < until)
-        std::this_thread::sleep_for(1ms);
+    within(patience, [&] { return (left = differences(pools_end)).empty(); });
     return left;
 }
 

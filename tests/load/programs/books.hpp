@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "../../process/helpers/within.hpp"
 #include "control/client.hpp"
 
 namespace load {

@@ -120,9 +120,7 @@ void write_policy(const Cell &cell, std::uint64_t cap) {
         const auto *status = std::get_if<control::Status>(&reply);
         return status && status->gpus.at(0).cap == cap;
     };
-    const auto end = std::chrono::steady_clock::now() + kPatience;
-    while (!in_force() && std::chrono::steady_clock::now() < end) usleep(10'000);
-    expect(in_force(), "the edited policy is not in force");
+    expect(within(kPatience, in_force), "the edited policy is not in force");
 }
 void edit_policy(Cell &cell) {
     write_policy(cell, curb_sim_held(0));

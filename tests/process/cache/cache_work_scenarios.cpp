@@ -22,23 +22,19 @@ CUstream make_stream() {
 }  // namespace
 
 SCENARIO_NAMED(a_block_is_kept_only_when_the_device_has_finished_with_it) {
-    const CUcontext context = start();
+    start();
     const CUfunction busy = kernel_of(load_module(kBusy), "busy");
     const Asked asked;
     constexpr int kThreads = 8, kRounds = 150;
-    std::vector<std::thread> threads;
-    for (int thread = 0; thread < kThreads; ++thread)
-        threads.emplace_back([=] {
-            MUST(cuCtxSetCurrent(context));
-            const CUstream stream = make_stream();
-            for (int round = 0; round < kRounds; ++round) {
-                const CUdeviceptr block = take((round % 3 + 1) * MiB);
-                run_on(busy, stream, block);
-                MUST(cuMemFree_v2(block));  // does not wait for the kernel: the free does
-                EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
-            }
-        });
-    for (std::thread &thread : threads) thread.join();
+    in_threads(kThreads, [=](unsigned) {
+        const CUstream stream = make_stream();
+        for (int round = 0; round < kRounds; ++round) {
+            const CUdeviceptr block = take((round % 3 + 1) * MiB);
+            run_on(busy, stream, block);
+            MUST(cuMemFree_v2(block));  // does not wait for the kernel: the free does
+            EXPECT_EQ(cuStreamQuery(stream), CUDA_SUCCESS);
+        }
+    });
     EXPECT_EQ(curb_sim_overlaps(0), 0U);
     EXPECT(asked.allocations() < kThreads * kRounds / 10);
     nothing_is_left_but(kContext);

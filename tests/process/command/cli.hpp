@@ -7,5 +7,5 @@
 inline Outcome curb(Words words, std::map<std::string, std::string> environment = {}) {
     words.insert(words.begin(), CURB_BINARY);
     environment.emplace("CURB_LIBRARY", harmless_library());
-    return start({words, environment, {}, {}, {}});
+    return start({words, environment});
 }

@@ -104,8 +104,7 @@ TEST_CASE("the environment names the policy absolutely, and curb's library befor
         CHECK_THAT(outcome.out, contains(line + "\n"));
     CHECK_THAT(outcome.out, !contains("LD_LIBRARY_PATH"));
     for (const Words &words : {Words{"--policy", "job.json"}, Words{}}) {
-        Start run{
-            joined(joined({CURB_BINARY, "run"}, words), {"--", "sh", "-c", "cd /; echo $CURB_POLICY"}), {}, {}, {}, {}};
+        Start run{joined(joined({CURB_BINARY, "run"}, words), {"--", "sh", "-c", "cd /; echo $CURB_POLICY"}), {}};
         run.environment = {{"CURB_LIBRARY", harmless_library()}, {"CURB_POLICY", "job.json"}};
         run.directory = dir.path().string();
         CHECK(start(run).out == policy + "\n");
@@ -257,7 +256,7 @@ TEST_CASE("curb run finds its library in each of the places where it is installe
     const auto place =
         GENERATE(as<std::string>{}, "lib/libcurb.so", "lib/curb/libcurb.so", "lib/x86_64-linux-gnu/curb/libcurb.so");
     const std::string library = installed.library(place);
-    const Outcome outcome = start({{installed.binary(), "run", "--dry-run", "--", "true"}, {}, {}, {}, {}});
+    const Outcome outcome = start({{installed.binary(), "run", "--dry-run", "--", "true"}, {}});
     CHECK(lines(outcome.out) == Words{"LD_PRELOAD=" + library, "true", "# no policy: curb only watches"});
 }
 
@@ -266,7 +265,7 @@ TEST_CASE("--sim puts the simulated driver first in the loader's search path, an
     const auto place = GENERATE(as<std::string>{}, "sim", "lib/curb/sim");
     installed.library(place + "/libcuda.so.1");
     const std::string directory = installed.prefix() + "/" + place;
-    Start run{{installed.binary(), "run", "--sim", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"}, {}, {}, {}, {}};
+    Start run{{installed.binary(), "run", "--sim", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"}, {}};
     run.environment = {{"CURB_LIBRARY", harmless_library()}};
     const Outcome alone = start(run);
     CHECK(alone.out == directory + "\n");
@@ -279,13 +278,13 @@ TEST_CASE("--sim puts the simulated driver first in the loader's search path, an
 TEST_CASE("without its library, and with --sim without a simulated driver, curb says so and starts nothing") {
     const Installed installed;
     const Trace trace;
-    Start run{joined({installed.binary(), "run"}, trace.command()), {}, {}, {}, {}};
+    Start run{joined({installed.binary(), "run"}, trace.command()), {}};
     const Outcome no_library = start(run);
     CHECK(no_library.status == 125);
     CHECK_THAT(no_library.err, contains("there is no libcurb.so") && contains("set CURB_LIBRARY") &&
                                    contains(installed.prefix() + "/lib/libcurb.so") &&
                                    contains(installed.prefix() + "/lib/curb/libcurb.so"));
-    run = {joined({installed.binary(), "run", "--sim"}, trace.command()), {}, {}, {}, {}};
+    run = {joined({installed.binary(), "run", "--sim"}, trace.command()), {}};
     run.environment = {{"CURB_LIBRARY", harmless_library()}};
     const Outcome no_driver = start(run);
     CHECK(no_driver.status == 125);
@@ -334,7 +333,7 @@ TEST_CASE("options of curb run override the policy, and the program has them as 
     CHECK(std::none_of(dry.begin(), dry.end(),
                        [](const std::string &line) { return line.find("factor") != std::string::npos; }));
     // curb makes the path absolute, so the log stays there when the program changes its directory.
-    Start run{{CURB_BINARY, "run", "--log", "info:curb.log", "--", "sh", "-c", "cd /; echo $CURB_LOG"}, {}, {}, {}, {}};
+    Start run{{CURB_BINARY, "run", "--log", "info:curb.log", "--", "sh", "-c", "cd /; echo $CURB_LOG"}, {}};
     run.environment = {{"CURB_LIBRARY", harmless_library()}};
     run.directory = dir.path().string();
     CHECK(start(run).out == "info:" + (fs::canonical(dir.path()) / "curb.log").string() + "\n");

@@ -26,7 +26,7 @@ class OnTerminal : public Terminal {
 };
 
 Outcome in_shell(const Machine &machine, const std::string &script) {
-    return start({{"/bin/sh", "-c", script}, with(machine.environment(), {{"CURB", CURB_BINARY}}), {}, {}, {}});
+    return start({{"/bin/sh", "-c", script}, with(machine.environment(), {{"CURB", CURB_BINARY}})});
 }
 
 constexpr const char *kEnter = "\x1b[?1049h", *kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l";

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "capped.hpp"
+#include "in_child.hpp"
 #include "raw_client.hpp"
 
 using namespace curb;
@@ -135,17 +136,13 @@ TEST_CASE("another user cannot connect, and gets no answer if the permissions le
     Capped process(runtime.path(), {.prepare = becoming(kOwner)});
     const std::string socket = process.socket();
     const auto as_other = [&] {  // 0: could not connect, 1: got no answer, 2: got an answer
-        const pid_t child = ::fork();
-        if (child == 0) {
-            if (::setuid(kOther) != 0) ::_exit(97);
+        return WEXITSTATUS(in_child([&] {
+            if (::setuid(kOther) != 0) return 97;
             const Raw client(socket);
-            if (!client.connected()) ::_exit(0);
+            if (!client.connected()) return 0;
             client.send(std::string(kStatus) + "\n");
-            ::_exit(client.closed_within(10s) ? 1 : 2);
-        }
-        int status = 0;
-        ::waitpid(child, &status, 0);
-        return WEXITSTATUS(status);
+            return client.closed_within(10s) ? 1 : 2;
+        }));
     };
     CHECK(as_other() == 0);
     REQUIRE(::chmod(runtime.path().c_str(), 0755) == 0);

@@ -213,13 +213,14 @@ TEST_CASE("curb cap prints the cap in force, and what happens to memory above it
     const Outcome typed = process.curb({"cap", pid, "1GiB"});
     CHECK(typed.status == 0);
     CHECK(typed.err.empty());
-    CHECK(typed.out == "process " + pid +
-                           ": cuda:0 cap 8 GiB -> 1 GiB; 1.01 GiB is held, so memory is released, and new requests "
-                           "wait or are refused until it is under\n");
+    CHECK(typed.out ==
+          "process " + pid +
+              ": cuda:0 cap 8 GiB -> 1 GiB; 1.01 GiB is held: curb releases cached memory, and new requests "
+              "wait or are refused until less is held\n");
     CHECK(process.curb({"cap", pid, "2GiB", "--gpu", "cuda:0"}).out ==
           "process " + pid + ": cuda:0 cap 1 GiB -> 2 GiB\n");
     CHECK_THAT(process.curb({"cap", pid, "4GiB"}).out,
-               contains("cuda:0 cap 2 GiB, as before; 2GiB was set for it by a key that is more specific"));
+               contains("cuda:0 cap 2 GiB, as before; the cap of 2GiB for a more specific key holds"));
     CHECK_THAT(process.curb({"cap", pid, "--reset", "--json"}).out,
                contains(R"("before":2147483648,"now":8589934592,"live_cap":null,"ceiling":false,"held":)"));
     CHECK(process.curb({"cap", pid, "1GiB", "--gpu", "cuda:3"}).status == 1);

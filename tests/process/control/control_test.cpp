@@ -96,7 +96,7 @@ TEST_CASE("root's curb release reaches processes of several users at once") {
         }
     }
     for (int i = 0; i < 5; ++i) {
-        const Outcome outcome = start({words, {}, {}, {}, {}});
+        const Outcome outcome = start({words, {}});
         CHECK(outcome.err.empty());
         REQUIRE(outcome.status == 0);
         CHECK(last_line(outcome.out) == "0 B in all, of 8 processes");
@@ -147,7 +147,7 @@ TEST_CASE("an answer cannot send control characters to the terminal") {
         CAPTURE(words);
         Words command = words;
         command.insert(command.begin(), CURB_BINARY);
-        const Outcome outcome = start({command, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, {}});
+        const Outcome outcome = start({command, {{"XDG_RUNTIME_DIR", runtime.path().string()}}});
         const std::string shown = outcome.out + outcome.err;
         CAPTURE(shown);
         CHECK(!shown.empty());
@@ -158,8 +158,7 @@ TEST_CASE("an answer cannot send control characters to the terminal") {
 TEST_CASE("a process is found although the asking environment names another runtime directory") {
     const TempDir other;
     Capped process;
-    CHECK(start({{CURB_BINARY, "release", process.id()}, {{"XDG_RUNTIME_DIR", other.path().string()}}, {}, {}, {}})
-              .status == 0);
+    CHECK(start({{CURB_BINARY, "release", process.id()}, {{"XDG_RUNTIME_DIR", other.path().string()}}}).status == 0);
 }
 
 TEST_CASE("while a release waits for Python's lock, status is answered and other releases join it", "[foreign]") {

@@ -560,44 +560,40 @@ std::string work_and_rest(std::uint64_t seconds) {
     std::barrier together(kThreads);
     std::atomic<int> failed{0};
     std::atomic<bool> over{false};
-    std::vector<std::thread> threads;
-    for (int number = 0; number < kThreads; ++number)
-        threads.emplace_back([&, number] {
-            MUST(cuCtxSetCurrent(told_context));
-            families::Calls calls;
-            const families::Place place = families::make_place(calls, 0);
-            std::mt19937 random(static_cast<unsigned>(number));
-            while (!over) {
-                for (int i = 0; i < 4; ++i) {
-                    const auto all = families::families();
-                    const families::Family &family = all[random() % all.size()];
-                    if (!may_nap(family.memory.trait)) continue;
-                    const families::Use use{calls, place, static_cast<unsigned>(random())};
-                    families::Block block;
-                    block.bytes = family.nth(0, 4 * MiB);
-                    CUresult result = family.take(use, block);
-                    const char *what = "take";
-                    if (result == CUDA_SUCCESS) result = family.give(use, block), what = "give";
-                    if (result == CUDA_SUCCESS) continue;
-                    ++failed;
-                    std::cerr << family.name + (std::string(" ") + what) + ": " + std::to_string(result) + "\n";
-                }
-                together.arrive_and_wait();
-                if (number == 0) {
-                    over = std::chrono::steady_clock::now() >= until;
-                    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));
-                    if (random() % 8 == 0) {
-                        const std::string ended = fork_child_that_ends();
-                        failed += ended != "ok";
-                        if (ended != "ok") std::cerr << "fork: " + ended + "\n";
-                    }
-                    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
-                }
-                together.arrive_and_wait();
+    in_threads(kThreads, [&](unsigned number) {
+        families::Calls calls;
+        const families::Place place = families::make_place(calls, 0);
+        std::mt19937 random(number);
+        while (!over) {
+            for (int i = 0; i < 4; ++i) {
+                const auto all = families::families();
+                const families::Family &family = all[random() % all.size()];
+                if (!may_nap(family.memory.trait)) continue;
+                const families::Use use{calls, place, static_cast<unsigned>(random())};
+                families::Block block;
+                block.bytes = family.nth(0, 4 * MiB);
+                CUresult result = family.take(use, block);
+                const char *what = "take";
+                if (result == CUDA_SUCCESS) result = family.give(use, block), what = "give";
+                if (result == CUDA_SUCCESS) continue;
+                ++failed;
+                std::cerr << family.name + (std::string(" ") + what) + ": " + std::to_string(result) + "\n";
             }
-            families::end_place(calls, place);
-        });
-    for (std::thread &thread : threads) thread.join();
+            together.arrive_and_wait();
+            if (number == 0) {
+                over = std::chrono::steady_clock::now() >= until;
+                std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));
+                if (random() % 8 == 0) {
+                    const std::string ended = fork_child_that_ends();
+                    failed += ended != "ok";
+                    if (ended != "ok") std::cerr << "fork: " + ended + "\n";
+                }
+                std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
+            }
+            together.arrive_and_wait();
+        }
+        families::end_place(calls, place);
+    });
     return std::to_string(failed) + " wrong";
 }
 

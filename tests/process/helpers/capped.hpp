@@ -38,7 +38,7 @@ class Capped : private RuntimeFolder, public Running {
     // Runs curb, which finds the process's socket.
     [[nodiscard]] Outcome curb(Words words) const {
         words.insert(words.begin(), CURB_BINARY);
-        return start({words, {{"XDG_RUNTIME_DIR", path.string()}}, {}, {}, {}});
+        return start({words, {{"XDG_RUNTIME_DIR", path.string()}}});
     }
 
     // Sends it a line; returns its answer.

@@ -15,6 +15,7 @@
 #include <iterator>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda_abi.h"
@@ -53,6 +54,29 @@ inline CUcontext start() {
     MUST(cuDevicePrimaryCtxRetain(&context, 0));
     MUST(cuCtxSetCurrent(context));
     return context;
+}
+
+// Threads that run `work(0)`, `work(1)`, …, with the calling thread's context current. Its end waits for them.
+class Threads {
+  public:
+    template <class Work>
+    Threads(unsigned count, Work work) {
+        CUcontext context = nullptr;
+        MUST(cuCtxGetCurrent(&context));
+        for (unsigned i = 0; i < count; ++i)
+            all_.emplace_back([=] {
+                MUST(cuCtxSetCurrent(context));
+                work(i);
+            });
+    }
+
+  private:
+    std::vector<std::jthread> all_;
+};
+// Runs the work in threads, and waits for them.
+template <class Work>
+void in_threads(unsigned count, Work work) {
+    const Threads all(count, std::move(work));
 }
 
 // Returns the bytes that curb keeps free for the driver under a cap, after the driver took `code` bytes by itself.

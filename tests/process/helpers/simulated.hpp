@@ -31,7 +31,7 @@ class Machine {
     }
     [[nodiscard]] Begun begin_curb(Words words, const Environment &more = {}) const {
         words.insert(words.begin(), CURB_BINARY);
-        return Begun({words, with(environment(), more), {}, {}, {}});
+        return Begun({words, with(environment(), more)});
     }
     [[nodiscard]] Outcome curb(const Words &words, const Environment &more = {}) const {
         return begin_curb(words, more).end();
@@ -75,7 +75,7 @@ class Machine {
   private:
     template <class Do>
     void each(pid_t pid, Do act) const {
-        const Outcome books = start({{CURB_BOOKS, state_file().string()}, {}, {}, {}, {}});
+        const Outcome books = start({{CURB_BOOKS, state_file().string()}, {}});
         REQUIRE(books.status == 0);
         const Json machine = Json::parse(books.out);
         int number = 0;

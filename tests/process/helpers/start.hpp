@@ -21,9 +21,9 @@ inline std::string harmless_library() {
 struct Start {
     Words words;
     Environment environment{{"CURB_LIBRARY", harmless_library()}};
-    std::string input;
-    std::string directory;
-    std::function<void()> prepare;        // in the child, before exec
+    std::string input{};
+    std::string directory{};
+    std::function<void()> prepare{};      // in the child, before exec
     std::chrono::seconds patience = 30s;  // how long end() waits for more output or the end
 };
 

@@ -25,7 +25,7 @@ void fill_with_blocks() {
 
 // Runs `act` in `count` threads at once.
 template <class Act>
-void in_threads(int count, Act act) {
+void at_once_in_threads(int count, Act act) {
     std::barrier begin(count);
     std::vector<std::thread> threads;
     for (int i = 0; i < count; ++i)
@@ -82,7 +82,7 @@ std::uint64_t resident() {
 
 SCENARIO_NAMED(first_contexts_that_are_made_at_once_cost_what_one_does) {
     MUST(cuInit(0));
-    in_threads(8, make_context);
+    at_once_in_threads(8, make_context);
     make_context();
     EXPECT_EQ(curb_sim_held(0), 9 * kContext);
     EXPECT_EQ(told_held(), 9 * kContext);
@@ -90,7 +90,7 @@ SCENARIO_NAMED(first_contexts_that_are_made_at_once_cost_what_one_does) {
 
 SCENARIO_NAMED(threads_that_retain_the_first_primary_context_at_once_share_it) {
     MUST(cuInit(0));
-    in_threads(4, start);
+    at_once_in_threads(4, start);
     start();
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT_EQ(told_held(), kContext);

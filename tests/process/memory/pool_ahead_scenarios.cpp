@@ -92,21 +92,18 @@ SCENARIO_NAMED(a_lowered_cap_holds_for_the_next_request_to_a_pool) {  // of a po
 // curb reserves ahead for threads that use one small block each. A large request must get what they do not use.
 SCENARIO_NAMED(a_large_request_gets_what_was_reserved_ahead_of_others) {  // under a cap of 8 GiB
     constexpr int kThreads = 4;
-    const CUcontext context = start();
+    start();
     keep_everything(default_pool());
     std::atomic<bool> done{false};
-    std::vector<std::thread> threads;
-    for (int i = 0; i < kThreads; ++i)
-        threads.emplace_back([&] {
-            MUST(cuCtxSetCurrent(context));
-            CUstream stream = nullptr;
-            MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-            while (!done) {
-                CUdeviceptr block = 0;
-                MUST(cuMemAllocAsync(&block, 4 * KiB, stream));
-                MUST(cuMemFreeAsync(block, stream));
-            }
-        });
+    const Threads threads(kThreads, [&](unsigned) {
+        CUstream stream = nullptr;
+        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        while (!done) {
+            CUdeviceptr block = 0;
+            MUST(cuMemAllocAsync(&block, 4 * KiB, stream));
+            MUST(cuMemFreeAsync(block, stream));
+        }
+    });
     for (int i = 0; i < 200; ++i) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));  // until the others are far from the cap again
         // Each of the others may have a request under way.
@@ -115,49 +112,43 @@ SCENARIO_NAMED(a_large_request_gets_what_was_reserved_ahead_of_others) {  // und
         MUST(cuMemFree_v2(all));
     }
     done = true;
-    for (std::thread &thread : threads) thread.join();
 }
 
 // Half of the threads fill the pool. The others allocate and free plain memory, which takes the process near the cap
 // and away from it.
 SCENARIO_NAMED(threads_with_a_pool_that_keeps_its_memory_never_take_more_than_the_cap) {  // of 4 GiB
-    const CUcontext context = start();
+    start();
     keep_everything(default_pool());
-    std::vector<std::thread> threads;
     std::atomic<int> refused{0};
-    for (unsigned seed = 1; seed <= 8; ++seed)
-        threads.emplace_back([=, &refused] {
-            MUST(cuCtxSetCurrent(context));
-            CUstream stream = nullptr;
-            MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-            const bool ordered = seed % 2 != 0;
-            unsigned random = seed * 2654435761U;
-            std::vector<CUdeviceptr> mine;
-            const auto give_last = [&] {
-                MUST(ordered ? cuMemFreeAsync(mine.back(), stream) : cuMemFree_v2(mine.back()));
-                mine.pop_back();
-            };
-            for (int i = 0; i < 400; ++i) {
-                random = random * 1664525U + 1013904223U;
-                const std::uint64_t bytes =
-                    1 + (std::uint64_t{random} >> 8) * (ordered ? 2 : 24);  // 32 or 384 MiB at most
-                CUdeviceptr block = 0;
-                if ((random >> 20) % 3 == 0 && !mine.empty()) {
-                    give_last();
-                } else if (const CUresult result =
-                               ordered ? cuMemAllocAsync(&block, bytes, stream) : cuMemAlloc_v2(&block, bytes);
-                           result == CUDA_SUCCESS) {
-                    mine.push_back(block);
-                } else {
-                    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
-                    ++refused;
-                    while (mine.size() > 2) give_last();  // so that the process leaves the cap
-                }
+    in_threads(8, [&](unsigned number) {
+        CUstream stream = nullptr;
+        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        const bool ordered = number % 2 == 0;
+        unsigned random = (number + 1) * 2654435761U;
+        std::vector<CUdeviceptr> mine;
+        const auto give_last = [&] {
+            MUST(ordered ? cuMemFreeAsync(mine.back(), stream) : cuMemFree_v2(mine.back()));
+            mine.pop_back();
+        };
+        for (int i = 0; i < 400; ++i) {
+            random = random * 1664525U + 1013904223U;
+            const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) * (ordered ? 2 : 24);  // 32 or 384 MiB at most
+            CUdeviceptr block = 0;
+            if ((random >> 20) % 3 == 0 && !mine.empty()) {
+                give_last();
+            } else if (const CUresult result =
+                           ordered ? cuMemAllocAsync(&block, bytes, stream) : cuMemAlloc_v2(&block, bytes);
+                       result == CUDA_SUCCESS) {
+                mine.push_back(block);
+            } else {
+                EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+                ++refused;
+                while (mine.size() > 2) give_last();  // so that the process leaves the cap
             }
-            while (!mine.empty()) give_last();
-            MUST(cuStreamSynchronize(stream));
-        });
-    for (std::thread &thread : threads) thread.join();
+        }
+        while (!mine.empty()) give_last();
+        MUST(cuStreamSynchronize(stream));
+    });
     EXPECT(refused > 0);  // else the test never met the cap
     // An allocation that curb undoes may exceed its grant (decision 0004), by less than curb keeps free for the driver.
     EXPECT(curb_sim_high(0) <= 4 * GiB);

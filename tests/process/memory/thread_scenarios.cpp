@@ -18,32 +18,28 @@ SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
 #else
     constexpr int kTimes = 800;
 #endif
-    const CUcontext context = start();
-    std::vector<std::thread> threads;
+    start();
     std::atomic<int> refused{0};
-    for (unsigned seed = 1; seed <= 8; ++seed)
-        threads.emplace_back([=, &refused] {
-            MUST(cuCtxSetCurrent(context));
-            unsigned random = seed * 2654435761U;
-            std::vector<CUdeviceptr> mine;
-            for (int i = 0; i < kTimes; ++i) {
-                random = random * 1664525U + 1013904223U;
-                const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) % (random & 1 ? 64 * MiB : 900 * KiB);
-                CUdeviceptr block = 0;
-                if ((random >> 20) % 3 == 0 && !mine.empty()) {
-                    MUST(cuMemFree_v2(mine.back()));
-                    mine.pop_back();
-                } else if (const CUresult result = cuMemAlloc_v2(&block, bytes); result == CUDA_SUCCESS) {
-                    mine.push_back(block);
-                } else {
-                    EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
-                    ++refused;
-                }
-                EXPECT(curb_sim_held(0) <= kCap);
+    in_threads(8, [&](unsigned number) {
+        unsigned random = (number + 1) * 2654435761U;
+        std::vector<CUdeviceptr> mine;
+        for (int i = 0; i < kTimes; ++i) {
+            random = random * 1664525U + 1013904223U;
+            const std::uint64_t bytes = 1 + (std::uint64_t{random} >> 8) % (random & 1 ? 64 * MiB : 900 * KiB);
+            CUdeviceptr block = 0;
+            if ((random >> 20) % 3 == 0 && !mine.empty()) {
+                MUST(cuMemFree_v2(mine.back()));
+                mine.pop_back();
+            } else if (const CUresult result = cuMemAlloc_v2(&block, bytes); result == CUDA_SUCCESS) {
+                mine.push_back(block);
+            } else {
+                EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+                ++refused;
             }
-            for (const CUdeviceptr block : mine) MUST(cuMemFree_v2(block));
-        });
-    for (std::thread &thread : threads) thread.join();
+            EXPECT(curb_sim_held(0) <= kCap);
+        }
+        for (const CUdeviceptr block : mine) MUST(cuMemFree_v2(block));
+    });
     EXPECT(refused > 0);  // else the test never met the cap
     EXPECT(within(std::chrono::seconds(1), [] { return told_held() == kContext; }));
 }

@@ -228,27 +228,25 @@ SCENARIO_NAMED(a_thread_that_ends_without_a_second_attempt_is_not_waited_for) {
 }
 
 SCENARIO_NAMED(under_a_storm_of_signals_no_thread_ever_fails) {
-    CUcontext context = start();
+    start();
     std::atomic<bool> over{false};
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 8; ++i)
-        threads.emplace_back([&, i] {
-            MUST(cuCtxSetCurrent(context));
+    {
+        const Threads threads(8, [&](unsigned i) {
             for (std::uint64_t round = 0; !over; ++round) {
-                const std::uint64_t bytes = (2 + (round * 7 + static_cast<std::uint64_t>(i)) % 30) * MiB;
+                const std::uint64_t bytes = (2 + (round * 7 + i) % 30) * MiB;
                 const CUdeviceptr block = torch::allocate(bytes);
                 EXPECT(block != 0);
                 if (block) torch::free_to_cache(block, bytes);
             }
         });
-    const auto began = std::chrono::steady_clock::now();
-    const auto before = [&](std::chrono::milliseconds end) { return std::chrono::steady_clock::now() - began < end; };
-    while (before(std::chrono::milliseconds(3500)) || (torch::figures().refused < 2 && before(kLong))) {
-        ask();
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        const auto began = std::chrono::steady_clock::now();
+        const auto before = [&](auto end) { return std::chrono::steady_clock::now() - began < end; };
+        while (before(std::chrono::milliseconds(3500)) || (torch::figures().refused < 2 && before(kLong))) {
+            ask();
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+        over = true;
     }
-    over = true;
-    for (std::thread &thread : threads) thread.join();
     EXPECT(torch::figures().refused >= 2);
     EXPECT(torch::figures().refused <= 4);  // curb pauses for a second after each
     EXPECT_EQ(torch::figures().failed.load(), 0);

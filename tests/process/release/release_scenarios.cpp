@@ -307,16 +307,8 @@ SCENARIO_NAMED(nvml_that_hangs_delays_no_thread_for_long_and_is_used_again_later
     constexpr milliseconds kLimit(8000);  // curb waits 2 s; the machine may be busy
     constexpr unsigned kThreads = 8;
     const std::uint64_t taken = go_near_the_cap() + (kThreads + 1) * 2 * MiB;
-    CUcontext context = nullptr;
-    MUST(cuCtxGetCurrent(&context));
     curb_sim_set_nvml_hangs(1);
-    std::vector<std::thread> threads;
-    for (unsigned i = 0; i < kThreads; ++i)
-        threads.emplace_back([&] {
-            MUST(cuCtxSetCurrent(context));
-            EXPECT(time_of_an_allocation() < kLimit);
-        });
-    for (std::thread &thread : threads) thread.join();
+    in_threads(kThreads, [=](unsigned) { EXPECT(time_of_an_allocation() < kLimit); });
     EXPECT(log_says("NVML does not answer"));
     EXPECT(time_of_an_allocation() < milliseconds(1000));  // no thread waits for NVML any more
     CUdeviceptr block = 0;
@@ -354,21 +346,17 @@ SCENARIO_NAMED(a_process_and_its_child_end_while_a_thread_waits_for_nvml) {  // 
 SCENARIO_NAMED(threads_that_wait_for_nvml_share_its_answers) {  // cap 1 GiB
     constexpr unsigned kThreads = 16;
     go_near_the_cap();
-    CUcontext context = nullptr;
-    MUST(cuCtxGetCurrent(&context));
     std::atomic<unsigned> ready{0};
     const unsigned before = curb_sim_process_lists();
     curb_sim_set_nvml_hangs(1);
-    std::vector<std::thread> threads;
-    for (unsigned i = 0; i < kThreads; ++i)
-        threads.emplace_back([&] {
-            MUST(cuCtxSetCurrent(context));
+    {
+        const Threads threads(kThreads, [&](unsigned) {
             ++ready;
             time_of_an_allocation();
         });
-    EXPECT(within(std::chrono::seconds(5), [&] { return ready == kThreads; }));
-    std::this_thread::sleep_for(milliseconds(300));
-    curb_sim_set_nvml_hangs(0);
-    for (std::thread &thread : threads) thread.join();
+        EXPECT(within(std::chrono::seconds(5), [&] { return ready == kThreads; }));
+        std::this_thread::sleep_for(milliseconds(300));
+        curb_sim_set_nvml_hangs(0);
+    }
     EXPECT(curb_sim_process_lists() - before <= kThreads / 2);
 }

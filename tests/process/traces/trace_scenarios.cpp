@@ -48,15 +48,8 @@ SCENARIO_NAMED(ends_before_names_are_told) {
 }
 
 SCENARIO_NAMED(threads_trace_as_fast_as_they_can) {
-    const CUcontext context = start();
-    constexpr int kThreads = 8, kTimes = CURB_TRACED_PAIRS;
-    std::vector<std::thread> threads;
-    for (int i = 0; i < kThreads; ++i)
-        threads.emplace_back([=] {
-            MUST(cuCtxSetCurrent(context));
-            take_and_free(kTimes, 2 * MiB);
-        });
-    for (std::thread &thread : threads) thread.join();
+    start();
+    in_threads(8, [](unsigned) { take_and_free(CURB_TRACED_PAIRS, 2 * MiB); });
     print_held();
 }
 

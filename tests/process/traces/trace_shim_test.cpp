@@ -344,8 +344,7 @@ TEST_CASE("a trace is in the format that Chrome and Perfetto read") {
     Job job;
     job.policy(traced(R"("cap": "1GiB", "cache": { "max": "64MiB" })"));
     run(job, "usr1_trims_what_pools_keep");
-    const Outcome judged =
-        start({{CURB_PYTHON, CURB_TRACE_FORMAT, traces_in(job.folder()).front().string()}, {}, {}, {}, {}});
+    const Outcome judged = start({{CURB_PYTHON, CURB_TRACE_FORMAT, traces_in(job.folder()).front().string()}, {}});
     INFO(judged.err);
     CHECK(judged.status == 0);
 }

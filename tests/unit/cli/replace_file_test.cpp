@@ -78,20 +78,14 @@ TEST_CASE("a signal that ends curb leaves no temporary file") {
     const TempDir dir;
     const fs::path path = dir / "curb.prom";
     for (int i = 0; i < 50; ++i) {
-        int ready[2];
-        REQUIRE(::pipe(ready) == 0);
-        const pid_t child = ::fork();
-        if (child == 0) {
-            ::signal(SIGTERM, SIG_DFL);  // the test's own runner has a handler
-            if (::write(ready[1], "x", 1) != 1) ::_exit(1);
-            for (;;) static_cast<void>(replace_file(path, std::string(1 << 16, 'x')));
-        }
-        char x = 0;
-        REQUIRE(::read(ready[0], &x, 1) == 1);
+        const Child writer([] { ::signal(SIGTERM, SIG_DFL); },  // the test's own runner has a handler
+                           [&] {
+                               for (;;) static_cast<void>(replace_file(path, std::string(1 << 16, 'x')));
+                           });
         ::usleep(static_cast<useconds_t>(100 * i));  // somewhere in the middle
-        ::kill(child, SIGTERM);
-        REQUIRE(::waitpid(child, nullptr, 0) == child);
-        for (const int end : ready) ::close(end);
+        ::kill(writer.pid(), SIGTERM);
+        siginfo_t end{};
+        REQUIRE(::waitid(P_PID, static_cast<id_t>(writer.pid()), &end, WEXITED | WNOWAIT) == 0);
         CHECK(files_in(dir.path()) <= 1);
     }
 }

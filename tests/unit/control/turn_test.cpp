@@ -13,6 +13,7 @@
 
 #include "catch.hpp"
 #include "control/suspended.hpp"
+#include "in_child.hpp"
 #include "temp_dir.hpp"
 
 namespace fs = std::filesystem;
@@ -43,33 +44,8 @@ struct Folder {
 };
 
 // A process that waits, until it is killed.
-class Waiter {
-  public:
-    explicit Waiter(const Places &places) {
-        int ready[2];
-        REQUIRE(pipe(ready) == 0);
-        pid_ = fork();
-        if (pid_ == 0) {
-            const Turn turn(places, kGpu, kNeed);
-            if (write(ready[1], "", 1) == 1) pause();
-            _exit(0);
-        }
-        char byte = 0;
-        REQUIRE(read(ready[0], &byte, 1) == 1);
-        close(ready[0]);
-        close(ready[1]);
-    }
-    ~Waiter() { end(); }
-    [[nodiscard]] pid_t pid() const { return pid_; }
-    void end() {
-        if (pid_ == 0) return;
-        kill(pid_, SIGKILL);
-        waitpid(pid_, nullptr, 0);
-        pid_ = 0;
-    }
-
-  private:
-    pid_t pid_ = 0;
+struct Waiter : Child {
+    explicit Waiter(const Places &places) : Child([&] { static const Turn turn(places, kGpu, kNeed); }) {}
 };
 
 }  // namespace
@@ -101,11 +77,11 @@ TEST_CASE("the process that came first has the first turn, and the next one when
 
 TEST_CASE("a process that was killed while it waited blocks no other, and its file is deleted") {
     const Folder folder;
-    Waiter before(folder.places);
+    std::optional<Waiter> before(std::in_place, folder.places);
     Turn turn(folder.places, kGpu, kNeed);
     CHECK_FALSE(turn.has_come(kNeed));
     CHECK(Turn::others_wait(folder.places, kGpu));
-    before.end();
+    before.reset();
     CHECK(turn.has_come(kNeed));
     CHECK(folder.files() == 1);
 }

@@ -18,6 +18,7 @@
 #include <string>
 #include <thread>
 
+#include "../../process/helpers/within.hpp"
 #include "catch.hpp"
 #include "exports.hpp"
 #include "job_ledger.hpp"
@@ -295,12 +296,7 @@ TEST_CASE("A live cap is that of all processes of the job, also of later ones") 
     CHECK(a.ask(Order::live_cap) == kNone);
     a.ask(Order::set_live_cap, 700);
     CHECK(b.ask(Order::live_cap) == 700);
-    const auto heard = [&](std::uint64_t times) {
-        const auto until = std::chrono::steady_clock::now() + 10s;
-        while (b.ask(Order::changes) != times)
-            if (std::chrono::steady_clock::now() > until) return false;
-        return true;
-    };
+    const auto heard = [&](std::uint64_t times) { return within(10s, [&] { return b.ask(Order::changes) == times; }); };
     CHECK(heard(1));
     const Process later = job.process();
     CHECK(later.ask(Order::live_cap) == 700);
@@ -343,10 +339,7 @@ constexpr Bytes kPiece = 100'000'000, kRoom = 1'000'000'000;
 
 // What the sum is, seen by a process that holds nothing itself, once it has settled.
 bool others_are(const Process &process, Bytes bytes) {
-    const auto until = std::chrono::steady_clock::now() + 10s;
-    while (process.ask(Order::others) != bytes)
-        if (std::chrono::steady_clock::now() > until) return false;
-    return true;
+    return within(10s, [&] { return process.ask(Order::others) == bytes; });
 }
 
 TEST_CASE("Exported memory counts for its maker, and then for one of the survivors until the last one has closed it") {
