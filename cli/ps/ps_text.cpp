@@ -7,6 +7,7 @@
 #include "format.hpp"
 #include "json.hpp"
 #include "policy/values/size.hpp"
+#include "target.hpp"
 #include "text_width.hpp"
 
 namespace curb::cli {
