@@ -201,14 +201,21 @@ struct Machine::Books {
         one = {};
         return true;
     }
-    // What a process holds by NVML's figure.
-    Holding holding_of(int slot, int device) {
+    // Returns the memory on this device that NVML counts for the only process that still has it open.
+    std::vector<SharedMemory *> left_to_one(int device) {
+        std::vector<SharedMemory *> out;
+        if (environment_is("CURB_SIM_SHARED", "uncounted")) return out;
+        for (SharedMemory &one : shared)
+            if (one.is_left() && one.device == device && one.count_users() == 1 &&
+                one.use != static_cast<uint32_t>(Use::pools))  // docs/results/driver.md
+                out.push_back(&one);
+        return out;
+    }
+    // Returns what a process holds by NVML's figure. `left`: of left_to_one().
+    Holding holding_of(int slot, int device, const std::vector<SharedMemory *> &left) {
         Holding out = processes[slot].devices[device];
-        if (!environment_is("CURB_SIM_SHARED", "uncounted"))
-            for (SharedMemory &one : shared)
-                if (one.is_left() && one.device == device && one.count_users() == 1 && one.is_user(slot) &&
-                    one.use != static_cast<uint32_t>(Use::pools))  // docs/results/driver.md
-                    out.bytes[one.use] += one.bytes;
+        for (SharedMemory *one : left)
+            if (one->is_user(slot)) out.bytes[one->use] += one->bytes;
         return out;
     }
 
@@ -413,7 +420,7 @@ void Machine::give_shared(uint64_t id, int device, Use use, uint64_t bytes) {
 
 Holding Machine::own(int device) const {
     const Lock lock(books_);
-    return slot_ < 0 ? Holding{} : books_->holding_of(slot_, device);
+    return slot_ < 0 ? Holding{} : books_->holding_of(slot_, device, books_->left_to_one(device));
 }
 
 uint64_t Machine::own_high(int device) const {
@@ -448,9 +455,10 @@ std::vector<ProcessHolding> Machine::processes(int device, bool forget_highs) {
     reap();
     std::vector<ProcessHolding> found;
     const Lock lock(books_);
+    const std::vector<Books::SharedMemory *> left = books_->left_to_one(device);
     for (Books::Process &process : books_->processes) {
-        const Holding holding =
-            process.pid ? books_->holding_of(static_cast<int>(&process - books_->processes), device) : Holding{};
+        const int slot = static_cast<int>(&process - books_->processes);
+        const Holding holding = process.pid ? books_->holding_of(slot, device, left) : Holding{};
         if (process.pid && (holding.held() || holding.bytes[kManaged]))
             found.push_back(
                 {process.pid, holding, process.high[device], static_cast<ProcessState>(process.atomic_state().load())});
@@ -592,12 +600,6 @@ Step Machine::unlock_process(int pid) {
 }
 
 void Machine::reap(Look look) {
-    // Reading /proc for hundreds of processes takes a millisecond, which the real driver does not need. So only a close
-    // look reads /proc; the others find zombies a few milliseconds later.
-    const std::atomic_ref looked(books_->looked_ms);
-    const uint64_t now = now_ms();
-    const bool closely = look == Look::closely || looks_closely_ || now - looked.load() >= kBetweenLooksMs;
-    if (closely) looked.store(now);
     struct Entered {
         int slot, pid;
         uint64_t start;
@@ -610,6 +612,14 @@ void Machine::reap(Look look) {
             if (process.pid && slot != slot_) entered.push_back({slot, process.pid, process.start});
         }
     }
+    // Reading /proc for hundreds of processes takes milliseconds, which the real driver does not need. So only a close
+    // look reads /proc; the others find zombies some milliseconds later. The pause grows with the number of processes,
+    // and one process looks: else hundreds of them that start at once on a busy machine all read /proc for each call.
+    const std::atomic_ref looked(books_->looked_ms);
+    const uint64_t now = now_ms(), pause = std::max<uint64_t>(kBetweenLooksMs, entered.size() / 10);
+    uint64_t last = looked.load();  // may be later than `now`
+    const bool is_due = now >= last + pause && looked.compare_exchange_strong(last, now);
+    const bool closely = look == Look::closely || looks_closely_ || is_due;
     for (const Entered &entry : entered) {  // reading /proc without the lock
         if (closely ? start_time(entry.pid) == entry.start : ::kill(entry.pid, 0) == 0 || errno != ESRCH) continue;
         const Lock lock(books_);
