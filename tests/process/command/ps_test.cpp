@@ -1,4 +1,5 @@
-// `curb ps` of processes on the simulated driver, compared with that driver's own books. tests/load/crowd_test.py compares many.
+// `curb ps` of processes on the simulated driver, compared with that driver's own books. tests/load/crowd_test.py
+// compares many.
 #include "simulated.hpp"
 
 namespace {
