@@ -16,7 +16,7 @@ constinit std::atomic<std::uint32_t> curb_gate{curb::shim::gate::kNoDriver};
 namespace curb::shim::gate {
 namespace {
 
-// Held to close the gate, and to open it after the lease: then nobody closes it anew in between.
+// Held while the gate is closed or opened. So a call that opens it after the lease cannot open a later closing.
 constinit std::mutex closing;
 constinit For closed_for = For::client;            // guarded by `closing`
 constinit std::atomic<std::uint32_t> closings{0};  // counts close() and renewals

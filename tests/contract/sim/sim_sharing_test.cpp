@@ -121,13 +121,13 @@ TEST_CASE("the child: uses a block twice at once", "[.child]") {
     }));
 }
 
-TEST_CASE("the books report overlaps of processes that have ended") {
+TEST_CASE("curb-sim-books reports overlaps of processes that have ended") {
     const State state;
     CHECK(run_case("the child: uses a block twice at once", {state.variable()}) == 0);
     CHECK_THAT(books_of(state.path()), contains("\"overlaps\":1,\"processes\":[]"));
 }
 
-TEST_CASE("the books do not open what is no state file") {
+TEST_CASE("curb-sim-books refuses a file that is not a state file") {
     const State state;
     state.make_empty();
     CHECK(std::system((environment("BOOKS") + " " + state.path() + " 2>/dev/null").c_str()) != 0);
