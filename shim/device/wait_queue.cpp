@@ -116,21 +116,21 @@ bool Wait::becomes_long() noexcept {
 }
 
 bool others_wait(Order order, const Device &device) noexcept try {
-    const KeepErrno keep_errno;
-    struct Seen {
-        std::uint64_t at_ms = 0;
-        std::string name;
-        bool wait = false;
-    };
-    static std::mutex seen_mutex;
-    static auto &all = *new std::array<Seen, std::size(kOrders)>;
+    // For each order of each device: when it was last read, in ms, times two; plus 1 if others waited.
+    static constinit std::array<std::array<std::atomic<std::uint64_t>, devices::kMost>, std::size(kOrders)> seen{};
     constexpr std::uint64_t kAgainMs = 20;
-    const std::scoped_lock lock(seen_mutex);
-    Seen &seen = all[static_cast<std::size_t>(order)];
+    std::atomic<std::uint64_t> &here = seen[static_cast<std::size_t>(order)][static_cast<std::size_t>(device.ordinal)];
+    std::uint64_t before = here.load(std::memory_order_relaxed);
     const std::uint64_t now = now_ms();
-    if (std::string name = name_of(order, device); seen.name != name || now - seen.at_ms >= kAgainMs)
-        seen = {now, name, places() && control::Turn::others_wait(*places(), name)};
-    return seen.wait;
+    const bool waited = (before & 1) != 0;
+    // One thread reads; the others go on with the last answer.
+    if (now - before / 2 < kAgainMs ||
+        !here.compare_exchange_strong(before, 2 * now + (waited ? 1 : 0), std::memory_order_relaxed))
+        return waited;
+    const KeepErrno keep_errno;
+    const bool wait = places() && control::Turn::others_wait(*places(), name_of(order, device));
+    here.store(2 * now + (wait ? 1 : 0), std::memory_order_relaxed);
+    return wait;
 } catch (...) {
     return false;
 }

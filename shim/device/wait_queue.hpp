@@ -84,8 +84,8 @@ class Wait : NoCopy {
     control::Turn *turns_[std::size(kOrders)]{};
 };
 
-// True if another process waits in the order. Reads the runtime directory: at most every 20 ms if all calls are for one
-// device, else at each change of the device. Takes a lock. Thread-safe.
+// True if another process waits in the order. Reads the runtime directory at most every 20 ms for each device; else it
+// costs two loads. Thread-safe. Takes no lock.
 bool others_wait(Order order, const Device &device) noexcept;
 
 // A waiting request, as clients see it.
