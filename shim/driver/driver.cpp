@@ -28,8 +28,8 @@ struct Row {
     int since;
     StreamForm form;
     void *(*wrapper)() noexcept;
-    void *(*slot)() noexcept;        // the driver's address; null if unknown
-    void (*adopt)(void *) noexcept;  // fills the slot
+    void *(*slot)() noexcept;       // the driver's address; null if unknown
+    void (*fill)(void *) noexcept;  // fills the slot
 };
 
 constexpr auto legacy = StreamForm::legacy;
@@ -72,23 +72,21 @@ struct ByAddress {
 constinit std::array<ByAddress, kRowCount> by_address{};
 constinit std::size_t by_address_count = 0;
 
-// Fills every slot. Two threads may run it at once: both store the same values.
+// Fills the slots of all functions that libcuda exports. Two threads may run it at once, or one late: all store the
+// same values, and keep those that adopt() has stored.
 void fill(void *handle) noexcept {
     auto *look_up = real::dlsym();
-    const auto find = [&](const char *symbol, void *wrapper) -> void * {
-        void *address = look_up(handle, symbol);
-        return address == wrapper ? nullptr : address;
-    };
-#define CURB_WRAP(symbol, base, since, stream, rule) \
-    fill_slot<&Driver::symbol>(find(#symbol, reinterpret_cast<void *>(&::symbol)));
-#define CURB_CALL(symbol) fill_slot<&Driver::symbol>(find(#symbol, nullptr));
-#include "tables/entry_points.def"
-    dlerror();  // clear the error for symbols that an older driver lacks
-
     std::array<ByAddress, kRowCount> sorted{};
     std::size_t count = 0;
-    for (const Row &row : kRows)
-        if (void *address = row.slot()) sorted[count++] = {address, row.wrapper()};
+    for (const Row &row : kRows) {
+        void *address = look_up(handle, row.symbol), *wrapper = row.wrapper();
+        if (!address || address == wrapper) continue;
+        row.fill(address);
+        sorted[count++] = {address, wrapper};
+    }
+#define CURB_CALL(symbol) fill_slot<&Driver::symbol>(look_up(handle, #symbol));
+#include "tables/entry_points.def"
+    dlerror();  // clear the error for symbols that an older driver lacks
     std::sort(sorted.begin(), sorted.begin() + count,
               [](const ByAddress &a, const ByAddress &b) { return a.address < b.address; });
     by_address = sorted;
@@ -209,7 +207,7 @@ void *adopt(const char *name, int version, std::uint64_t flags, void *driver_add
             best = &row;
     // If the row has its own address, this one is of a variant newer than the table: return it unwrapped.
     if (!best || best->slot() != nullptr) return nullptr;
-    best->adopt(driver_address);
+    best->fill(driver_address);
     return best->wrapper();
 }
 
