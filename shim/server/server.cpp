@@ -88,15 +88,30 @@ void wake() noexcept {
     if (const OwnSocket *socket = waker.load(std::memory_order_acquire)) socket->wake();
 }
 
-// Reserves a slot for an answer produced on another thread. False if too many are pending.
-bool reserve_answer() {
-    const std::scoped_lock lock(inbox().mutex);
-    if (inbox().asked == kMaxPending) return false;
-    inbox().answers.reserve(inbox().answers.size() + inbox().asked + 1);
-    ++inbox().asked;
-    return true;
-}
-// Posts the answer to a reserved slot.
+// Reserves room for an answer that another thread posts. May throw std::bad_alloc.
+class AnswerSlot : NoCopy {
+  public:
+    AnswerSlot() {
+        const std::scoped_lock lock(inbox().mutex);
+        if (inbox().asked == kMaxPending) return;
+        inbox().answers.reserve(inbox().answers.size() + inbox().asked + 1);
+        ++inbox().asked;
+        reserved_ = true;
+    }
+    ~AnswerSlot() {
+        if (!reserved_) return;
+        const std::scoped_lock lock(inbox().mutex);
+        --inbox().asked;
+    }
+    // False if too many answers are pending.
+    explicit operator bool() const noexcept { return reserved_; }
+    // The answer will come, or has come: post_answer() frees the room.
+    void hand_over() noexcept { reserved_ = false; }
+
+  private:
+    bool reserved_ = false;
+};
+// Posts the answer to the room that an AnswerSlot has reserved.
 template <class Report>
 void post_answer(std::uint64_t client, const Report &report) noexcept {
     {
@@ -111,11 +126,6 @@ void post_answer(std::uint64_t client, const Report &report) noexcept {
         }
     }
     wake();
-}
-// Frees the slot of an answer that will not come.
-void cancel_answer() noexcept {
-    const std::scoped_lock lock(inbox().mutex);
-    --inbox().asked;
 }
 
 // Runs on its own thread: NVML takes milliseconds to start, or seconds if it does not answer.
@@ -303,12 +313,13 @@ Server::Immediate Server::on(const control::StatusRequest &asked, std::uint64_t 
 }
 
 Server::Immediate Server::on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point /*now*/) {
-    if (!reserve_answer()) return control::Failure{"too many releases are pending; try again"};
-    if (release::ask(
+    AnswerSlot slot;
+    if (!slot) return control::Failure{"too many releases are pending; try again"};
+    if (!release::ask(
             {"curb release", asked, [client](const control::ReleaseReport &report) { post_answer(client, report); }}))
-        return std::nullopt;
-    cancel_answer();
-    return control::Failure{"no host memory"};  // short enough to need none
+        return control::Failure{"no host memory"};  // short enough to need none
+    slot.hand_over();
+    return std::nullopt;
 }
 
 // Sets the cap at once, and answers after a measurement: without a cap the ledger may lack memory that the driver took
@@ -321,10 +332,12 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
         return inbox().setting_caps;
     };
     if (in_force::needs_indexes(*key) || setting_caps()) {
-        if (!reserve_answer()) return control::Failure{"too much has been asked for that is not done yet; try again"};
+        AnswerSlot slot;
+        if (!slot) return control::Failure{"too much has been asked for that is not done yet; try again"};
         {
             const std::scoped_lock lock(inbox().mutex);
             inbox().caps.push_back({client, *key, asked.cap, asked.job});
+            slot.hand_over();
             if (std::exchange(inbox().setting_caps, true)) return std::nullopt;
         }
         if (own_thread::start(set_waiting_caps, "curb-caps")) return std::nullopt;
@@ -332,8 +345,8 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
             const std::scoped_lock lock(inbox().mutex);
             inbox().caps.clear();  // only this request: no other thread adds any
             inbox().setting_caps = false;
+            --inbox().asked;
         }
-        cancel_answer();
         return control::Failure{"no thread could be started to ask NVML which GPU is meant; try again"};
     }
     control::Reply reply = process::enforce(*key, asked.cap, asked.job);
