@@ -79,7 +79,7 @@ bool is_imported(std::uint64_t memory) noexcept {
 // memory may be imported as long as a descriptor of it is open.
 template <class Visit>
 void for_each_export(Visit visit) noexcept {
-    for (std::uint32_t slot = 0, slots = std::min(segment->slots.load(), std::uint32_t{kSlots}); slot < slots; ++slot) {
+    for (std::uint32_t slot = 0, slots = std::min(segment->slots.load(), kSlots); slot < slots; ++slot) {
         const bool is_alive = lives(segment->owner[slot].load(std::memory_order_acquire));
         const Pieces &all = segment->exported[slot];
         for (std::uint32_t i = 0, end = end_of(all); i < end; ++i) {

@@ -31,7 +31,7 @@ constexpr std::int32_t key_of(std::string_view job, std::uint32_t user) noexcept
     return key == 0 ? 1 : key;
 }
 
-inline constexpr std::size_t kSlots = 128;  // processes
+inline constexpr std::uint32_t kSlots = 128;  // processes
 inline constexpr std::size_t kGpus = 64;    // of one machine: instances of MIG count each
 
 // A slot belongs to the process whose thread holds its owner's word, a robust futex: the thread's id. When the thread
@@ -79,12 +79,11 @@ struct Pieces {
 
 // One GPU. Each process writes its own slot alone.
 struct Row {
-    std::atomic<Bytes> context;            // what the first context of a process has cost; 0: none has measured it
-    std::atomic<Bytes> live_cap;           // by `curb cap --job`, plus 1; 0: none
-    std::atomic<Bytes> wanted_bytes;       // by the latest request that asked the others to release
-    std::atomic<std::uint32_t> wanted;     // counts these requests
-    std::atomic<std::uint32_t> wanted_by;  // the slot of the latest
-    std::atomic<std::uint32_t> answered[kSlots];  // the last of them that each process has answered
+    std::atomic<Bytes> context;         // what the first context of a process has cost; 0: none has measured it
+    std::atomic<Bytes> live_cap;        // by `curb cap --job`, plus 1; 0: none
+    std::atomic<Bytes> wanted_bytes;    // by the latest request that asked the others to release
+    std::atomic<std::uint32_t> wanted;  // the latest one: how many there were before, times kSlots, plus its slot
+    std::atomic<std::uint32_t> answered[kSlots];  // the last one that each process has answered
     std::atomic<Bytes> held[kSlots];              // held, requests included that are being decided
     std::atomic<Bytes> kept[kSlots];              // kept free for code that the driver loads (policy::driver_reserve)
     std::atomic<Bytes> asking[kSlots];            // of `held`: requests that are being decided
@@ -93,7 +92,7 @@ struct Row {
 // A segment begins as zeroes, which is an empty ledger.
 struct Segment {
     // Changes with the layout, so that two versions of curb do not misread each other.
-    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6204;  // "curbjob", 4
+    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6205;  // "curbjob", 5
     std::atomic<std::uint64_t> layout;
     std::atomic<std::uint64_t> job;          // a hash of the job's name
     std::atomic<std::uint32_t> slots;        // all slots in use are below this
@@ -123,7 +122,7 @@ bool clear_if_gone(std::uint32_t slot, std::uint32_t owner) noexcept;
 template <class Visit>
 void for_each_living(Visit visit) noexcept {
     const std::uint32_t in_use = std::max(segment->slots.load(std::memory_order_acquire), mine + 1);
-    for (std::uint32_t slot = 0, end = std::min(in_use, std::uint32_t{kSlots}); slot < end; ++slot) {
+    for (std::uint32_t slot = 0, end = std::min(in_use, kSlots); slot < end; ++slot) {
         const std::uint32_t owner = segment->owner[slot].load(std::memory_order_acquire);
         if (lives(owner) || (is_dying(owner) && !clear_if_gone(slot, owner))) visit(slot);
     }

@@ -277,6 +277,18 @@ TEST_CASE("The others of a job release what a request lacks") {
     CHECK(c.ask(Order::others) == 300);
 }
 
+TEST_CASE("A request that comes together with one of the process's own is passed on") {
+    const Job job;
+    const Process a = job.process(), b = job.process();
+    REQUIRE(a.reserve(600, 1000));
+    a.ask(Order::cache, 500);
+    // b's request; nothing has woken a's thread yet.
+    std::atomic<std::uint32_t> &wanted = job.segment().row[0].wanted;
+    wanted = (wanted / job::kSlots + 1) * job::kSlots + 1;
+    a.ask(Order::want, 100);
+    CHECK(within(10s, [&] { return b.ask(Order::others) == 500; }));
+}
+
 TEST_CASE("A process that does not answer holds a request up for half a second") {
     const Job job;
     const Process stopped = job.process(), b = job.process();
