@@ -326,7 +326,8 @@ void at_exit(int status, void *) noexcept {
         const std::uint64_t since = no_room_since_ms.load(std::memory_order_acquire);
         return since != 0 && now_ms() - since > kPatienceMs;
     };
-    constexpr auto kMostMs = static_cast<std::uint64_t>(std::chrono::milliseconds(kMove).count());
+    constexpr std::uint64_t kMostMs =
+        300'000;  // no return takes so long; a helper that hangs must not keep the process
     poll_until([&] { return is_over() || has_no_room() || own_thread::stopped(); }, kMostMs);
     if (is_over()) return;
     of_libc<int(FILE *)>("fflush")(nullptr);
@@ -351,9 +352,6 @@ struct State {
     policy::IdlePeriod period{now_ms()};
     std::uint64_t sampled_ms = now_ms();
 };
-
-// NVML samples once a second, and reading a sample takes 1.5 ms (H200).
-constexpr std::uint64_t kSampleMs = 1000;
 
 // Returns the idle time before the next attempt. Each refusal in a row doubles it, until it is an hour or more.
 policy::Duration backed_off(policy::Duration idle) noexcept {
@@ -410,7 +408,7 @@ std::optional<std::uint64_t> poll() noexcept try {
         return state->period.due(now, backed_off(idle)) ||
                (state->period.due(now, backed_off(beside)) && others_wait());
     };
-    if (now - state->sampled_ms >= kSampleMs || due()) {
+    if (now - state->sampled_ms >= idle::kSampleMs || due()) {
         if (const auto when = idle::seen_running(state->sampled_ms)) state->period.used(*when);
         state->sampled_ms = now;
     }

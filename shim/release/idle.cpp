@@ -17,9 +17,6 @@ namespace {
 // How long NVML still reports a release's own work as use of the device (seen on an H200).
 constexpr std::uint64_t kNvmlLagMs = 1500;
 
-// NVML samples once a second, and reading a sample takes 1.5 ms (H200).
-constexpr std::uint64_t kSampleMs = 1000;
-
 struct State {
     policy::IdlePeriod period{now_ms()};
     std::uint64_t sampled_ms = now_ms();

@@ -6,6 +6,9 @@
 
 namespace curb::shim::idle {
 
+// NVML samples once a second, and reading a sample takes 1.5 ms (H200).
+inline constexpr std::uint64_t kSampleMs = 1000;
+
 // Returns when NVML last saw a kernel of the process running. nullopt if none ran since `since_ms`, or if NVML does not
 // see the process (MIG, another pid namespace). Only NVML shows a kernel that runs for minutes. Calls NVML.
 std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept;
