@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <climits>
 #include <cstring>
 #include <iterator>
 #include <new>
@@ -108,12 +109,14 @@ void note_library(const dl_phdr_info &info, Loaded &now) noexcept {
 const Count *address_of(const Counter &counter) noexcept {
     // The counter may be in the executable, by a copy relocation.
     if (void *symbol = real::dlsym()(RTLD_DEFAULT, counter.symbol)) return static_cast<const Count *>(symbol);
-    const char *path = nullptr;
-    any_library([&](const dl_phdr_info &info) {
-        if (policy::file_name(info.dlpi_name).starts_with(counter.library)) path = info.dlpi_name;
-        return path != nullptr;
+    char path[PATH_MAX];  // a copy: another thread may unload the library
+    const bool found = any_library([&](const dl_phdr_info &info) {
+        const std::size_t length = std::strlen(info.dlpi_name);
+        if (length >= sizeof path || !policy::file_name(info.dlpi_name).starts_with(counter.library)) return false;
+        std::memcpy(path, info.dlpi_name, length + 1);
+        return true;
     });
-    void *library = path ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    void *library = found ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
     void *symbol = library ? real::dlsym()(library, counter.symbol) : nullptr;
     if (!symbol) dlerror();
     return static_cast<const Count *>(symbol);
