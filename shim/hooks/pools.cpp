@@ -138,7 +138,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr pointe
     const CUresult result = driver().cuMemPoolExportPointer(data, pointer);
     CUmemoryPool pool = nullptr;
     if (result == CUDA_SUCCESS && process::active() &&
-        driver().cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer) == CUDA_SUCCESS)
+        ask_twice<&Driver::cuPointerGetAttribute>(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer) == CUDA_SUCCESS)
         pools::exported_block(pool, *data);
     return result;
 }

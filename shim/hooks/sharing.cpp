@@ -21,7 +21,7 @@ bool is_for_registration(CUpointer_attribute attribute) noexcept {
 // Records what the driver has opened. Returns its result.
 CUresult opened(CUresult result, const CUdeviceptr *address, const CUipcMemHandle &handle) noexcept {
     CUcontext context = nullptr;
-    if (result == CUDA_SUCCESS && process::active() && driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && process::active() && ask_twice<&Driver::cuCtxGetCurrent>(&context) == CUDA_SUCCESS)
         shared::opened(*address, handle, context);
     return result;
 }
@@ -29,7 +29,8 @@ CUresult opened(CUresult result, const CUdeviceptr *address, const CUipcMemHandl
 // Records that another process may use the event.
 void shares_event(CUevent event) noexcept {
     CUcontext context = nullptr;
-    if (process::active() && driver().cuCtxGetCurrent(&context) == CUDA_SUCCESS) shared::shares_event(event, context);
+    if (process::active() && ask_twice<&Driver::cuCtxGetCurrent>(&context) == CUDA_SUCCESS)
+        shared::shares_event(event, context);
 }
 
 }  // namespace
