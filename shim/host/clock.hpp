@@ -22,11 +22,13 @@ inline std::uint64_t now_ms() noexcept {
     detail::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
 }
-// Returns microseconds of the same clock, exact.
-inline std::uint64_t now_us() noexcept {
+// Returns nanoseconds of the same clock, exact.
+inline std::uint64_t now_ns() noexcept {
     timespec now{};
     detail::clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000;
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
 }
+// The same in microseconds.
+inline std::uint64_t now_us() noexcept { return now_ns() / 1000; }
 
 }  // namespace curb::shim

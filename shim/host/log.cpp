@@ -29,11 +29,6 @@ struct Logger {
 constinit std::atomic<Logger *> current{nullptr};
 constinit std::mutex configuring;
 
-std::string with_pid(std::string path) {
-    if (const auto at = path.find("%p"); at != std::string::npos) path.replace(at, 2, std::to_string(getpid()));
-    return path;
-}
-
 // Returns the local time, as in "2026-11-22 18:02:11.042 ".
 std::string now_text() {
     timeval now{};
@@ -82,6 +77,11 @@ Logger &logger() {
 }
 
 }  // namespace
+
+std::string with_pid(std::string path) {
+    if (const auto at = path.find("%p"); at != std::string::npos) path.replace(at, 2, std::to_string(getpid()));
+    return path;
+}
 
 void configure(const policy::LogPolicy &policy) noexcept try {
     const std::scoped_lock lock(configuring);

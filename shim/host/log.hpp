@@ -2,6 +2,7 @@
 // Thread-safe. Not async-signal-safe. write() keeps errno.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "policy/policy.hpp"
@@ -12,5 +13,7 @@ namespace curb::shim::log {
 void configure(const policy::LogPolicy &policy) noexcept;
 bool enabled(policy::LogLevel level) noexcept;
 void write(policy::LogLevel level, std::string_view message) noexcept;
+// Replaces the first %p in the path of a file by the pid. May throw std::bad_alloc.
+std::string with_pid(std::string path);
 
 }  // namespace curb::shim::log

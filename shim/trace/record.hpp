@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "clock.hpp"
 #include "control/trace.hpp"
-#include "recording.hpp"
 #include "ring.hpp"
 #include "waiting.hpp"
 

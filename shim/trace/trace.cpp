@@ -193,7 +193,7 @@ bool put_mark(Record::Mark mark, std::uint64_t number, const std::string &text) 
 
 // Replaces %p by the pid and makes the path absolute, from the current directory.
 std::string path_of(std::string file) {
-    if (const auto at = file.find("%p"); at != std::string::npos) file.replace(at, 2, std::to_string(getpid()));
+    file = log::with_pid(std::move(file));
     char folder[4096];
     if (file.empty() || file.front() == '/' || !getcwd(folder, sizeof folder)) return file;
     return std::string(folder) + "/" + file;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "clock.hpp"
 #include "control/release_report.hpp"
 #include "control/status.hpp"
 #include "devices.hpp"
