@@ -80,4 +80,16 @@ policy::Result<std::string, Diagnostic> read_file(const std::string &path, bool 
     }
 }
 
+std::string proc_text(const char *path) {
+    const File file(path);
+    std::string text;
+    char block[4096];
+    for (;;) {
+        const ssize_t got = ::read(file.fd(), block, sizeof block);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return text;
+        text.append(block, static_cast<std::size_t>(got));
+    }
+}
+
 }  // namespace curb::config

@@ -27,6 +27,8 @@ class File {
 // Returns the text of a regular file, at most 1 MiB, or why it cannot be read. `own`: it must be is_own(). These may
 // throw std::bad_alloc.
 policy::Result<std::string, Diagnostic> text_of(const File &file, const std::string &path, bool own = false);
+// Returns the text of a file of /proc, as far as it can be read. Such a file has no size, and may hold NULs.
+std::string proc_text(const char *path);
 // True if it belongs to this process's user or to root. Files of others count only if they are named: under sudo -E,
 // HOME may be another user's, whose policy names files that root would write.
 bool is_own(const struct stat &status);

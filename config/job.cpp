@@ -12,18 +12,10 @@
 namespace curb::config {
 namespace {
 
-std::string text_of(const char *path) {
-    const File file(path);
-    std::string out(std::size_t{64} << 10, '\0');
-    const ssize_t got = ::read(file.fd(), out.data(), out.size());
-    out.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
-    return out;
-}
-
 // Returns the path of the process's cgroup: that of version 2 if it is not the root, else that of the memory
 // controller.
 std::string cgroup() {
-    const std::string all = text_of("/proc/self/cgroup");
+    const std::string all = proc_text("/proc/self/cgroup");
     std::string found = "/";
     for (std::size_t at = 0; at < all.size();) {
         const std::size_t end = std::min(all.find('\n', at), all.size());

@@ -33,21 +33,8 @@ std::string program() {
     return path;
 }
 
-// Returns a file of strings in /proc. Each string ends with a NUL.
-std::string strings_of(const char *path) {
-    const File file(path);
-    std::string text;
-    char block[4096];
-    for (;;) {
-        const ssize_t got = ::read(file.fd(), block, sizeof block);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return text;
-        text.append(block, static_cast<std::size_t>(got));
-    }
-}
-
 std::string arguments() {
-    std::string text = strings_of("/proc/thread-self/cmdline");
+    std::string text = proc_text("/proc/thread-self/cmdline");
     const std::size_t first = text.find('\0');
     if (first == std::string::npos) return {};
     text.erase(0, first + 1);
@@ -58,7 +45,7 @@ std::string arguments() {
 
 // The environment at the start of the process: getenv would race with threads of the program that set variables.
 std::function<const char *(const char *)> environment() {
-    return [all = strings_of("/proc/thread-self/environ")](const char *name) -> const char * {
+    return [all = proc_text("/proc/thread-self/environ")](const char *name) -> const char * {
         const std::string wanted = std::string(name) + "=";
         for (std::size_t at = 0; at < all.size(); at = all.find('\0', at) + 1) {
             if (all.compare(at, wanted.size(), wanted) == 0) return all.c_str() + at + wanted.size();

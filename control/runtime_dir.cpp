@@ -86,26 +86,6 @@ Descriptor opened(const Folder &folder) {
     return out ? std::move(out).value() : Descriptor();
 }
 
-// Returns the names for which `keep` is true, at most kMostNames. Not by opendir: closedir would close any file that
-// has the number by then.
-std::vector<std::string> names_in(const Descriptor &folder, const std::function<bool(const std::string &)> &keep) {
-    std::vector<std::string> out;
-    alignas(dirent64) std::array<char, 8192> block;
-    while (folder.ours()) {
-        // glibc has getdents64() since 2.30.
-        const long got = ::syscall(SYS_getdents64, folder.number(), block.data(), block.size());
-        if (got <= 0) break;
-        for (long at = 0; at < got;) {
-            const auto *entry = reinterpret_cast<const dirent64 *>(block.data() + at);
-            std::string name = entry->d_name;
-            if (keep(name)) out.push_back(std::move(name));
-            if (out.size() == kMostNames) return out;
-            at += entry->d_reclen;
-        }
-    }
-    return out;
-}
-
 // True if /proc shows that the process runs. One of another pid namespace may run without that.
 bool runs(const ProcessName &process) {
     const auto stat = stat_of(process.pid);
@@ -213,6 +193,25 @@ std::optional<ProcessName> parse_socket_name(std::string_view name) {
 }
 
 std::string unfinished(const std::string &socket_name) { return socket_name + std::string(kUnfinished); }
+
+std::vector<std::string> names_in(const Descriptor &folder, const std::function<bool(const std::string &)> &keep) {
+    std::vector<std::string> out;
+    ::lseek(folder.number(), 0, SEEK_SET);
+    alignas(dirent64) std::array<char, 8192> block;
+    while (folder.ours()) {
+        // glibc has getdents64() since 2.30.
+        const long got = ::syscall(SYS_getdents64, folder.number(), block.data(), block.size());
+        if (got <= 0) break;
+        for (long at = 0; at < got;) {
+            const auto *entry = reinterpret_cast<const dirent64 *>(block.data() + at);
+            std::string name = entry->d_name;
+            if (keep(name)) out.push_back(std::move(name));
+            if (out.size() == kMostNames) return out;
+            at += entry->d_reclen;
+        }
+    }
+    return out;
+}
 
 std::vector<std::string> sockets_in(const Folder &folder) {
     return names_in(opened(folder), [](const std::string &name) { return parse_socket_name(name).has_value(); });

@@ -1,6 +1,5 @@
 #include "control/suspended.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/fsuid.h>
@@ -85,7 +84,9 @@ bool write_whole(int directory, const std::string &name, const std::string &text
     ::unlinkat(directory, aside.c_str(), 0);  // left by a curb that was killed while it wrote
     const Descriptor file(
         ::openat(directory, aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    return file && ::write(file.number(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+    const ssize_t written = file ? ::write(file.number(), text.data(), text.size()) : -1;
+    if (written >= 0 && static_cast<std::size_t>(written) != text.size()) errno = ENOSPC;  // write(2) says nothing then
+    return written == static_cast<ssize_t>(text.size()) &&
            ::renameat(directory, aside.c_str(), directory, name.c_str()) == 0;
 }
 
@@ -196,20 +197,18 @@ void remove_stale(const Process &process) {
     const As user(process);
     std::string faults;
     if (user.failed()) return;
-    for (Directory &directory : directories(process, false, faults)) {
-        DIR *entries = ::fdopendir(::dup(directory.file.number()));
-        if (!entries) continue;
-        while (const dirent *entry = ::readdir(entries)) {
-            int pid = 0;
-            unsigned long long start = 0;
-            int length = 0;
-            if (std::sscanf(entry->d_name, "%d-%llu%n", &pid, &start, &length) != 2) continue;
-            const std::string kind = entry->d_name + length;
-            const bool ours = kind == kRecordName || kind == kClaim || kind == std::string(kRecordName) + ".new";
-            if (ours && start_of(pid) != start) ::unlinkat(directory.file.number(), entry->d_name, 0);
-        }
-        ::closedir(entries);
-    }
+    const auto is_stale = [](const std::string &name) {
+        int pid = 0;
+        unsigned long long start = 0;
+        int length = 0;
+        if (std::sscanf(name.c_str(), "%d-%llu%n", &pid, &start, &length) != 2) return false;
+        const std::string kind = name.substr(static_cast<std::size_t>(length));
+        const bool ours = kind == kRecordName || kind == kClaim || kind == std::string(kRecordName) + ".new";
+        return ours && start_of(pid) != start;
+    };
+    for (const Directory &directory : directories(process, false, faults))
+        for (const std::string &name : names_in(directory.file, is_stale))
+            ::unlinkat(directory.file.number(), name.c_str(), 0);
 }
 
 policy::Result<Claim, std::string> Claim::take(const Process &process, std::chrono::milliseconds patience) {

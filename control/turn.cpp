@@ -1,6 +1,5 @@
 #include "control/turn.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
@@ -96,27 +95,26 @@ void remove_if_left(int folder, const std::string &name, const std::string &begi
 
 // Returns the requests for this GPU, the oldest first. Their processes may be dead. Leaves out those of suspended
 // processes, which cannot take memory: each request behind one of theirs would wait for kLongest.
-std::vector<Entry> entries(int folder, const std::string &begins) {
+std::vector<Entry> entries(const Descriptor &folder, const std::string &begins) {
     std::vector<Entry> out;
     std::vector<int> suspended;
-    DIR *files = ::opendir(("/proc/self/fd/" + std::to_string(folder)).c_str());
-    if (!files) return out;
-    while (const dirent *file = ::readdir(files)) {
-        Entry entry{file->d_name};
-        if (entry.name.ends_with(suspended::kRecordName)) {
+    const auto is_turn = [&](const std::string &name) {
+        if (name.ends_with(suspended::kRecordName)) {
             int pid = 0;
-            std::from_chars(entry.name.data(), entry.name.data() + entry.name.size(), pid);
+            std::from_chars(name.data(), name.data() + name.size(), pid);
             suspended.push_back(pid);
         }
-        if (entry.name.starts_with("." + begins)) remove_if_left(folder, entry.name, begins);
-        if (!entry.name.starts_with(begins) || out.size() == kMostNames) continue;
+        if (name.starts_with("." + begins)) remove_if_left(folder.number(), name, begins);
+        return name.starts_with(begins);
+    };
+    for (std::string &name : names_in(folder, is_turn)) {
+        Entry entry{std::move(name)};
         const char *end = entry.name.c_str() + entry.name.size();
         const char *bytes = std::find(entry.name.c_str() + begins.size(), end, '-');
         const auto number = std::from_chars(std::min(bytes + 1, end), end, entry.bytes);
         if (std::from_chars(std::min(number.ptr + 1, end), end, entry.pid).ec != std::errc()) continue;
         out.push_back(std::move(entry));
     }
-    ::closedir(files);
     std::erase_if(out, [&](const Entry &one) {
         return std::find(suspended.begin(), suspended.end(), one.pid) != suspended.end();
     });
@@ -154,7 +152,7 @@ Turn::~Turn() {
 
 bool Turn::has_come(policy::Bytes room) {
     if (!file_.ours() || !folder_.ours()) return true;  // the program has closed them
-    const std::vector<Entry> all = entries(folder_.number(), begins_);
+    const std::vector<Entry> all = entries(folder_, begins_);
     if (unreserved(folder_.number(), all, name_, room) < std::min(room, bytes_)) return false;
     const bool held_back = std::any_of(all.begin(), all.end(), [&](const Entry &one) {
         return one.name < name_ && one.bytes <= room && is_held(folder_.number(), one.name);
@@ -169,7 +167,7 @@ bool Turn::reserve(policy::Bytes room) {
     if (!file_.ours() || !folder_.ours()) return true;
     rename(name_ + kReserved);
     // Checked only now: of two that reserve at once, at least one finds the other here.
-    const bool fits = bytes_ <= unreserved(folder_.number(), entries(folder_.number(), begins_), name_, room);
+    const bool fits = bytes_ <= unreserved(folder_.number(), entries(folder_, begins_), name_, room);
     if (!fits) give_up_reservation();
     return fits;
 }
@@ -185,7 +183,7 @@ void Turn::rename(const std::string &name) {
 bool Turn::others_wait(const Places &places, const std::string &uuid) {
     const Descriptor folder = open_runtime(places, false);
     if (!folder) return false;
-    const std::vector<Entry> all = entries(folder.number(), beginning(uuid));
+    const std::vector<Entry> all = entries(folder, beginning(uuid));
     return std::any_of(all.begin(), all.end(),
                        [&](const Entry &one) { return one.pid != ::getpid() && is_held(folder.number(), one.name); });
 }

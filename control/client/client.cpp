@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <sstream>
+#include <utility>
 
 #include "connect.hpp"
 #include "control/proc.hpp"
@@ -24,10 +24,7 @@ std::vector<Folder> folders_for(int pid) {
     Places around = places();
     std::vector<Folder> out = folders(around, ::geteuid());
     const uid_t owner = owner_of(pid).value_or(::geteuid());
-    std::istringstream environment(proc_text(pid, "environ", kMostOfEnvironment));
-    constexpr std::string_view kName = "XDG_RUNTIME_DIR=";
-    for (std::string variable; std::getline(environment, variable, '\0');)
-        if (variable.starts_with(kName)) around.xdg = variable.substr(kName.size());
+    if (std::string xdg = runtime_directory_of(pid); !xdg.empty()) around.xdg = std::move(xdg);
     for (Folder &folder : folders(around, owner == 0 ? ::geteuid() : owner)) {
         if (std::find(out.begin(), out.end(), folder) == out.end()) out.push_back(std::move(folder));
     }
@@ -104,10 +101,8 @@ std::string not_found(int pid, const Listener &found) {
     const auto owner = owner_of(pid);
     if (::geteuid() != 0 && owner && *owner != ::geteuid())
         return process + " belongs to user " + std::to_string(*owner) + ": ask as that user, or as root";
-    // "4711\t17": the pid in each namespace, from ours inwards.
-    const std::string status = proc_text(pid, "status"), pids(field_in(status, "NSpid:"));
-    if (const std::size_t inner = pids.rfind('\t'); inner != std::string::npos)
-        return process + " runs in a container, where it is " + process_text(std::stoi("0" + pids.substr(inner + 1))) +
+    if (const int inner = innermost_pid(pid); inner != pid)
+        return process + " runs in a container, where it is " + process_text(inner) +
                ", and has no control socket that can be reached from here: ask for that one inside the container";
     const std::string maps = proc_text(pid, "maps");
     if (ends(pid)) return none;  // its socket and its libraries are gone before it is

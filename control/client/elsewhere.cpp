@@ -36,14 +36,6 @@ uid_t inner_user(int pid, uid_t user) {
     return user;
 }
 
-std::string runtime_directory_of(int pid) {
-    std::istringstream environment(proc_text(pid, "environ", kMostOfEnvironment));
-    constexpr std::string_view kName = "XDG_RUNTIME_DIR=";
-    for (std::string variable; std::getline(environment, variable, '\0');)
-        if (variable.starts_with(kName)) return variable.substr(kName.size());
-    return {};
-}
-
 // Opens a folder under this root. Follows no link out of it. Needs Linux 5.6.
 int open_in_root(int root, const std::string &path) {
     open_how how{};
@@ -55,17 +47,29 @@ int open_in_root(int root, const std::string &path) {
 
 }  // namespace
 
+std::string runtime_directory_of(int pid) {
+    std::istringstream environment(proc_text(pid, "environ", kMostOfEnvironment));
+    constexpr std::string_view kName = "XDG_RUNTIME_DIR=";
+    for (std::string variable; std::getline(environment, variable, '\0');)
+        if (variable.starts_with(kName)) return variable.substr(kName.size());
+    return {};
+}
+
+int innermost_pid(int pid) {
+    // "4711\t17": the pid in each namespace, from ours inwards.
+    const std::string status = proc_text(pid, "status");
+    const std::string_view pids = field_in(status, "NSpid:");
+    return policy::whole_number<int>(pids.substr(pids.rfind('\t') + 1)).value_or(pid);
+}
+
 std::vector<InnerSocket> sockets_inside(int pid) {
     std::vector<InnerSocket> out;
     const auto owner = owner_of(pid);
     const auto process = name_of(pid);
     if (!owner || !process || !is_elsewhere(pid)) return out;
-    // "4711\t17": the pid in each namespace, from ours inwards.
-    const std::string status = proc_text(pid, "status"), pids(field_in(status, "NSpid:"));
-    const auto inner = policy::whole_number<int>(std::string_view(pids).substr(pids.rfind('\t') + 1));
     const Descriptor root(::open(proc_path(pid, "root").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!inner || !root) return out;
-    const std::string name = socket_name({*inner, process->start});
+    if (!root) return out;
+    const std::string name = socket_name({innermost_pid(pid), process->start});
     for (const Folder &folder : folders_of({.xdg = runtime_directory_of(pid)}, inner_user(pid, *owner))) {
         auto open = std::make_shared<const Descriptor>(open_in_root(root.number(), folder.path));
         struct stat of_folder {

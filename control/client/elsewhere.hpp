@@ -18,6 +18,11 @@ struct InnerSocket {
     std::shared_ptr<const Descriptor> open;
 };
 
+// Returns the XDG_RUNTIME_DIR with which the process was started; empty: none, or it may not be inspected.
+std::string runtime_directory_of(int pid);
+// Returns its pid in the innermost pid namespace that it lives in; `pid` if that is this one, or cannot be told.
+int innermost_pid(int pid);
+
 // Returns the sockets of the process, if it lives in another pid or mount namespace than this one. Empty if it does
 // not, if it has no socket, or if it may not be inspected. Follows no link out of a container. May throw
 // std::bad_alloc.

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -66,8 +67,11 @@ std::optional<ProcessName> parse_socket_name(std::string_view name);
 // always belongs to a dead process.
 std::string unfinished(const std::string &socket_name);
 
-// At most so many names of a folder are read: its owner can put any number there.
+// At most so many names of a folder are taken: its owner can put any number there.
 inline constexpr std::size_t kMostNames = 16'384;
+// Returns the names in the folder for which `keep` is true, at most kMostNames. One thread at a time may read through
+// one descriptor. Not by opendir: closedir would close any file that has the number by then.
+std::vector<std::string> names_in(const Descriptor &folder, const std::function<bool(const std::string &)> &keep);
 // Returns the names of the sockets in a folder. None if the folder is not its owner's own and closed to others.
 std::vector<std::string> sockets_in(const Folder &folder);
 // Returns the names of sockets that were not renamed within a minute. A rename takes microseconds.
