@@ -28,14 +28,14 @@ void find_handed_in(const Variables &environment, Source &source) {
     const auto add = [&](const std::string &name) {
         const char *value = environment(name.c_str());
         if (value && *value) source.handed_in.emplace_back(name, value);
-        return value != nullptr;
     };
+    constexpr int kMostDevices = 64;
     for (const std::string name : policy::handed_in_names()) {
         if (!name.ends_with('_')) {
             add(name);
             continue;
         }
-        for (int device = 0; add(name + std::to_string(device));) ++device;
+        for (int device = 0; device < kMostDevices; ++device) add(name + std::to_string(device));
     }
 }
 

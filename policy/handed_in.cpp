@@ -1,13 +1,15 @@
 #include "policy/handed_in.hpp"
 
 #include <charconv>
+#include <cstring>
 
 #include "policy/values/words.hpp"
 
 namespace curb::policy {
 namespace {
 
-constexpr const char *kVariables[] = {"NVIDIA_GPU_MEMORY_LIMIT",   "NVIDIA_GPU_MEMORY_REQUEST",
+constexpr const char *kRequest = "NVIDIA_GPU_MEMORY_REQUEST";
+constexpr const char *kVariables[] = {"NVIDIA_GPU_MEMORY_LIMIT",   kRequest,
                                       "GPU_MEMORY_LIMIT",          "CUDA_DEVICE_MEMORY_LIMIT",
                                       "CUDA_DEVICE_MEMORY_LIMIT_", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
 
@@ -61,20 +63,30 @@ std::optional<std::string> read_mps(const std::string &name, std::string_view te
 
 std::span<const char *const> handed_in_names() noexcept { return kVariables; }
 
+bool hands_in_cap(const char *variable) noexcept {
+    for (const char *name : kVariables) {
+        if (*variable != *name || name == kRequest) continue;
+        const std::size_t length = std::strlen(name);
+        if (std::strncmp(variable, name, length) == 0 && (variable[length] == '=' || name[length - 1] == '_'))
+            return true;
+    }
+    return false;
+}
+
 std::optional<std::string> read_handed_in(const std::string &name, std::string_view text, HandedIn &into) {
     if (name == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") return read_mps(name, text, into);
     const bool in_mib = name.starts_with("NVIDIA_");
     const auto bytes = bytes_of(text, in_mib ? MiB : 1);
     if (!bytes) return fault(name, text, in_mib ? "MiB, as 8192" : "8g, 8192m, or bytes");
     const Size size{Size::Unit::bytes, *bytes};
-    if (name == "NVIDIA_GPU_MEMORY_REQUEST") {
+    if (name == kRequest) {
         into.request = size;
         return std::nullopt;
     }
     constexpr std::string_view kOfOne = "CUDA_DEVICE_MEMORY_LIMIT_";
-    GpuKey key;
-    if (name.starts_with(kOfOne)) key = parse_gpu_key("cuda:" + name.substr(kOfOne.size())).value();
-    into.caps.push_back({{size, std::move(key)}, name});
+    auto key = name.starts_with(kOfOne) ? parse_gpu_key("cuda:" + name.substr(kOfOne.size())) : GpuKey();
+    if (!key) return name + " names no device; it is ignored";
+    into.caps.push_back({{size, std::move(key).value()}, name});
     return std::nullopt;
 }
 

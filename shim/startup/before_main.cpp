@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "config/load.hpp"
+#include "policy/handed_in.hpp"
 #include "policy/steer.hpp"
 #include "unwinder.hpp"
 
@@ -67,17 +68,10 @@ void add(Mentions &all, const Mentions &more) noexcept {
     all.environment |= more.environment;
 }
 
-// True if another system hands in a cap (policy/handed_in.hpp). Walks the variables once, because every start of a
-// program pays for it.
+// True if another system hands in a cap. Walks the variables once, because every start of a program pays for it.
 bool has_handed_in_cap(const char *const *variables) noexcept {
-    constexpr std::string_view kNames[] = {"NVIDIA_GPU_MEMORY_LIMIT=", "GPU_MEMORY_LIMIT=", "CUDA_DEVICE_MEMORY_LIMIT",
-                                           "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="};
-    for (const char *const *one = variables; *one; ++one) {
-        if (**one != 'N' && **one != 'G' && **one != 'C') continue;
-        for (const std::string_view name : kNames)
-            if (std::strncmp(*one, name.data(), name.size()) == 0) return true;
-    }
-    return false;
+    while (*variables && !policy::hands_in_cap(*variables)) ++variables;
+    return *variables;
 }
 
 // Searches all policies of this process. Allocates nothing, because nearly every program runs it and has no policy.

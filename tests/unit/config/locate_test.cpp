@@ -59,7 +59,8 @@ TEST_CASE("Limits of other systems are found, and do not count as a named policy
     using Variables = decltype(found.handed_in);
     CHECK(found.handed_in == Variables{{"NVIDIA_GPU_MEMORY_LIMIT", "8192"},
                                        {"CUDA_DEVICE_MEMORY_LIMIT_0", "4g"},
-                                       {"CUDA_DEVICE_MEMORY_LIMIT_1", "2g"}});
+                                       {"CUDA_DEVICE_MEMORY_LIMIT_1", "2g"},
+                                       {"CUDA_DEVICE_MEMORY_LIMIT_3", "1g"}});
     CHECK(locate({{"CURB_SIGNAL", "SIGURG"}}).signal == "SIGURG");
     CHECK(locate({{"CURB_SIGNAL", "SIGURG"}}).named);
 }

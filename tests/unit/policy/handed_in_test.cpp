@@ -35,6 +35,15 @@ Layer with_cap(const char *cap) {
     return out;
 }
 
+TEST_CASE("A variable that hands in a cap is known by its name") {
+    for (const char *one : {"NVIDIA_GPU_MEMORY_LIMIT=1", "GPU_MEMORY_LIMIT=1", "CUDA_DEVICE_MEMORY_LIMIT=1g",
+                            "CUDA_DEVICE_MEMORY_LIMIT_7=1g", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G"})
+        CHECK(hands_in_cap(one));
+    for (const char *one : {"NVIDIA_GPU_MEMORY_REQUEST=1", "GPU_MEMORY_LIMITS=1", "GPU_MEMORY_LIMIT",
+                            "CUDA_DEVICE_MEMORY_LIMI=1", "CURB_CAP=1GiB", "="})
+        CHECK_FALSE(hands_in_cap(one));
+}
+
 TEST_CASE("The limits of other systems are read as those systems mean them") {
     const auto cap = [](const char *name, const char *text) { return terms(read({{name, text}})).cap; };
     CHECK(cap("NVIDIA_GPU_MEMORY_LIMIT", "8192") == 8 * GiB);
