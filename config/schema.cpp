@@ -210,7 +210,7 @@ const char *holds_under_a_ceiling(policy::Holds holds) {
 
 json field_schema(const policy::Field &field) {
     json out{{"$ref", std::string("#/$defs/") + type_of(field).name}};
-    out["description"] = field.doc;
+    out["description"] = policy::doc_of(field);
     if (const std::string fallback = field.fallback(); !fallback.empty()) out["default"] = json::parse(fallback);
     if (const char *holds = holds_under_a_ceiling(field.holds)) out["$comment"] = holds;
     return out;

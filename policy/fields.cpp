@@ -12,10 +12,10 @@ namespace {
 
 constexpr auto kFields = std::to_array<Field>({
 #define CURB_GPU_FIELD(pointer, type, member, least, fallback, holds, doc) \
-    {pointer, FieldType::type, least, [] { return json_text(fallback); }, Holds::holds, doc},
+    {pointer, FieldType::type, least, [] { return json_text(fallback); }, Holds::holds},
 #define CURB_JOB_FIELD CURB_GPU_FIELD
 #define CURB_RULE_FIELD(pointer, type, member, doc) \
-    {pointer, FieldType::type, "", [] { return std::string(); }, Holds::own, doc},
+    {pointer, FieldType::type, "", [] { return std::string(); }, Holds::own},
 #define CURB_FILE_FIELD(pointer, type, doc) CURB_RULE_FIELD(pointer, type, , doc)
 #include "policy/fields.def"
 });

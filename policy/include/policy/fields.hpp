@@ -38,11 +38,12 @@ struct Field {
     std::string_view least;     // as a file writes it; empty: no minimum
     std::string (*fallback)();  // the default as JSON text; empty if there is none
     Holds holds;
-    std::string_view doc;
 };
 
 // Returns all fields, in the order of the table.
 std::span<const Field> fields() noexcept;
+// Returns what the field means, on one line. `field`: one of fields().
+std::string_view doc_of(const Field &field) noexcept;
 
 // A field that a layer sets, with its value as JSON text.
 struct Setting {

@@ -78,8 +78,8 @@ TEST_CASE("Each field of the table has a pointer of its own, a line of documenta
         INFO(field.pointer << ": " << field.least);
         CHECK(pointers.insert(field.pointer).second);
         CHECK(field.pointer.starts_with('/'));
-        CHECK_FALSE(field.doc.empty());
-        CHECK(field.doc.find('\n') == std::string_view::npos);
+        CHECK_FALSE(doc_of(field).empty());
+        CHECK(doc_of(field).find('\n') == std::string_view::npos);
         if (field.least.empty()) continue;
         switch (field.type) {
             case FieldType::size: CHECK(parse_size(field.least)); break;
