@@ -24,7 +24,7 @@ void reconcile(Device &device, int attempts) noexcept {
             pools::reconcile(device);
             auto figure = device.meter.held_by_process();
             // Growth of pools by requests since then is not the driver's own memory.
-            if (figure) *figure -= std::min(*figure, device.ledger.unread());
+            if (figure) *figure -= std::min(*figure, device.ledger.ahead().unread());
             // NVML does not list a process whose last context has ended.
             const bool holds_nothing =
                 device.has_nvml.load(std::memory_order_relaxed) && device.contexts.load(std::memory_order_relaxed) == 0;

@@ -43,7 +43,7 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
         Bytes room = room_under(limit);
         if (room < policy::Staleness::kNear) {
             if (device.ledger.collect()) room = room_under(limit);
-            if (device.ledger.ahead() != 0) pools::settle_ahead(device);
+            if (device.ledger.ahead().bytes() != 0) pools::settle_ahead(device);
         }
         switch (policy::measure_again(room, age(device.measured_ms.load(std::memory_order_relaxed)),
                                       device.changed.load(std::memory_order_relaxed))) {
@@ -60,19 +60,20 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     return asked;
 }
 
-// While it exists, no bytes of the device are reserved ahead. Before curb refuses a request, it gives the request these
-// bytes.
-class NothingAhead : NoCopy {
+// From the first settle() to its end, no bytes of the device are reserved ahead. Before curb refuses a request, it gives
+// the request these bytes.
+class NothingAhead {
   public:
-    explicit NothingAhead(Device &device) noexcept : device_(device), closed_(device.ledger) { settle(); }
-    // Takes back what requests under way have returned meanwhile.
+    explicit NothingAhead(Device &device) noexcept : device_(device) {}
+    // Takes back what is reserved ahead, and what requests under way have returned meanwhile.
     void settle() noexcept {
-        if (device_.ledger.ahead() != 0) pools::settle_ahead(device_);
+        closed_.begin(device_.ledger);
+        if (device_.ledger.ahead().bytes() != 0) pools::settle_ahead(device_);
     }
 
   private:
     Device &device_;
-    const Ledger::NothingAhead closed_;
+    Ledger::NothingAhead closed_;
 };
 
 // Returns the bytes that the request lacks; at least one.
@@ -118,27 +119,8 @@ std::optional<policy::Limit> behind_others(Device &device, const policy::Growth 
 // releases.
 constexpr int kMostAsks = 8;
 
-// Has the other processes of the job release memory, if the job's cap is what the request exceeds. If so, counts in
-// `asks`, drops the snapshot and returns true, and the request can be tried again.
-template <class Part>
-bool others_of_job_release(Device &device, InUse<Part> &in_use, const policy::Terms &asked, policy::Limit why,
-                           Bytes bytes, int &asks) noexcept {
-    if (why != policy::Limit::job || asked.refuse_everything || bytes > asked.alone) return false;
-    job::Share &share = device.ledger.share;
-    if (asks >= kMostAsks || !share.may_ask_others()) return false;
-    ++asks;
-    const Bytes missing = shortfall(asked, device.ledger.taken(), bytes);
-    in_use.let_go();
-    share.ask_others(missing);
-    return true;
-}
-
 // How often a waiting request checks for memory freed by other processes; a free in this process wakes it at once.
 constexpr std::uint64_t kPollMs = 20;
-
-// How often one request takes back what was reserved ahead: other threads' requests under way may return some each
-// time.
-constexpr int kMostSettled = 16;
 
 // Sleeps until memory or limits change, `milliseconds` at most. Drops the snapshot meanwhile.
 template <class Part>
@@ -153,6 +135,117 @@ void wait_for_change(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use
     wait.sleep({device.ordinal, hit.kind, bytes, hit.why}, milliseconds);
 }
 
+// One request, over all its attempts.
+class Attempts : NoCopy {
+  public:
+    Attempts(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept
+        : device_(device), kind_(kind), bytes_(bytes), retry_(retry), wait_(wait) {}
+
+    // Tries once. Returns whether the bytes are reserved. nullopt: try again.
+    std::optional<bool> next() noexcept {
+        wait_.attempt();
+        auto in_use = process::snapshot();
+        const Snapshot &now = *in_use;
+        const Snapshot::Gpu &gpu = now.of(device_.ordinal);
+        const policy::Growth &growth = gpu.terms.growth;
+        policy::Terms asked;
+        // Measuring takes time: start again if a new policy came meanwhile.
+        if (measure_if_stale(device_, now, bytes_, asked, released_) &&
+            detail::snapshot.load(std::memory_order_acquire) != &now)
+            return std::nullopt;
+        const bool grows = growth.start.has_value();
+        const std::uint64_t until_step = grows ? policy::until_step(growth, now_ms(), gpu.allowance.last_step_ms()) : 0;
+        asked.step_due = grows && until_step == 0 && policy::after_step(growth, asked.allowance) > asked.allowance;
+        asked.release_before_growth = *now.policy.release.before_growth;
+        asked.may_wait = wait_.left(growth.wait);
+        asked.released = released_;
+        Bytes seen = 0;
+        const auto behind =
+            growth.wait.count() == 0 ? std::nullopt : behind_others(device_, growth, wait_, bytes_, asked);
+        const Verdict verdict = behind ? Verdict::wait : device_.ledger.reserve(kind_, bytes_, asked, &seen);
+        if (verdict == Verdict::grant) return true;
+        if (take_back_ahead(seen)) return std::nullopt;
+        // Kept blocks are freed before anything else. (Verdict::refuse means that freeing would not help.)
+        if (verdict != Verdict::refuse && free_kept(asked)) return std::nullopt;
+        const reports::LimitHit hit{kind_, behind ? *behind : policy::limit_hit(asked, seen, bytes_), seen,
+                                    asked.kept_for_driver};
+        if (verdict == Verdict::release_first) {
+            release_on_the_spot(device_);
+            reconcile(device_);
+            released_ = true;
+            return std::nullopt;
+        }
+        if (verdict == Verdict::grow) {
+            if (asked.release_before_growth && refuse_for_pressure(device_, bytes_, retry_)) {
+                reports::refused_for_pressure(device_, gpu, bytes_, hit);
+                return false;
+            }
+            grow(gpu);
+            return std::nullopt;
+        }
+        if (!behind && others_of_job_release(in_use, asked, hit.why)) return std::nullopt;
+        if (verdict == Verdict::refuse) {
+            reports::refusal(device_, gpu, bytes_, hit);
+            return false;
+        }
+        wait_for_change(wait_, device_, in_use, gpu, bytes_, hit,
+                        until_step == 0 ? kPollMs : std::min(until_step, kPollMs));
+        released_ = false;
+        from_cache_ = asks_ = 0;
+        return std::nullopt;
+    }
+
+  private:
+    // Takes back what was reserved ahead, if there is any or was when the ledger decided. False if not, or if it was
+    // done too often: each time other threads' requests under way may return some.
+    bool take_back_ahead(Bytes seen) noexcept {
+        constexpr int kMost = 16;
+        if (taken_back_ == kMost || (device_.ledger.ahead().bytes() == 0 && seen <= device_.ledger.taken()))
+            return false;
+        ++taken_back_;
+        nothing_ahead_.settle();
+        return true;
+    }
+
+    // Frees kept blocks: first for the bytes that the request lacks, then all. False if nothing was freed.
+    bool free_kept(const policy::Terms &asked) noexcept {
+        if (from_cache_ == 2) return false;
+        const Bytes missing = shortfall(asked, device_.ledger.taken(), bytes_);
+        return cache::free_kept(device_, from_cache_++ == 0 ? missing : policy::kUnbounded) != 0;
+    }
+
+    void grow(const Snapshot::Gpu &gpu) noexcept {
+        if (!gpu.allowance.step(gpu.terms.growth, now_ms())) return;
+        reports::allowance(device_, "may now hold", gpu.allowance.bytes());
+        wait_queue::changed();
+    }
+
+    // Has the other processes of the job release memory, if the job's cap is what the request exceeds. If so, drops the
+    // snapshot and returns true.
+    template <class Part>
+    bool others_of_job_release(InUse<Part> &in_use, const policy::Terms &asked, policy::Limit why) noexcept {
+        if (why != policy::Limit::job || asked.refuse_everything || bytes_ > asked.alone) return false;
+        job::Share &share = device_.ledger.share;
+        if (asks_ == kMostAsks || !share.may_ask_others()) return false;
+        ++asks_;
+        const Bytes missing = shortfall(asked, device_.ledger.taken(), bytes_);
+        in_use.let_go();
+        share.ask_others(missing);
+        return true;
+    }
+
+    Device &device_;
+    const Kind kind_;
+    const Bytes bytes_;
+    const caller_match::Way retry_;
+    wait_queue::Wait &wait_;
+    bool released_ = false;  // it has released memory since the last wait
+    NothingAhead nothing_ahead_{device_};
+    int taken_back_ = 0;  // how often it has taken back what was reserved ahead
+    int from_cache_ = 0;  // how often it has freed kept blocks since the last wait
+    int asks_ = 0;        // how often it has asked the job's other processes since the last wait
+};
+
 }  // namespace
 
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
@@ -160,8 +253,9 @@ bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
     policy::Terms asked;
     measure_if_stale(device, *now, bytes, asked);
     if (device.ledger.reserve(kind, bytes, asked) == Verdict::grant) return true;
-    if (device.ledger.ahead() == 0) return false;
-    const NothingAhead nothing_ahead(device);
+    if (device.ledger.ahead().bytes() == 0) return false;
+    NothingAhead nothing_ahead(device);
+    nothing_ahead.settle();
     return device.ledger.reserve(kind, bytes, asked) == Verdict::grant;
 }
 
@@ -169,92 +263,21 @@ void reserve_ahead(pools::Pool &pool) noexcept {
     Device &device = *pool.device;
     Ledger &ledger = device.ledger;
     const bool kept = pool.keeps.load(std::memory_order_relaxed);
-    if (pool.kind != Kind::pools || (kept && ledger.offers_ahead())) return;
+    if (pool.kind != Kind::pools || (kept && ledger.ahead().offers())) return;
     // Most pools that do not keep their memory never will, so ask now and then.
-    if (!kept && pool.requests.fetch_add(1, std::memory_order_relaxed) % Ledger::kAheadUnits != 0) return;
-    const std::uint64_t take_backs = ledger.take_backs();
+    if (!kept && pool.requests.fetch_add(1, std::memory_order_relaxed) % AheadUnits::kUnits != 0) return;
+    const std::uint64_t take_backs = ledger.ahead().take_backs();
     const auto now = process::snapshot();
     if (now->unusable || now->of(device.ordinal).beside_others || ledger.share.joined()) return;
     policy::Terms terms;
     limits::fill(device, *now, terms);
-    if (ledger.reserve_ahead(terms, take_backs) || ledger.offers_ahead()) pools::query_keeps(pool);
+    if (ledger.reserve_ahead(terms, take_backs) || ledger.ahead().offers()) pools::query_keeps(pool);
 }
 
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {
-    bool released = false;
-    std::optional<NothingAhead> nothing_ahead;
-    int settled = 0;     // how often this request has taken back what was reserved ahead of others
-    int from_cache = 0;  // how often this request has freed kept blocks
-    int asks = 0;
-    for (;;) {
-        wait.attempt();
-        auto in_use = process::snapshot();
-        const Snapshot &now = *in_use;
-        const Snapshot::Gpu &gpu = now.of(device.ordinal);
-        const policy::Growth &growth = gpu.terms.growth;
-        policy::Terms asked;
-        // Measuring takes time: start again if a new policy came meanwhile.
-        if (measure_if_stale(device, now, bytes, asked, released) &&
-            detail::snapshot.load(std::memory_order_acquire) != &now)
-            continue;
-        const bool grows = growth.start.has_value();
-        const std::uint64_t until_step = grows ? policy::until_step(growth, now_ms(), gpu.allowance.last_step_ms()) : 0;
-        asked.step_due = grows && until_step == 0 && policy::after_step(growth, asked.allowance) > asked.allowance;
-        asked.release_before_growth = *now.policy.release.before_growth;
-        asked.may_wait = wait.left(growth.wait);
-        asked.released = released;
-        Bytes seen = 0;
-        const auto behind = growth.wait.count() == 0 ? std::nullopt : behind_others(device, growth, wait, bytes, asked);
-        const Verdict verdict = behind ? Verdict::wait : device.ledger.reserve(kind, bytes, asked, &seen);
-        if (verdict != Verdict::grant && settled < kMostSettled &&
-            (device.ledger.ahead() != 0 || seen > device.ledger.taken())) {
-            ++settled;
-            if (nothing_ahead)
-                nothing_ahead->settle();
-            else
-                nothing_ahead.emplace(device);
-            continue;
-        }
-        // Kept blocks are freed before anything else: first the missing bytes, then all of them. (Verdict::refuse means
-        // that freeing would not help.)
-        if (verdict != Verdict::grant && verdict != Verdict::refuse && from_cache < 2) {
-            const Bytes missing = shortfall(asked, device.ledger.taken(), bytes);
-            if (cache::free_kept(device, from_cache++ == 0 ? missing : policy::kUnbounded) != 0) continue;
-        }
-        const auto hit = [&] {
-            const auto why = behind ? *behind : policy::limit_hit(asked, seen, bytes);
-            return reports::LimitHit{kind, why, seen, asked.kept_for_driver};
-        };
-        switch (verdict) {
-            case Verdict::grant: return true;
-            case Verdict::release_first:
-                release_on_the_spot(device);
-                reconcile(device);
-                released = true;
-                break;
-            case Verdict::grow:
-                if (asked.release_before_growth && refuse_for_pressure(device, bytes, retry)) {
-                    reports::refused_for_pressure(device, gpu, bytes, hit());
-                    return false;
-                }
-                if (gpu.allowance.step(growth, now_ms())) {
-                    reports::allowance(device, "may now hold", gpu.allowance.bytes());
-                    wait_queue::changed();
-                }
-                break;
-            case Verdict::wait:
-                if (!behind && others_of_job_release(device, in_use, asked, hit().why, bytes, asks)) continue;
-                wait_for_change(wait, device, in_use, gpu, bytes, hit(),
-                                until_step == 0 ? kPollMs : std::min(until_step, kPollMs));
-                released = false;
-                from_cache = asks = 0;
-                break;
-            case Verdict::refuse:
-                if (others_of_job_release(device, in_use, asked, hit().why, bytes, asks)) continue;
-                reports::refusal(device, gpu, bytes, hit());
-                return false;
-        }
-    }
+    Attempts attempts(device, kind, bytes, retry, wait);
+    for (;;)
+        if (const auto reserved = attempts.next()) return *reserved;
 }
 
 void granted(Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept {

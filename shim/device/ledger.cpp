@@ -32,8 +32,8 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, By
     Bytes held = held_.load(std::memory_order_acquire), taken = 0;
     bool collected = false;
     for (;;) {
-        const std::uint64_t ahead = ahead_.load(std::memory_order_seq_cst);
-        taken = this->taken(held + reserved(ahead));
+        const Bytes ahead = ahead_.bytes();
+        taken = this->taken(held + ahead);
         const policy::Verdict verdict = policy::decide(terms, taken, bytes);
         if (verdict != policy::Verdict::grant) {
             if (!std::exchange(collected, true) && collect()) {
@@ -50,10 +50,10 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, By
         }
         // A reservation ahead adds its bytes, then reads held_; here it is the other way round. So of two at once the
         // later one sees the other.
-        const std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
-        if (reserved(now) <= reserved(ahead)) [[likely]]
+        const Bytes now = ahead_.bytes();
+        if (now <= ahead) [[likely]]
             break;
-        if (grants(terms, this->taken(held + reserved(now)), bytes)) break;
+        if (grants(terms, this->taken(held + now), bytes)) break;
         held = held_.fetch_sub(bytes, std::memory_order_acq_rel) - bytes;
     }
     together_.of(kind).fetch_add(bytes, std::memory_order_acq_rel);
@@ -67,7 +67,8 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, By
 }
 
 void Ledger::split(const policy::Terms &terms) noexcept {
-    const Bytes most = policy::added(taken(held_.load(std::memory_order_seq_cst) + ahead()), kParts * kMostSpare);
+    const Bytes most =
+        policy::added(taken(held_.load(std::memory_order_seq_cst) + ahead_.bytes()), kParts * kMostSpare);
     if (is_split() || terms.limit_beside_others != policy::kUnbounded ||
         !policy::fits(terms, policy::limit(terms), most, policy::Staleness::kNear))
         return;
@@ -97,7 +98,7 @@ bool Ledger::take_spare(const policy::Terms &terms, Bytes bytes) noexcept {
     } while (!part.spare.compare_exchange_weak(spare, spare - bytes, std::memory_order_acq_rel));
     // held_ has the bytes already, and nothing else has: whether they are granted or not, the sum stays right.
     const Bytes others = held_.load(std::memory_order_acquire) - bytes;
-    if (grants(terms, taken(others + ahead()), bytes)) return true;
+    if (grants(terms, taken(others + ahead_.bytes()), bytes)) return true;
     held_.fetch_sub(bytes, std::memory_order_acq_rel);
     return false;
 }
@@ -174,38 +175,13 @@ bool Ledger::reserve_ahead(const policy::Terms &terms, std::uint64_t take_backs)
         return closed_.load(std::memory_order_seq_cst) == 0 &&
                policy::fits(terms, policy::limit(terms), all, policy::Staleness::kNear);
     };
-    const auto taken_back = [&](std::uint64_t ahead) { return ahead / kOneTakeBack != take_backs; };
-    std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
-    const Bytes all = reserved(now) + kAheadUnits * kAheadUnit;
-    // Checked before too: even for a moment the bytes would be in the way of a request that needs them.
-    if (taken_back(now) || offered(now) + announced(now) != 0 || !allowed(all)) return false;
-    if (!ahead_.compare_exchange_strong(now, now + kAheadUnits * kOneReserved + kAnnounced, std::memory_order_seq_cst))
-        return false;
-    // A request of another thread may have been granted in between, so no unit may be taken before the second check.
-    if (!allowed(all)) {
-        take_back_ahead();
+    if (!ahead_.announce(take_backs, allowed)) return false;
+    // A request of another thread may have been granted in between, so no unit may be taken before this second check.
+    if (!allowed(ahead_.bytes())) {
+        ahead_.take_back();
         return false;
     }
-    now = ahead_.load(std::memory_order_seq_cst);
-    while (!taken_back(now) &&
-           !ahead_.compare_exchange_weak(now, now - kAnnounced + kAheadUnits, std::memory_order_seq_cst)) {
-    }
-    return !taken_back(now);
-}
-
-void Ledger::return_ahead(std::uint64_t units) noexcept {
-    if (units == 0) return;
-    ahead_.fetch_sub(units * kOneReserved, std::memory_order_seq_cst);
-    wait_queue::changed();
-}
-
-void Ledger::take_back_ahead() noexcept {
-    std::uint64_t before = ahead_.load(std::memory_order_seq_cst), units = 0;
-    do {
-        units = offered(before) + announced(before);
-    } while (!ahead_.compare_exchange_weak(
-        before, before / kOneReserved * kOneReserved - units * kOneReserved + kOneTakeBack, std::memory_order_seq_cst));
-    if (units != 0) wait_queue::changed();
+    return ahead_.offer(take_backs);
 }
 
 void Ledger::charge(Kind kind, Bytes bytes) noexcept {

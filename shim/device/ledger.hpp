@@ -11,16 +11,15 @@
 #include <mutex>
 #include <optional>
 
+#include "ahead_units.hpp"
 #include "job_ledger.hpp"
 #include "lifetime.hpp"
 #include "policy/decisions/decide.hpp"
 #include "policy/kinds.hpp"
-#include "policy/values/granule.hpp"
 #include "policy/values/size.hpp"
 
 namespace curb::shim {
 
-using policy::Bytes;
 using policy::Kind;
 
 namespace activity {
@@ -79,52 +78,30 @@ class Ledger {
     void charge(Kind kind, Bytes bytes) noexcept;
     void credit(Kind kind, Bytes bytes) noexcept;
 
-    // Far from the limits, the ledger reserves units ahead: it grants them before requests to pools ask, so that such a
-    // request takes one by a single atomic operation. One request can make its pool grow by one unit at most. A unit is
-    // first offered, then a request's, then its pool's, until curb has read the pool's size (pools.hpp). Decisions
-    // count all units as taken; held() and the kinds count none.
-    static constexpr Bytes kAheadUnit = policy::kPoolUnit;
-    static constexpr std::uint32_t kAheadUnits = 16;
-    // Offers units if there are none. False if requests would then be near the limit, if one demands exact figures, or
-    // if units were taken back since `take_backs` was read. Read that before the terms.
+    // Units that are reserved ahead for requests to pools, far from the limits.
+    [[nodiscard]] AheadUnits &ahead() noexcept { return ahead_; }
+    [[nodiscard]] const AheadUnits &ahead() const noexcept { return ahead_; }
+    // Offers units ahead if there are none. False if requests would then be near the limit, if one demands exact
+    // figures, or if units were taken back since `take_backs` was read. Read that before the terms. Take them back
+    // after limits were lowered.
     bool reserve_ahead(const policy::Terms &terms, std::uint64_t take_backs) noexcept;
-    // Takes an offered unit. False if there is none.
-    bool take_ahead() noexcept {
-        std::uint64_t before = ahead_.load(std::memory_order_relaxed);
-        while (offered(before) != 0)
-            if (ahead_.compare_exchange_weak(before, before - 1, std::memory_order_seq_cst, std::memory_order_relaxed))
-                return true;
-        return false;
-    }
-    [[nodiscard]] bool offers_ahead() const noexcept { return offered(ahead_.load(std::memory_order_relaxed)) != 0; }
-    // Returns units that were taken.
-    void return_ahead(std::uint64_t units) noexcept;
-    // Takes back the units that are offered, and those that another thread is about to offer. Call it after limits were
-    // lowered.
-    void take_back_ahead() noexcept;
-    // Returns the number of calls of take_back_ahead, modulo 2^24.
-    [[nodiscard]] std::uint64_t take_backs() const noexcept {
-        return ahead_.load(std::memory_order_seq_cst) / kOneTakeBack;
-    }
-    [[nodiscard]] Bytes ahead() const noexcept { return reserved(ahead_.load(std::memory_order_seq_cst)); }
-    // Returns the part of ahead() that requests have taken: the most that pools may have grown by since curb read their
-    // sizes.
-    [[nodiscard]] Bytes unread() const noexcept {
-        const std::uint64_t now = ahead_.load(std::memory_order_seq_cst);
-        return reserved(now) - (offered(now) + announced(now)) * kAheadUnit;
-    }
-    // While it exists, nothing is offered ahead, and the ledger is not split.
+    // From begin() to its end, nothing is offered ahead, and the ledger is not split.
     class NothingAhead : NoCopy {
       public:
-        explicit NothingAhead(Ledger &ledger) noexcept : ledger_(ledger) {
-            ledger_.closed_.fetch_add(1, std::memory_order_seq_cst);
-            ledger_.take_back_ahead();
-            ledger_.collect();
+        ~NothingAhead() {
+            if (ledger_) ledger_->closed_.fetch_sub(1, std::memory_order_seq_cst);
         }
-        ~NothingAhead() { ledger_.closed_.fetch_sub(1, std::memory_order_seq_cst); }
+        // Later calls do nothing.
+        void begin(Ledger &ledger) noexcept {
+            if (ledger_) return;
+            ledger_ = &ledger;
+            ledger.closed_.fetch_add(1, std::memory_order_seq_cst);
+            ledger.ahead_.take_back();
+            ledger.collect();
+        }
 
       private:
-        Ledger &ledger_;
+        Ledger *ledger_ = nullptr;
     };
 
     // Far from the limits, threads that contend for the ledger get a part of it each, with spare bytes. A free leaves
@@ -235,18 +212,6 @@ class Ledger {
     // Returns held_ without the spare bytes.
     [[nodiscard, gnu::noinline, gnu::cold]] Bytes without_spare() const noexcept;
 
-    // ahead_, from its low bits: the units that are offered, whether a thread is about to offer kAheadUnits, all units,
-    // and the number of take-backs.
-    static constexpr std::uint64_t kAnnounced = std::uint64_t{1} << 15, kOneReserved = kAnnounced << 1,
-                                   kOneTakeBack = std::uint64_t{1} << 40;
-    static constexpr std::uint64_t offered(std::uint64_t ahead) noexcept { return ahead % kAnnounced; }
-    static constexpr std::uint64_t announced(std::uint64_t ahead) noexcept {
-        return (ahead & kAnnounced) != 0 ? kAheadUnits : 0;
-    }
-    static constexpr Bytes reserved(std::uint64_t ahead) noexcept {
-        return ahead % kOneTakeBack / kOneReserved * kAheadUnit;
-    }
-
     // Returns the increase.
     Bytes raise_overhead(Bytes to) noexcept;
     // As set_overhead. Returns nullopt and changes nothing if an operation has begun since `begun` was read: `bytes`
@@ -278,7 +243,7 @@ class Ledger {
     alignas(64) std::atomic<Bytes> held_{0};  // and the spare bytes
     Figures together_;                        // of all threads while the ledger is not split; always the overhead
     // Every request reads these.
-    alignas(64) std::atomic<std::uint64_t> ahead_{0};
+    alignas(64) AheadUnits ahead_;
     std::atomic<int> closed_{0};  // number of NothingAhead
     enum class Split : std::uint8_t { never, ended, now };
     std::atomic<Split> split_{Split::never};

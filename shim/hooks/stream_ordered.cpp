@@ -104,7 +104,7 @@ std::optional<CUresult> allocate_ahead(pools::Pool &pool, CUdeviceptr *pointer, 
                                        ServedBy served_by) {
     if (bytes > policy::kPoolUnit || !pool.keeps.load(std::memory_order_relaxed)) return std::nullopt;
     Device &device = *pool.device;
-    if (!device.ledger.offers_ahead()) return std::nullopt;
+    if (!device.ledger.ahead().offers()) return std::nullopt;
     const Ledger::Operation operation(&device.ledger);
     {
         const pools::Ahead ahead(pool);

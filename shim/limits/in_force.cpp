@@ -75,7 +75,7 @@ void put_in_force(std::unique_ptr<const Snapshot> next) {
     detail::caches.store(next->caches, std::memory_order_relaxed);
     const Snapshot *before = detail::snapshot.exchange(next.release(), std::memory_order_acq_rel);
     // Bytes that were reserved ahead were granted under the old limits.
-    for (Device &device : devices::all()) device.ledger.take_back_ahead();
+    for (Device &device : devices::all()) device.ledger.ahead().take_back();
     if (before) replaced().waiting.emplace_back(before);
     free_replaced();
 }
@@ -243,7 +243,7 @@ std::vector<int> fall_back() {
     for (Device &device : devices::all()) {
         const Snapshot::Gpu &gpu = now->of(device.ordinal);
         if (!gpu.allowance.fall_back(gpu.terms.growth, device.ledger.held(), now_ms())) continue;
-        device.ledger.take_back_ahead();
+        device.ledger.ahead().take_back();
         out.push_back(device.ordinal);
     }
     return out;

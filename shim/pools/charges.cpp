@@ -79,7 +79,7 @@ class Unread {
         std::uint64_t read = pool_.read_ahead.load(std::memory_order_relaxed);
         while (read < mark_ && !pool_.read_ahead.compare_exchange_weak(read, mark_, std::memory_order_acq_rel)) {
         }
-        if (read < mark_) pool_.device->ledger.return_ahead(mark_ - read);
+        if (read < mark_) pool_.device->ledger.ahead().give_back(mark_ - read);
     }
 
   private:
@@ -178,8 +178,8 @@ void threshold_changed(Pool &pool) noexcept {
 }
 
 void settle_ahead(Device &device) noexcept {
-    device.ledger.take_back_ahead();
-    if (device.ledger.ahead() == 0) return;
+    device.ledger.ahead().take_back();
+    if (device.ledger.ahead().bytes() == 0) return;
     const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
     each_on(device, [](Pool &pool) {

@@ -68,21 +68,21 @@ TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit to
         // Only one of the two reserves, so that the other takes units at any moment of the reservation.
         threads.emplace_back([&, i] {
             while (!done) {
-                if (i == 0) ledger.reserve_ahead(terms, ledger.take_backs());
+                if (i == 0) ledger.reserve_ahead(terms, ledger.ahead().take_backs());
                 int units = 0;
-                for (; ledger.take_ahead(); ++units) take(Ledger::kAheadUnit);
+                for (; ledger.ahead().take(); ++units) take(AheadUnits::kUnit);
                 ahead += units != 0;
                 for (; units != 0; --units) {
-                    taken -= Ledger::kAheadUnit;
-                    ledger.return_ahead(1);
+                    taken -= AheadUnits::kUnit;
+                    ledger.ahead().give_back(1);
                 }
             }
         });
         threads.emplace_back([&, i] {
             curb::policy::Terms mine = terms;
-            const Bytes bytes = kCap - (i == 0 ? 0 : 2 * Ledger::kAheadUnit);
+            const Bytes bytes = kCap - (i == 0 ? 0 : 2 * AheadUnits::kUnit);
             while (!done) {
-                ledger.take_back_ahead();
+                ledger.ahead().take_back();
                 if (ledger.reserve(Kind::plain, bytes, mine) != curb::policy::Verdict::grant) continue;
                 take(bytes);
                 ++large;
@@ -98,25 +98,26 @@ TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit to
     CHECK(exceeded == 0);
     CHECK(ahead > 0);
     CHECK(large > 0);
-    ledger.take_back_ahead();
-    CHECK(ledger.ahead() == 0);
+    ledger.ahead().take_back();
+    CHECK(ledger.ahead().bytes() == 0);
     CHECK(ledger.held() == 0);
 
     // While a request demands exact figures, and near the limit, nothing is reserved.
     {
-        const Ledger::NothingAhead nothing(ledger);
-        CHECK_FALSE(ledger.reserve_ahead(terms, ledger.take_backs()));
+        Ledger::NothingAhead nothing;
+        nothing.begin(ledger);
+        CHECK_FALSE(ledger.reserve_ahead(terms, ledger.ahead().take_backs()));
     }
     // Nor by limits that were read before units were taken back.
-    const std::uint64_t read = ledger.take_backs();
-    ledger.take_back_ahead();
+    const std::uint64_t read = ledger.ahead().take_backs();
+    ledger.ahead().take_back();
     CHECK_FALSE(ledger.reserve_ahead(terms, read));
     ledger.charge(Kind::plain, kCap - 768 * curb::policy::MiB);
-    CHECK_FALSE(ledger.reserve_ahead(terms, ledger.take_backs()));
-    CHECK(ledger.ahead() == 0);
+    CHECK_FALSE(ledger.reserve_ahead(terms, ledger.ahead().take_backs()));
+    CHECK(ledger.ahead().bytes() == 0);
     ledger.credit(Kind::plain, 2 * curb::policy::GiB);
-    CHECK(ledger.reserve_ahead(terms, ledger.take_backs()));
-    CHECK(ledger.ahead() == 512 * curb::policy::MiB);
+    CHECK(ledger.reserve_ahead(terms, ledger.ahead().take_backs()));
+    CHECK(ledger.ahead().bytes() == 512 * curb::policy::MiB);
     CHECK(ledger.held() == kCap - 768 * curb::policy::MiB - 2 * curb::policy::GiB);
 }
 
@@ -210,7 +211,8 @@ TEST_CASE("A ledger that is split shows the exact figure, and refuses nothing th
         CHECK(ledger.held_or_spare() == GiB);
     }
     SECTION("while a request demands exact figures") {
-        const Ledger::NothingAhead nothing(ledger);
+        Ledger::NothingAhead nothing;
+        nothing.begin(ledger);
         CHECK(ledger.held_or_spare() == 0);
         ledger.split(terms);
         pair();
