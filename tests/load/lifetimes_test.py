@@ -29,6 +29,8 @@ NVML = {"listed": "", "not listed": "nopids"}
 class Cell(NamedTuple):
     family: str
     event: str
+    takes: str
+    """"code": only NVML shows how much it takes; or "memory"."""
     cache: str
     nvml: str
 
@@ -37,9 +39,7 @@ class Cell(NamedTuple):
 GREEN_UNSEEN = "without NVML, the 6 MiB of a green context go with the last context, not with the primary one"
 CODE_UNSEEN = "code is measured by NVML alone, which does not list the process there"
 LEFT_OUT: dict[frozenset[str], str] = {
-    frozenset({"module", "not listed"}): CODE_UNSEEN,
-    frozenset({"library", "not listed"}): CODE_UNSEEN,
-    frozenset({"launched_kernel", "not listed"}): CODE_UNSEEN,
+    frozenset({"code", "not listed"}): CODE_UNSEEN,
     frozenset({"green_context", "not listed", "context destroyed"}): GREEN_UNSEEN,
     frozenset({"green_context", "not listed", "attached and detached"}): GREEN_UNSEEN,
 }

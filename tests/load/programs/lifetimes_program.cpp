@@ -219,7 +219,9 @@ std::string round(Cell &cell, const Family &family, const Event &event) {
 
 int list() {
     for (const Family &family : families::families())
-        for (const Event &event : kEvents) std::printf("%s\t%s\n", family.name, event.name);
+        for (const Event &event : kEvents)
+            std::printf("%s\t%s\t%s\n", family.name, event.name,
+                        family.memory.trait == Trait::code ? "code" : "memory");
     return 0;
 }
 
