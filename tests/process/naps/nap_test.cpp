@@ -181,6 +181,23 @@ TEST_CASE("curb suspend turns a nap into a suspend, which no call ends; curb res
     CHECK(program.answers("check") == "right");
 }
 
+TEST_CASE("curb suspend waits for a nap that is just moving the process out, and makes it a suspend") {
+    const Machine machine(Environment{{"CURB_SIM_LATENCY", "h100"}});
+    Program program(machine, napping(machine, R"("idle": "500ms")"));
+    REQUIRE(program.answers("prepare 0") == "ok");
+    REQUIRE(program.answers("hold 6144") == "held");
+    REQUIRE(within(20s, [&] { return machine.state(program.pid()) == "locked"; }));
+    const Outcome met = machine.curb({"suspend", program.id()});
+    INFO(met.err);
+    CHECK(met.status == 0);
+    CHECK_THAT(met.out, contains("it was napping"));
+    CHECK(program.answers("begin") == "1");  // one call returns, the others wait
+    std::this_thread::sleep_for(500ms);
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    REQUIRE(machine.curb({"resume", program.id()}).status == 0);
+    CHECK_THAT(program.answers("returned"), contains("0 wrong"));
+}
+
 TEST_CASE("a process that would take too much host memory stays, says why, and tries again less and less often") {
     const Machine machine;
     Program program(machine, napping(machine, R"("idle": "100ms", "host_memory": "1GiB")"));
