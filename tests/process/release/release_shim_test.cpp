@@ -33,7 +33,8 @@ TEST_CASE(
         CAPTURE(cases[i].scenario, cases[i].name, cases[i].value);
         const Outcome outcome = begun[i].end();
         succeeds(outcome);
-        if (cases[i].scenario == kOnce) CHECK(count(outcome.err, "on idle for 300ms") == 2);
+        // A machine that stalls between two of the scenario's calls adds an idle period.
+        if (cases[i].scenario == kOnce) CHECK(count(outcome.err, "on idle for 300ms") >= 2);
     }
 }
 
