@@ -3,12 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <list>
-#include <memory>
-#include <new>
 
 #include "../process/helpers/memory.hpp"
 

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <barrier>
-#include <csignal>
 #include <fstream>
 
 #include "memory.hpp"

@@ -1,7 +1,6 @@
 // Growth: allowances, waiting, and memory kept free for others. policy_shim_test.cpp sets the policy of each scenario.
 
 #include <fcntl.h>
-#include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,7 +1,6 @@
 // Programs that allocate by stand-ins for PyTorch's and CuPy's allocators, beside libraries that allocate for
 // themselves. curb logs to curb.log in the working directory, at level info.
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>

@@ -1,7 +1,6 @@
 // Many signals at once: from another process, while the policy names another signal, in children, and while the program
 // ends.
 
-#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <unistd.h>

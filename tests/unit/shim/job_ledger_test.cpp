@@ -1,6 +1,4 @@
 // The ledger of a job, in processes that are forked, stopped and killed here. Each joins the job for itself.
-#include <linux/futex.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
@@ -13,7 +11,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <functional>
 #include <random>
 #include <string>
 #include <thread>
