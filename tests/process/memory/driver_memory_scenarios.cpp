@@ -101,8 +101,7 @@ SCENARIO_NAMED(a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap) {
 
 SCENARIO_NAMED(a_captured_graph_is_charged_when_it_is_launched) {
     start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUstream stream = make_stream();
     const auto captured = [&](std::uint64_t bytes) {
         CUdeviceptr block = 0;
         CUgraph graph = nullptr;
@@ -154,12 +153,11 @@ SCENARIO_NAMED(a_stack_is_charged_for_every_resident_thread) {
     EXPECT_EQ(told_held(), curb_sim_held(0));
     // A context's stack ends with it.
     MUST(cuDevicePrimaryCtxReset_v2(0));
-    CUcontext own = nullptr;
-    MUST(cuCtxCreate_v2(&own, 0, 0));
+    const CUcontext own = make_context();
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048));
     EXPECT_EQ(told_held(), curb_sim_held(0));
     MUST(cuCtxDestroy_v2(own));
-    MUST(cuCtxCreate_v2(&own, 0, 0));
+    make_context();
     EXPECT_EQ(told_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext);
 }

@@ -11,12 +11,6 @@ using namespace scenario;
 
 namespace {
 
-CUcontext make_context() {
-    CUcontext context = nullptr;
-    MUST(cuCtxCreate_v2(&context, 0, 0));
-    return context;
-}
-
 void fill_with_blocks() {
     CUdeviceptr block = 0;
     fill([&] { return cuMemAlloc_v2(&block, 32 * MiB); });

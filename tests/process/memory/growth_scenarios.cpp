@@ -251,8 +251,7 @@ SCENARIO_NAMED(keep_free_stays_free) {
     program.fill();
     EXPECT(free_of_device(2 * GiB) >= 4 * GiB);
     EXPECT(free_of_device(2 * GiB) < 4 * GiB + Program::kBlock);
-    std::size_t free_bytes = 1, total = 0;
-    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    const auto [free_bytes, total] = told();
     EXPECT_EQ(total, 8 * GiB);
     EXPECT(free_bytes < Program::kBlock);  // what the program may still get
     // The other takes more: the program keeps its memory, and gets no more.

@@ -139,9 +139,8 @@ SCENARIO_NAMED(other_callers_are_served) {
 
 SCENARIO_NAMED(no_request_is_refused_while_a_graph_is_captured) {
     start();
-    CUstream stream = nullptr;
+    const CUstream stream = make_stream();
     CUgraph graph = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     press();
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     EXPECT(torch::allocate(64 * MiB) != 0);
