@@ -36,8 +36,8 @@ class Machine {
         return begin_curb(words, more).end();
     }
     // The same for a command that must succeed.
-    Outcome succeeds(const Words &words, const Environment &more = {}) const {  // NOLINT(modernize-use-nodiscard)
-        const Outcome outcome = curb(words, more);
+    Outcome succeeds(const Words &words, const Environment &more = {}) const {
+        Outcome outcome = curb(words, more);
         INFO(outcome.err);
         REQUIRE(outcome.status == 0);
         return outcome;

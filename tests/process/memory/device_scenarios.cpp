@@ -59,9 +59,7 @@ SCENARIO_NAMED(memory_is_charged_where_it_lives) {  // two devices, "*": 1 GiB
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
     EXPECT_EQ(curb_sim_held(1), kContext + 64 * MiB);
     EXPECT_EQ(told_held(), kContext + 64 * MiB);
-    const CUmemAllocationProp properties = on_device(1);
-    CUmemGenericAllocationHandle handle = 0;
-    MUST(cuMemCreate(&handle, 64 * MiB, &properties, 0));
+    take_physical(64 * MiB, 1);
     EXPECT_EQ(told_held(), kContext + 64 * MiB);
     MUST(cuCtxSetCurrent(second));
     // A free credits the device that was charged, whichever is current.

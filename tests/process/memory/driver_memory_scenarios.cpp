@@ -259,10 +259,8 @@ SCENARIO_NAMED(every_form_of_a_launch_is_admitted) {
     for (const auto launch : {cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz})
         EXPECT_EQ(launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
     // A CUkernel, which is valid in every context, too.
-    CUlibrary library = nullptr;
+    const CUlibrary library = load_library("curb-sim-module\nkernel much local=65536\n");
     CUkernel kernel = nullptr;
-    MUST(cuLibraryLoadData(&library, "curb-sim-module\nkernel much local=65536\n", nullptr, nullptr, 0, nullptr,
-                           nullptr, 0));
     MUST(cuLibraryGetKernel(&kernel, library, "much"));
     EXPECT_EQ(launch(reinterpret_cast<CUfunction>(kernel)), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT(curb_sim_held(0) < kContext + 16 * MiB);
@@ -278,8 +276,7 @@ SCENARIO_NAMED(code_that_is_loaded_is_not_measured_again) {
     CUdeviceptr start_of = 0;
     std::size_t bytes = 0;
     const auto load = [&] {
-        MUST(cuLibraryLoadData(&library, "curb-sim-module global=1MiB\nkernel k\n", nullptr, nullptr, 0, nullptr,
-                               nullptr, 0));
+        library = load_library("curb-sim-module global=1MiB\nkernel k\n");
         MUST(cuLibraryGetKernel(&kernel, library, "k"));
     };
     const auto ask = [&] {
@@ -336,8 +333,7 @@ SCENARIO_NAMED(every_form_of_loading_code_is_measured) {
     CUdeviceptr start = 0;
     std::size_t bytes = 0;
     for (CUresult result = CUDA_SUCCESS; result == CUDA_SUCCESS && served < 20; served += result == CUDA_SUCCESS) {
-        libraries.push_back(nullptr);
-        MUST(cuLibraryLoadData(&libraries.back(), image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+        libraries.push_back(load_library(image));
         result = served % 2 ? cuLibraryGetGlobal(&start, &bytes, libraries.back(), "global")
                             : cuLibraryGetModule(&module, libraries.back());
     }

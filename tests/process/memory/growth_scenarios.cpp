@@ -321,11 +321,9 @@ SCENARIO_NAMED(a_full_device_is_waited_for) {
         if (kind == "module") load_module("curb-sim-module global=2GiB\n");
         if (kind == "launch") MUST(launch(kernel));
         CUdeviceptr block = 0;
-        CUmemGenericAllocationHandle handle = 0;
-        const CUmemAllocationProp properties = on_device(0);
         if (kind == "plain") MUST(cuMemAlloc_v2(&block, 2 * GiB));
         if (kind == "async") MUST(cuMemAllocAsync(&block, 2 * GiB, nullptr));
-        if (kind == "mapped") MUST(cuMemCreate(&handle, 2 * GiB, &properties, 0));
+        if (kind == "mapped") take_physical(2 * GiB);
         if (kind == "graph") {
             const AllocatingGraph graph(2 * GiB);
             MUST(cuGraphLaunch(graph.executable, nullptr));

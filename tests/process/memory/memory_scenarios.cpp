@@ -83,10 +83,8 @@ SCENARIO_NAMED(pool_memory_that_came_back_unseen_is_not_lost_to_the_cap) {
 
 SCENARIO_NAMED(mapped_memory_is_held_by_references_and_mappings) {
     start();
-    const CUmemAllocationProp properties = on_device(0);
-    CUmemGenericAllocationHandle first = 0, second = 0, retained = 0;
-    MUST(cuMemCreate(&first, 64 * MiB, &properties, 0));
-    MUST(cuMemCreate(&second, 64 * MiB, &properties, 0));
+    const auto first = take_physical(64 * MiB), second = take_physical(64 * MiB);
+    CUmemGenericAllocationHandle retained = 0;
     EXPECT_EQ(told_held(), kContext + 128 * MiB);
     CUdeviceptr address = 0;
     MUST(cuMemAddressReserve(&address, 4 * GiB, 0, 0, 0));  // addresses are not memory
@@ -138,9 +136,7 @@ SCENARIO_NAMED(the_process_ends_with_everything_live) {
     CUdeviceptr block = 0;
     MUST(cuMemAllocManaged(&block, 32 * MiB, CU_MEM_ATTACH_GLOBAL));
     MUST(cuMemAllocAsync(&block, 32 * MiB, stream));
-    const CUmemAllocationProp properties = on_device(0);
-    CUmemGenericAllocationHandle handle = 0;
-    MUST(cuMemCreate(&handle, 32 * MiB, &properties, 0));
+    take_physical(32 * MiB);
     CUarray array = nullptr;
     const CUDA_ARRAY3D_DESCRIPTOR description = floats(1024, 1024, 8, 0);
     MUST(cuArray3DCreate_v2(&array, &description));

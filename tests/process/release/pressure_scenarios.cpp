@@ -128,9 +128,7 @@ SCENARIO_NAMED(other_callers_are_served) {
         MUST(cuMemAllocAsync(&block, bytes, nullptr));
     }
     MUST(cuMemAllocPitch_v2(&block, &pitch, 1 << 20, 64, 4));
-    CUmemGenericAllocationHandle handle = 0;
-    const CUmemAllocationProp properties = on_device(0);
-    MUST(cuMemCreate(&handle, 20 * MiB, &properties, 0));
+    take_physical(20 * MiB);
     EXPECT(torch::allocate(2 * MiB - 1) != 0);
     EXPECT_EQ(torch::figures().refused.load(), 0);
     EXPECT(torch::allocate(2 * MiB) != 0);
