@@ -402,20 +402,6 @@ TEST_CASE("Exported memory counts for its maker, and then for one of the survivo
     }
 }
 
-TEST_CASE("Memory that a process has imported twice counts until it has closed it twice") {
-    const Job job;
-    const Process watcher = job.process(), user = job.process();
-    Process maker = job.process();
-    REQUIRE(maker.reserve(kPiece, kRoom));
-    maker.ask(Order::export_memory, kPiece, 7);
-    for (int i = 0; i < 2; ++i) user.ask(Order::import, kPiece, 7);
-    maker.kill();
-    for (const Bytes left : {kPiece, kPiece, Bytes{0}}) {
-        CHECK(others_are(watcher, left));
-        user.ask(Order::close_imported, kPiece);
-    }
-}
-
 TEST_CASE("Pieces of one size that descriptors do not tell apart count at least as much as is imported") {
     const Job job;
     const Process watcher = job.process(), user = job.process();
