@@ -1,7 +1,5 @@
 // A libcuda.so.1 whose functions do nothing. A call through curb then takes only curb's own time.
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cstring>
 

@@ -207,28 +207,14 @@ class Speed(unittest.TestCase):
             self.assertLess(each, 0.05, line)
 
 
-class Terminal(unittest.TestCase):
-    """Presses TAB in a terminal, and has the shell run the completed line."""
-
-    def typed(self, keys, folder, setup=""):
-        parent, child = pty.openpty()
-        bin_folder = Path(folder, ".bin")
-        bin_folder.mkdir(exist_ok=True)
-        shown = Path(folder, ".shown")
-        shown.unlink(missing_ok=True)
-        # This `curb` passes the calls of the completion to the real one, and writes the words of other calls to a file.
-        script = bin_folder / "curb"
-        script.write_text(
-            f'#!/bin/bash\nif [[ ${{*: -1}} == --help || $* == "policy schema" ]]; then exec {CURB} "$@"; fi\n'
-            f'printf "%s\\n" "$@" >{shown}.new; mv {shown}.new {shown}\n'
-        )
-        script.chmod(0o755)
-        environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "TERM": "dumb", "PS1": "$ ", "INPUTRC": "/dev/null"}
-        shell = subprocess.Popen(
-            ["bash", "--norc", "--noprofile", "-i"], stdin=child, stdout=child, stderr=child, cwd=folder, env=environment, start_new_session=True
-        )
+def shown_in_a_terminal(shell, environment, folder, setup, keys):
+    """Types the keys into a shell, and returns the lines that it then writes to the file `.shown` of the folder."""
+    shown = Path(folder, ".shown")
+    shown.unlink(missing_ok=True)
+    parent, child = pty.openpty()
+    with subprocess.Popen(shell, stdin=child, stdout=child, stderr=child, cwd=folder, env=environment, start_new_session=True) as started:
         os.close(child)
-        said, deadline = b"", time.monotonic() + 20
+        said, deadline = b"", time.monotonic() + 60
 
         def read_until(reached):
             nonlocal said
@@ -236,16 +222,33 @@ class Terminal(unittest.TestCase):
                 if select.select([parent], [], [], 0.05)[0]:
                     said += os.read(parent, 4096)
 
-        # Wait for the second prompt: only then readline reads the keys.
-        os.write(parent, f"set -u; {setup} source {COMPLETION}; PS1='re''ady> '\n".encode())
+        # Wait for the second prompt: only then the shell reads the keys.
+        os.write(parent, f"{setup} PS1='re''ady> '\n".encode())
         read_until(lambda: b"ready> " in said)
-        os.write(parent, keys.encode() + b"\n")
+        os.write(parent, f"{keys}\n".encode())
         read_until(shown.exists)
-        shell.kill()
-        shell.wait()
-        os.close(parent)
-        self.assertTrue(shown.exists(), said.decode())
-        return shown.read_text().splitlines()
+        started.kill()
+    os.close(parent)
+    assert shown.exists(), said.decode()
+    return shown.read_text().splitlines()
+
+
+class Terminal(unittest.TestCase):
+    """Presses TAB in a terminal, and has the shell run the completed line."""
+
+    def typed(self, keys, folder, setup=""):
+        bin_folder = Path(folder, ".bin")
+        bin_folder.mkdir(exist_ok=True)
+        # This `curb` passes the calls of the completion to the real one, and writes the words of other calls to a file.
+        script = bin_folder / "curb"
+        script.write_text(
+            f'#!/bin/bash\nif [[ ${{*: -1}} == --help || $* == "policy schema" ]]; then exec {CURB} "$@"; fi\n'
+            f'printf "%s\\n" "$@" >{folder}/.shown.new; mv {folder}/.shown.new {folder}/.shown\n'
+        )
+        script.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "TERM": "dumb", "PS1": "$ ", "INPUTRC": "/dev/null"}
+        setup = f"set -u; {setup} source {COMPLETION};"
+        return shown_in_a_terminal(["bash", "--norc", "--noprofile", "-i"], environment, folder, setup, keys)
 
     def test_a_tab_completes_the_command_and_its_option(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -305,32 +308,11 @@ class Zsh(unittest.TestCase):
 
     def typed(self, keys):
         """Returns the words of the line after completion."""
-        shown = Path(self.folder, "shown")
-        shown.unlink(missing_ok=True)
-        parent, child = pty.openpty()
         environment = {**os.environ, "PATH": f"{CURB.parent}:{os.environ['PATH']}", "HOME": self.folder, "TERM": "dumb"}
-        with subprocess.Popen(
-            ["zsh", "-f", "-i"], stdin=child, stdout=child, stderr=child, env=environment, cwd=self.folder, start_new_session=True
-        ) as shell:
-            os.close(child)
-            said, deadline = b"", time.monotonic() + 60
-
-            def read_until(reached):
-                nonlocal said
-                while not reached() and time.monotonic() < deadline:
-                    if select.select([parent], [], [], 0.05)[0]:
-                        said += os.read(parent, 4096)
-
-            setup = f"fpath=({COMPLETION.parent} $fpath); autoload -Uz compinit && compinit -u -D; PS1='re''ady> '"
-            os.write(parent, f"{setup}\n".encode())
-            read_until(lambda: b"ready> " in said)
-            # Ctrl-A and Ctrl-E: puts a command that prints the words around the line.
-            os.write(parent, f"{keys}\x01print -l -- \x05 >{shown}.new && mv {shown}.new {shown}\n".encode())
-            read_until(shown.exists)
-            shell.kill()
-        os.close(parent)
-        self.assertTrue(shown.exists(), said.decode())
-        return shown.read_text().splitlines()
+        setup = f"fpath=({COMPLETION.parent} $fpath); autoload -Uz compinit && compinit -u -D;"
+        # Ctrl-A and Ctrl-E: puts a command that prints the words around the line.
+        keys += "\x01print -l -- \x05 >.shown.new && mv .shown.new .shown"
+        return shown_in_a_terminal(["zsh", "-f", "-i"], environment, self.folder, setup, keys)
 
     @unittest.skipUnless(shutil.which("zsh"), "zsh is not here (scripts/setup test)")
     def test_commands_options_files_and_the_command_of_run(self):

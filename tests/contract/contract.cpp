@@ -200,6 +200,37 @@ void run_graph(CUgraphExec exec, CUstream stream) {
     REQUIRE(cuStreamSynchronize(stream) == CUDA_SUCCESS);
 }
 
+CUmemGenericAllocationHandle create(uint64_t size, CUmemAllocationHandleType type) {
+    const CUmemAllocationProp properties = on_device(0, type);
+    CUmemGenericAllocationHandle handle = 0;
+    REQUIRE(cuMemCreate(&handle, size, &properties, 0) == CUDA_SUCCESS);
+    return handle;
+}
+
+CUdeviceptr reserve(uint64_t size) {
+    CUdeviceptr start = 0;
+    REQUIRE(cuMemAddressReserve(&start, size, 0, 0, 0) == CUDA_SUCCESS);
+    return start;
+}
+
+void map(CUdeviceptr at, CUmemGenericAllocationHandle handle, uint64_t size) {
+    const CUmemAccessDesc access = read_write(0);
+    REQUIRE(cuMemMap(at, size, 0, handle, 0) == CUDA_SUCCESS);
+    REQUIRE(cuMemSetAccess(at, size, &access, 1) == CUDA_SUCCESS);
+}
+
+CUlibrary load_library(const char *image) {
+    CUlibrary library = nullptr;
+    REQUIRE(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+    return library;
+}
+
+unsigned char byte_at(CUdeviceptr address) {
+    unsigned char byte = 0;
+    REQUIRE(cuMemcpyDtoH_v2(&byte, address, 1) == CUDA_SUCCESS);
+    return byte;
+}
+
 CUdeviceptr allocate(uint64_t bytes) {
     CUdeviceptr block = 0;
     REQUIRE(cuMemAlloc_v2(&block, bytes) == CUDA_SUCCESS);

@@ -124,6 +124,13 @@ void run_graph(CUgraphExec exec, CUstream stream);
 
 // Plain memory in the current context.
 CUdeviceptr allocate(uint64_t bytes);
+// Physical memory of device 0, addresses, and the one at the other, readable and writable.
+CUmemGenericAllocationHandle create(uint64_t size, CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_NONE);
+CUdeviceptr reserve(uint64_t size);
+void map(CUdeviceptr at, CUmemGenericAllocationHandle handle, uint64_t size);
+CUlibrary load_library(const char *image);
+// The byte at an address of the device.
+unsigned char byte_at(CUdeviceptr address);
 // A context on device 0 beside the primary one, which is current now.
 CUcontext create_context();
 CUmemoryPool default_pool();

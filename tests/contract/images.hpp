@@ -2,8 +2,6 @@
 // declare what the module takes (tests/sim/sim.h).
 #pragma once
 
-#include <string>
-
 namespace contract {
 
 // How each text begins.

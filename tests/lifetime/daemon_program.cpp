@@ -2,7 +2,6 @@
 // from 0 on. Arguments: "before" or "after", which is when it first uses CUDA, and the file that it writes. With
 // "stays" it closes the descriptors from 3 on, forks once, and exits with the child's errno.
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -4,7 +4,6 @@
 // until its input ends, so that the test can inspect it. With "asleep" only its children use CUDA.
 #include <fcntl.h>
 #include <linux/sched.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -19,7 +18,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>

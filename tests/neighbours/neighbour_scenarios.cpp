@@ -1,14 +1,10 @@
 // Hosts of neighbours_test.py: programs that share their process with other preloads, allocators and libraries.
 #include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <list>
-#include <memory>
-#include <new>
 
 #include "../process/helpers/memory.hpp"
 
@@ -49,8 +45,7 @@ class HostMemory {
     std::list<std::string> strings_;
 };
 
-void work(CUcontext context, unsigned seed) {
-    MUST(cuCtxSetCurrent(context));
+void work(unsigned seed) {
     HostMemory host;
     std::vector<CUdeviceptr> blocks;
     unsigned random = seed * 2654435761U;
@@ -92,18 +87,14 @@ void works_and_ends_with_equal_books() {
     struct sigaction action {};
     EXPECT_EQ(sigaction(SIGUSR2, nullptr, &action), 0);
     EXPECT(action.sa_handler == SIG_DFL);
-    const CUcontext context = start();
-    std::vector<std::thread> threads;
-    for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back(work, context, seed);
-    for (int i = 0; i < 6; ++i) {
-        kill(getpid(), SIGUSR1);
-        const pid_t pid = fork();
-        if (pid == 0) child(i);
-        int status = 0;
-        EXPECT_EQ(waitpid(pid, &status, 0), pid);
-        EXPECT_EQ(status, 0);
+    start();
+    {
+        const Threads threads(4, [](unsigned number) { work(number + 1); });
+        for (int i = 0; i < 6; ++i) {
+            kill(getpid(), SIGUSR1);
+            EXPECT_EQ(status_of_child([=] { child(i); }), 0);
+        }
     }
-    for (std::thread &thread : threads) thread.join();
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT(within(20s, [] { return told_held() == curb_sim_held(0); }));
     // It ends with live memory, while a release may be under way.

@@ -1,5 +1,4 @@
 // The calls of the child: every family of memory (tests/families) through functions that were looked up in one way.
-#include <cstring>
 
 #include "conformance_probe.hpp"
 #include "conformance_rows.hpp"

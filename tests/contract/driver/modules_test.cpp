@@ -10,12 +10,6 @@ constexpr int64_t kLarge = 64 * kMiB;
 // The most that small code takes besides: a few granules.
 constexpr int64_t kCode = 6 * kMiB;
 
-CUlibrary load_library(const char *image) {
-    CUlibrary library = nullptr;
-    REQUIRE(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
-    return library;
-}
-
 }  // namespace
 
 TEST_CASE("a module's variable is there from the load to the unload") {

@@ -1,5 +1,4 @@
 // Plain device memory: the bytes that it takes, and the driver's answers about it.
-#include <cstring>
 
 #include "contract.hpp"
 

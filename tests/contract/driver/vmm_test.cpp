@@ -5,30 +5,7 @@
 
 using namespace contract;
 
-namespace {
-
-constexpr int64_t kSize = 64 * kMiB;
-
-CUmemGenericAllocationHandle create(uint64_t size, CUmemAllocationHandleType type = CU_MEM_HANDLE_TYPE_NONE) {
-    const CUmemAllocationProp properties = on_device(0, type);
-    CUmemGenericAllocationHandle handle = 0;
-    REQUIRE(cuMemCreate(&handle, size, &properties, 0) == CUDA_SUCCESS);
-    return handle;
-}
-
-CUdeviceptr reserve(uint64_t size) {
-    CUdeviceptr start = 0;
-    REQUIRE(cuMemAddressReserve(&start, size, 0, 0, 0) == CUDA_SUCCESS);
-    return start;
-}
-
-void map(CUdeviceptr at, CUmemGenericAllocationHandle handle, uint64_t size = kSize) {
-    const CUmemAccessDesc access = read_write(0);
-    REQUIRE(cuMemMap(at, size, 0, handle, 0) == CUDA_SUCCESS);
-    REQUIRE(cuMemSetAccess(at, size, &access, 1) == CUDA_SUCCESS);
-}
-
-}  // namespace
+static constexpr int64_t kSize = 64 * kMiB;
 
 TEST_CASE("address space takes nothing; physical memory is taken until its handle and its mappings are gone") {
     const bool unmaps_first = GENERATE(true, false);
@@ -37,7 +14,7 @@ TEST_CASE("address space takes nothing; physical memory is taken until its handl
     CHECK(gpu.taken() == 0);
     const auto handle = create(kSize);
     CHECK(gpu.taken() == kSize);
-    map(start, handle);
+    map(start, handle, kSize);
     REQUIRE((unmaps_first ? cuMemUnmap(start, kSize) : cuMemRelease(handle)) == CUDA_SUCCESS);
     CHECK(gpu.taken() == kSize);
     if (!unmaps_first) CHECK(cuMemsetD8_v2(start, 1, kSize) == CUDA_SUCCESS);
@@ -51,7 +28,7 @@ TEST_CASE("one unmap removes several adjacent mappings, but not a part of one") 
     const CUdeviceptr start = reserve(4 * kSize);
     for (int i = 0; i < 4; ++i) {
         const auto handle = create(kSize);
-        map(start + i * kSize, handle);
+        map(start + i * kSize, handle, kSize);
         REQUIRE(cuMemRelease(handle) == CUDA_SUCCESS);
     }
     CHECK(gpu.taken() == 4 * kSize);
@@ -65,7 +42,7 @@ TEST_CASE("a handle retained by address is one more reference") {
     const Gpu gpu;
     const CUdeviceptr start = reserve(kSize);
     const auto handle = create(kSize);
-    map(start, handle);
+    map(start, handle, kSize);
     CUmemGenericAllocationHandle again = 0;
     REQUIRE(cuMemRetainAllocationHandle(&again, as_pointer(start + 100)) == CUDA_SUCCESS);
     REQUIRE(cuMemUnmap(start, kSize) == CUDA_SUCCESS);
@@ -80,12 +57,10 @@ TEST_CASE("two mappings of one handle show the same bytes") {
     const Gpu gpu;
     const CUdeviceptr start = reserve(2 * kSize);
     const auto handle = create(kSize);
-    map(start, handle);
-    map(start + kSize, handle);
+    map(start, handle, kSize);
+    map(start + kSize, handle, kSize);
     REQUIRE(cuMemsetD8_v2(start, 0x5a, kSize) == CUDA_SUCCESS);
-    unsigned char byte = 0;
-    REQUIRE(cuMemcpyDtoH_v2(&byte, start + 2 * kSize - 1, 1) == CUDA_SUCCESS);
-    CHECK(byte == 0x5a);
+    CHECK(byte_at(start + 2 * kSize - 1) == 0x5a);
     CHECK(gpu.taken() == kSize);
     REQUIRE(cuMemUnmap(start, 2 * kSize) == CUDA_SUCCESS);
     cuMemRelease(handle);

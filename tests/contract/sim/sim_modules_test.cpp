@@ -81,14 +81,13 @@ TEST_CASE("a module holds 2 MiB while it is loaded, a library once it is used in
     const Gpu gpu;
     const char image[] = "image";
     CUmodule module = nullptr;
-    CUlibrary library = nullptr;
     CUkernel kernel = nullptr;
     CUfunction function = nullptr;
     REQUIRE(cuModuleLoadData(&module, image) == CUDA_SUCCESS);
     CHECK(gpu.taken() == 2 * kMiB);
     REQUIRE(cuModuleUnload(module) == CUDA_SUCCESS);
     CHECK(gpu.taken() == 0);
-    REQUIRE(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+    const CUlibrary library = load_library(image);
     REQUIRE(cuLibraryGetKernel(&kernel, library, "kernel") == CUDA_SUCCESS);
     CHECK(gpu.taken() == 0);
     REQUIRE(cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS);

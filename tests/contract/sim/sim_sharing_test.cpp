@@ -137,39 +137,29 @@ TEST_CASE("curb-sim-books refuses a file that is not a state file") {
 TEST_CASE("the child: imports a handle", "[.child]") {
     const Gpu gpu;
     const int file = std::stoi(environment("FILE_NUMBER"));
-    const CUmemAccessDesc access = read_write(0);
     CUmemGenericAllocationHandle handle = 0;
-    CUdeviceptr start = 0;
-    unsigned char byte = 0;
     REQUIRE(cuMemImportFromShareableHandle(&handle, as_pointer(file), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
             CUDA_SUCCESS);
     CHECK(gpu.taken() == 0);
-    REQUIRE(cuMemAddressReserve(&start, 4 * kMiB, 0, 0, 0) == CUDA_SUCCESS);
-    REQUIRE(cuMemMap(start, 4 * kMiB, 0, handle, 0) == CUDA_SUCCESS);
-    REQUIRE(cuMemSetAccess(start, 4 * kMiB, &access, 1) == CUDA_SUCCESS);
-    REQUIRE(cuMemcpyDtoH_v2(&byte, start, 1) == CUDA_SUCCESS);
-    CHECK(byte == 0x42);
+    const CUdeviceptr start = reserve(4 * kMiB);
+    map(start, handle, 4 * kMiB);
+    CHECK(byte_at(start) == 0x42);
     CHECK(cuMemsetD8_v2(start, 0x43, 1) == CUDA_SUCCESS);
 }
 
 TEST_CASE("VMM memory exported to another process shows it the same bytes and is not charged there") {
     const Gpu gpu;
-    const CUmemAllocationProp properties = on_device(0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     const CUmemAccessDesc access = read_write(0);
-    CUmemGenericAllocationHandle handle = 0;
-    CUdeviceptr start = 0;
+    const auto handle = create(4 * kMiB, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    const CUdeviceptr start = reserve(4 * kMiB);
     int file = -1;
-    unsigned char byte = 0;
-    REQUIRE(cuMemCreate(&handle, 4 * kMiB, &properties, 0) == CUDA_SUCCESS);
-    REQUIRE(cuMemAddressReserve(&start, 4 * kMiB, 0, 0, 0) == CUDA_SUCCESS);
     REQUIRE(cuMemMap(start, 4 * kMiB, 0, handle, 0) == CUDA_SUCCESS);
     CHECK(cuMemsetD8_v2(start, 0x42, kMiB) == CUDA_ERROR_INVALID_VALUE);  // no access yet
     REQUIRE(cuMemSetAccess(start, 4 * kMiB, &access, 1) == CUDA_SUCCESS);
     REQUIRE(cuMemsetD8_v2(start, 0x42, kMiB) == CUDA_SUCCESS);
     REQUIRE(cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
     CHECK(run_case("the child: imports a handle", {"FILE_NUMBER=" + std::to_string(inheritable(file))}) == 0);
-    REQUIRE(cuMemcpyDtoH_v2(&byte, start, 1) == CUDA_SUCCESS);
-    CHECK(byte == 0x43);
+    CHECK(byte_at(start) == 0x43);
 }
 
 TEST_CASE("the child: opens an IPC handle", "[.child]") {
@@ -180,8 +170,7 @@ TEST_CASE("the child: opens an IPC handle", "[.child]") {
     unhex(environment("HANDLE"), &handle);
     REQUIRE(cuIpcOpenMemHandle_v2(&start, handle, 1) == CUDA_SUCCESS);
     CHECK(gpu.taken() == 0);
-    REQUIRE(cuMemcpyDtoH_v2(&byte, start, 1) == CUDA_SUCCESS);
-    CHECK(byte == 0x42);
+    CHECK(byte_at(start) == 0x42);
     CHECK(cuMemsetD8_v2(start, 0x43, 1) == CUDA_SUCCESS);
     CHECK(cuMemFree_v2(start) == CUDA_ERROR_INVALID_VALUE);
     CHECK(cuIpcCloseMemHandle(start) == CUDA_SUCCESS);
@@ -193,16 +182,13 @@ TEST_CASE("plain memory shared over IPC is the same memory in both processes") {
     const Gpu gpu;
     CUdeviceptr opened = 0;
     CUipcMemHandle handle;
-    unsigned char byte = 0;
     const CUdeviceptr start = allocate(size);
     REQUIRE(cuMemsetD8_v2(start, 0x42, size) == CUDA_SUCCESS);
     REQUIRE(cuIpcGetMemHandle(&handle, start) == CUDA_SUCCESS);
     CHECK(cuIpcOpenMemHandle_v2(&opened, handle, 1) == CUDA_ERROR_INVALID_CONTEXT);  // its own
     CHECK(run_case("the child: opens an IPC handle", {"HANDLE=" + hex(&handle, sizeof handle)}) == 0);
-    REQUIRE(cuMemcpyDtoH_v2(&byte, start, 1) == CUDA_SUCCESS);
-    CHECK(byte == 0x43);
-    REQUIRE(cuMemcpyDtoH_v2(&byte, start + size - 1, 1) == CUDA_SUCCESS);
-    CHECK(byte == 0x42);
+    CHECK(byte_at(start) == 0x43);
+    CHECK(byte_at(start + size - 1) == 0x42);
     CHECK(cuMemFree_v2(start) == CUDA_SUCCESS);
 }
 
@@ -212,14 +198,12 @@ TEST_CASE("the child: imports a pool and a pointer", "[.child]") {
     CUmemoryPool pool = nullptr;
     CUmemPoolPtrExportData data;
     CUdeviceptr start = 0;
-    unsigned char byte = 0;
     unhex(environment("POINTER"), &data);
     REQUIRE(cuMemPoolImportFromShareableHandle(&pool, as_pointer(file), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
             CUDA_SUCCESS);
     REQUIRE(cuMemPoolImportPointer(&start, pool, &data) == CUDA_SUCCESS);
     CHECK(gpu.taken() == 0);
-    REQUIRE(cuMemcpyDtoH_v2(&byte, start, 1) == CUDA_SUCCESS);
-    CHECK(byte == 0x42);
+    CHECK(byte_at(start) == 0x42);
     CHECK(cuMemAllocFromPoolAsync(&start, kMiB, pool, nullptr) == CUDA_ERROR_INVALID_VALUE);
     CHECK(cuMemFreeAsync(start, nullptr) == CUDA_SUCCESS);
     CHECK(cuMemPoolDestroy(pool) == CUDA_SUCCESS);

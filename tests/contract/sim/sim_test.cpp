@@ -220,11 +220,9 @@ TEST_CASE("after a sticky error every call fails, except those that the driver s
 TEST_CASE("memory mapped into a sparse array stays until the array goes, its handle released or not") {
     const Gpu gpu;
     const CUDA_ARRAY3D_DESCRIPTOR descriptor{4096, 4096, 0, CU_AD_FORMAT_FLOAT, 1, CUDA_ARRAY3D_SPARSE};
-    const CUmemAllocationProp properties = on_device(0);
-    CUmemGenericAllocationHandle handle = 0;
     CUarrayMapInfo info{};
     REQUIRE(cuArray3DCreate_v2(&info.resource.array, &descriptor) == CUDA_SUCCESS);
-    REQUIRE(cuMemCreate(&handle, 2 * kMiB, &properties, 0) == CUDA_SUCCESS);
+    const auto handle = create(2 * kMiB);
     info.resourceType = CU_RESOURCE_TYPE_ARRAY;
     info.memOperationType = CU_MEM_OPERATION_TYPE_MAP;
     info.memHandle.memHandle = handle;
@@ -257,11 +255,9 @@ TEST_CASE("imported external memory has an address, is not charged, and is freed
     buffer.offset = 5000;
     buffer.size = kMiB;
     CUdeviceptr start = 0;
-    unsigned char byte = 0;
     REQUIRE(cuExternalMemoryGetMappedBuffer(&start, memory, &buffer) == CUDA_SUCCESS);
     REQUIRE(cuDestroyExternalMemory(memory) == CUDA_SUCCESS);
-    REQUIRE(cuMemcpyDtoH_v2(&byte, start, 1) == CUDA_SUCCESS);
-    CHECK(byte == 0x42);
+    CHECK(byte_at(start) == 0x42);
     CHECK(gpu.taken() == 0);
     REQUIRE(cuMemFree_v2(start) == CUDA_SUCCESS);
     CHECK(cuMemFree_v2(start) == CUDA_ERROR_INVALID_VALUE);

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
-#include <string_view>
 
 #include "books.hpp"
 #include "families.hpp"

@@ -6,7 +6,6 @@
 // must arrive. The program also sends signals to the whole process and to all threads in /proc/self/task. The last line
 // on stdout is the number that arrived.
 #include <dirent.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>

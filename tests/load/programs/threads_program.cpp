@@ -9,7 +9,6 @@
 // threads, and the bytes released.
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <mutex>
 #include <random>
-#include <string>
 #include <thread>
 #include <vector>
 

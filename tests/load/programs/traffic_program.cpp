@@ -7,8 +7,6 @@
 //
 // Arguments: the numbers of threads, blocks and devices, a seed, the families of memory ("all", "no-pools", "movable"),
 // and the microseconds that a thread waits between two operations.
-#include <poll.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>

@@ -1,5 +1,4 @@
 // Another shim of the driver: it exports two functions, counts their calls, and finds the next ones by RTLD_NEXT.
-#include <dlfcn.h>
 
 #include <atomic>
 

@@ -1,7 +1,6 @@
 // A preload whose destructor deletes data that its functions need, as libfaketime's does: a later call, while the
 // process ends, crashes. Calls of all threads but the main one are slow, and the destructor waits, so that a late call
 // is caught.
-#include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

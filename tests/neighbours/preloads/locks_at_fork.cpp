@@ -1,6 +1,5 @@
 // A preload that takes a lock in functions that programs may call after fork, as libfaketime does. In a forked child
 // the lock is never released, like a lock that another thread held at the fork.
-#include <dlfcn.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,5 +1,4 @@
 // A preload that stands in front of sigaction and signal, and counts their calls.
-#include <dlfcn.h>
 
 #include <atomic>
 #include <csignal>

@@ -14,7 +14,6 @@
 #include <array>
 #include <cerrno>
 #include <clocale>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>

@@ -85,8 +85,7 @@ SCENARIO_NAMED(a_request_that_nothing_would_help_leaves_the_cache_alone) {
     EXPECT_EQ(cuMemAlloc_v2(&block, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
     // cuMemGetInfo shows the kept blocks as free, and a request of that size succeeds.
-    std::size_t free_bytes = 0, total = 0;
-    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    const auto [free_bytes, total] = told();
     EXPECT_EQ(free_bytes, kRoom);
     EXPECT_EQ(total, kCap);
     MUST(cuMemAlloc_v2(&block, free_bytes));
@@ -109,17 +108,13 @@ SCENARIO_NAMED(kept_blocks_go_when_the_device_is_full) {
         for (std::uint64_t bytes = 0; bytes < kMostKept; bytes += kPiece) blocks.push_back(take(kPiece));
         for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
         EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
-        std::size_t free_bytes = 0, total = 0;
-        MUST(cuMemGetInfo_v2(&free_bytes, &total));
-        EXPECT_EQ(free_bytes, 1200 * MiB - kContext);
+        EXPECT_EQ(told().free, 1200 * MiB - kContext);
     };
     full();
     MUST(cuMemFree_v2(take(600 * MiB)));
     EXPECT(nothing_kept());
     full();
-    CUcontext second = nullptr;
-    MUST(cuCtxCreate_v2(&second, 0, 0));
-    MUST(cuCtxDestroy_v2(second));
+    MUST(cuCtxDestroy_v2(make_context()));
     MUST(cuCtxSetCurrent(first));
     EXPECT(nothing_kept());
     full();
@@ -199,9 +194,7 @@ SCENARIO_NAMED(a_context_ends_beside_anothers_kept_blocks) {
         for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
     };
     const auto end_of_a_context = [&](bool beside) {
-        CUcontext own = nullptr;
-        const CUcontext primary = start();
-        MUST(cuCtxCreate_v2(&own, 0, 0));
+        const CUcontext primary = start(), own = make_context();
         keep_many();
         MUST(cuCtxSetCurrent(primary));
         if (beside) keep_many();
@@ -220,9 +213,7 @@ SCENARIO_NAMED(a_context_ends_beside_anothers_kept_blocks) {
 }
 
 SCENARIO_NAMED(a_block_serves_its_own_context_alone) {
-    const CUcontext first = start();
-    CUcontext second = nullptr;
-    MUST(cuCtxCreate_v2(&second, 0, 0));
+    const CUcontext first = start(), second = make_context();
     const CUdeviceptr of_second = keep(2 * MiB);
     MUST(cuCtxSetCurrent(first));
     const CUdeviceptr of_first = take(2 * MiB);

@@ -234,8 +234,7 @@ SCENARIO_NAMED(nothing_is_done_twice_that_has_been_done_once) {
     nothing_is_left_but(kContext);
     EXPECT_EQ(curb_sim_calls("cuMemFree_v2"), 1U);
     // A push and a pop for a block of another context must leave the thread's context stack as it was.
-    CUcontext own = nullptr;
-    MUST(cuCtxCreate_v2(&own, 0, 0));
+    const CUcontext own = make_context();
     for (const char *name : {"cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"}) {
         MUST(cuCtxSetCurrent(primary));
         keep(64 * MiB);

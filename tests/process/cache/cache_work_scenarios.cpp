@@ -13,12 +13,6 @@ void run_on(CUfunction busy, CUstream stream, CUdeviceptr block) {
     MUST(cuLaunchKernel(busy, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
 }
 
-CUstream make_stream() {
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return stream;
-}
-
 }  // namespace
 
 SCENARIO_NAMED(a_block_is_kept_only_when_the_device_has_finished_with_it) {
@@ -45,8 +39,7 @@ SCENARIO_NAMED(work_of_the_blocks_context_alone_is_waited_for) {
     const CUcontext first = start();
     const CUfunction of_first = kernel_of(load_module(kBusy), "busy");
     const CUstream of_block = make_stream();
-    CUcontext second = nullptr;
-    MUST(cuCtxCreate_v2(&second, 0, 0));
+    const CUcontext second = make_context();
     const CUfunction of_second = kernel_of(load_module(kBusy), "long");
     const CUstream elsewhere = make_stream();
     const CUdeviceptr others = take(2 * MiB);
@@ -102,9 +95,7 @@ SCENARIO_NAMED(nothing_is_kept_or_handed_out_during_a_capture) {
 
 // The device is busy, so for a while the released block is in the driver and no longer in curb's books.
 SCENARIO_NAMED(a_context_is_not_destroyed_under_a_block_that_is_being_given_up) {
-    const CUcontext primary = start();
-    CUcontext own = nullptr;
-    MUST(cuCtxCreate_v2(&own, 0, 0));
+    const CUcontext primary = start(), own = make_context();
     keep(64 * MiB);
     MUST(cuCtxSetCurrent(primary));
     const CUfunction slow = kernel_of(load_module("curb-sim-module\nkernel slow us=300000\n"), "slow");
@@ -119,9 +110,7 @@ SCENARIO_NAMED(a_context_is_not_destroyed_under_a_block_that_is_being_given_up) 
 // One thread resets and retains the primary context, another tries to destroy it, which the driver refuses. Both wait
 // for a third, whose free makes a kept block. Then one of them finds a newer context under the same handle.
 SCENARIO_NAMED(a_context_that_is_made_again_while_it_is_waited_for_has_its_cache) {
-    const CUcontext primary = start();
-    CUcontext own = nullptr;
-    MUST(cuCtxCreate_v2(&own, 0, 0));
+    const CUcontext primary = start(), own = make_context();
     for (int round = 0; round < 60 && failures == 0; ++round) {
         MUST(cuCtxSetCurrent(primary));
         const CUdeviceptr block = take(2 * MiB);

@@ -4,8 +4,7 @@
 
 #include "start.hpp"
 
-inline Outcome curb(Words words, std::map<std::string, std::string> environment = {}) {
-    words.insert(words.begin(), CURB_BINARY);
+inline Outcome curb(const Words &words, Environment environment = {}) {
     environment.emplace("CURB_LIBRARY", harmless_library());
-    return start({words, environment});
+    return start({joined({CURB_BINARY}, words), environment});
 }

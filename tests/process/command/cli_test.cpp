@@ -245,9 +245,8 @@ TEST_CASE("curb run refuses a library whose path LD_PRELOAD cannot carry") {
     const auto name = GENERATE(as<std::string>{}, "with space", "with:colon", "$LIB");
     const std::string library = (dir / name).string();
     fs::copy_file(harmless_library(), library);
-    const Outcome outcome = curb(joined({"run"}, trace.command()), {{"CURB_LIBRARY", library}});
-    CHECK(outcome.status == 125);
-    CHECK_THAT(outcome.err, contains("LD_PRELOAD cannot carry the path '" + library + "'") && contains("install curb"));
+    fails(curb(joined({"run"}, trace.command()), {{"CURB_LIBRARY", library}}),
+          contains("LD_PRELOAD cannot carry the path '" + library + "'") && contains("install curb"), 125);
     CHECK_FALSE(trace.started());
 }
 
@@ -279,16 +278,13 @@ TEST_CASE("without its library, and with --sim without a simulated driver, curb 
     const Installed installed;
     const Trace trace;
     Start run{joined({installed.binary(), "run"}, trace.command()), {}};
-    const Outcome no_library = start(run);
-    CHECK(no_library.status == 125);
-    CHECK_THAT(no_library.err, contains("there is no libcurb.so") && contains("set CURB_LIBRARY") &&
-                                   contains(installed.prefix() + "/lib/libcurb.so") &&
-                                   contains(installed.prefix() + "/lib/curb/libcurb.so"));
+    fails(start(run),
+          contains("there is no libcurb.so") && contains("set CURB_LIBRARY") &&
+              contains(installed.prefix() + "/lib/libcurb.so") && contains(installed.prefix() + "/lib/curb/libcurb.so"),
+          125);
     run = {joined({installed.binary(), "run", "--sim"}, trace.command()), {}};
     run.environment = {{"CURB_LIBRARY", harmless_library()}};
-    const Outcome no_driver = start(run);
-    CHECK(no_driver.status == 125);
-    CHECK_THAT(no_driver.err, contains("there is no simulated driver"));
+    fails(start(run), contains("there is no simulated driver"), 125);
     CHECK_FALSE(trace.started());
 }
 

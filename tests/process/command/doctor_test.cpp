@@ -25,9 +25,8 @@ Capped capped(const Machine &machine, Words command, const Environment &more = {
 Capped told(const Machine &machine, const Environment &more = {{"CURB_CAP", "8GiB"}}) {
     return capped(machine, Capped::How().command, more);
 }
-Outcome doctor(const Machine &machine, Words words, const Environment &more = {}) {
-    words.insert(words.begin(), "doctor");
-    return machine.curb(std::move(words), with({{"CURB_LIBRARY", CURB_LIBRARY}}, more));
+Outcome doctor(const Machine &machine, const Words &words, const Environment &more = {}) {
+    return machine.curb(joined({"doctor"}, words), with({{"CURB_LIBRARY", CURB_LIBRARY}}, more));
 }
 Outcome doctor(const Machine &machine, int pid) { return doctor(machine, {std::to_string(pid)}); }
 

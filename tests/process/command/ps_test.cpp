@@ -12,10 +12,7 @@ bool is_silent(const Json &process) {
 Json answer_of(const Machine &machine, const Environment &more = {}) {
     Json answer;
     CHECK(within(20s, [&] {
-        const Outcome outcome = machine.curb({"ps", "--json"}, more);
-        INFO(outcome.err);
-        REQUIRE(outcome.status == 0);
-        answer = Json::parse(outcome.out);
+        answer = Json::parse(machine.succeeds({"ps", "--json"}, more).out);
         const Json &all = answer["processes"];
         return std::none_of(all.begin(), all.end(), is_silent);
     }));
@@ -121,9 +118,8 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
     CHECK(row(by_root, users).process["under_curb"] == true);
     CHECK(row(by_root, users).process["user"] == std::to_string(kSomebody));
     CHECK(row(by_root, roots).process["user"] == "root");
-    const auto as_user = [&](Words words) {
-        words.insert(words.begin(), {CURB_BINARY, "ps"});
-        return start({words, theirs, {}, {}, becoming(kSomebody)});
+    const auto as_user = [&](const Words &words) {
+        return start({joined({CURB_BINARY, "ps"}, words), theirs, {}, {}, becoming(kSomebody)});
     };
     const Json by_user = Json::parse(as_user({"--json"}).out);
     CHECK(row(by_user, users).held == Json(machine.held_of(0, users.pid())));
@@ -238,10 +234,8 @@ TEST_CASE("NVML that hangs does not hang the commands: they show what the proces
     };
     std::vector<Begun> begun;
     for (const auto &row : rows) {
-        Words words{CURB_BINARY};
-        words.insert(words.end(), row.first.begin(), row.first.end());
         const Environment environment = with(machine.environment(), {{"CURB_SIM_NVML", "hangs:init"}});
-        begun.emplace_back(Start{words, environment, {}, {}, {}, 90s});
+        begun.emplace_back(Start{joined({CURB_BINARY}, row.first), environment, {}, {}, {}, 90s});
     }
     for (std::size_t i = 0; i < rows.size(); ++i) {
         const Outcome outcome = begun[i].end();

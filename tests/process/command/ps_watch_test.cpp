@@ -9,15 +9,15 @@ namespace {
 // curb on a terminal of so many columns and lines.
 class OnTerminal : public Terminal {
   public:
-    OnTerminal(const Machine &machine, Words words, unsigned short columns, unsigned short height = 24,
+    OnTerminal(const Machine &machine, const Words &words, unsigned short columns, unsigned short height = 24,
                const Environment &more = {}) {
         resize(columns, height);
-        words.insert(words.begin(), CURB_BINARY);
-        curb_.emplace(words, with(with(machine.environment(), {{"TERM", "xterm"}}), more), [end = name()] {
-            ::setsid();  // so that the terminal becomes its controlling terminal
-            const int fd = ::open(end.c_str(), O_RDWR);
-            for (const int standard : {0, 1, 2}) ::dup2(fd, standard);
-        });
+        curb_.emplace(joined({CURB_BINARY}, words), with(with(machine.environment(), {{"TERM", "xterm"}}), more),
+                      [end = name()] {
+                          ::setsid();  // so that the terminal becomes its controlling terminal
+                          const int fd = ::open(end.c_str(), O_RDWR);
+                          for (const int standard : {0, 1, 2}) ::dup2(fd, standard);
+                      });
     }
     int ends() { return curb_->end(); }
 
@@ -160,12 +160,10 @@ TEST_CASE("every command fails if its answer cannot be written") {
           "cap " + program.id() + " 8GiB", "release " + program.id(), "doctor " + program.id(), "report " + trace,
           "replay --cap 8GiB " + trace}) {
         CAPTURE(command);
-        const Outcome full = in_shell(machine, "$CURB " + command + " > /dev/full");
-        CHECK(full.status == 125);
-        CHECK_THAT(full.err, contains("could not be written to standard output: No space left on device"));
-        const Outcome closed = in_shell(machine, "$CURB " + command + " >&-");
-        CHECK(closed.status == 125);
-        CHECK_THAT(closed.err, contains("could not be written to standard output: Bad file descriptor"));
+        fails(in_shell(machine, "$CURB " + command + " > /dev/full"),
+              contains("could not be written to standard output: No space left on device"), 125);
+        fails(in_shell(machine, "$CURB " + command + " >&-"),
+              contains("could not be written to standard output: Bad file descriptor"), 125);
     }
     const Outcome metrics = in_shell(machine, "$CURB metrics > /dev/full");
     CHECK(metrics.status == 1);

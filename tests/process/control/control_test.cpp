@@ -145,9 +145,7 @@ TEST_CASE("an answer cannot send control characters to the terminal") {
     for (const Words &words :
          std::vector<Words>{{"release", pid}, {"cap", pid, "1GiB"}, {"suspend", pid}, {"resume", pid}, {"ps", pid}}) {
         CAPTURE(words);
-        Words command = words;
-        command.insert(command.begin(), CURB_BINARY);
-        const Outcome outcome = start({command, {{"XDG_RUNTIME_DIR", runtime.path().string()}}});
+        const Outcome outcome = start({joined({CURB_BINARY}, words), {{"XDG_RUNTIME_DIR", runtime.path().string()}}});
         const std::string shown = outcome.out + outcome.err;
         CAPTURE(shown);
         CHECK(!shown.empty());

@@ -352,9 +352,7 @@ std::string fork_child_that_stays() {
 // ---- what keeps a process in its GPUs ----
 
 std::string begin_capture() {
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    return answer_of(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    return answer_of(cuStreamBeginCapture_v2(make_stream(), CU_STREAM_CAPTURE_MODE_RELAXED));
 }
 constexpr CUmemAllocationHandleType kFile = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 struct Mapped {

@@ -36,9 +36,8 @@ class Capped : private RuntimeFolder, public Running {
         fs::rename(path / "job.json.new", policy());
     }
     // Runs curb, which finds the process's socket.
-    [[nodiscard]] Outcome curb(Words words) const {
-        words.insert(words.begin(), CURB_BINARY);
-        return start({words, {{"XDG_RUNTIME_DIR", path.string()}}});
+    [[nodiscard]] Outcome curb(const Words &words) const {
+        return start({joined({CURB_BINARY}, words), {{"XDG_RUNTIME_DIR", path.string()}}});
     }
 
     // Sends it a line; returns its answer.

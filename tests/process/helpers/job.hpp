@@ -74,8 +74,10 @@ class Job {
     unsigned seconds_ = 60;
 };
 
-inline void succeeds(const Outcome &outcome) {
+// Returns the outcome.
+inline Outcome succeeds(Outcome outcome) {
     INFO(outcome.err);
     CHECK(outcome.status == 0);
     CHECK(outcome.out.empty());  // curb prints nothing on stdout
+    return outcome;
 }

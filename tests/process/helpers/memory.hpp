@@ -15,6 +15,14 @@ inline CUdeviceptr take(std::uint64_t bytes) {
     return pointer;
 }
 
+// Physical memory, which is not mapped.
+inline CUmemGenericAllocationHandle take_physical(std::uint64_t bytes, int device = 0) {
+    const CUmemAllocationProp properties = families::on_device(device);
+    CUmemGenericAllocationHandle handle = 0;
+    MUST(cuMemCreate(&handle, bytes, &properties, 0));
+    return handle;
+}
+
 // Calls `allocate` until it is refused. Returns how often it succeeded.
 template <class Allocate>
 int fill(Allocate allocate) {
@@ -85,6 +93,12 @@ inline CUmodule load_module(const char *image) {
     CUmodule module = nullptr;
     MUST(cuModuleLoadData(&module, image));
     return module;
+}
+
+inline CUlibrary load_library(const char *image) {
+    CUlibrary library = nullptr;
+    MUST(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    return library;
 }
 
 inline CUfunction kernel_of(CUmodule module, const char *name) {

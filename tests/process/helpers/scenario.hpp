@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -56,6 +57,17 @@ inline CUcontext start() {
     return context;
 }
 
+inline CUcontext make_context() {
+    CUcontext context = nullptr;
+    MUST(cuCtxCreate_v2(&context, 0, 0));
+    return context;
+}
+inline CUstream make_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
+    CUstream stream = nullptr;
+    MUST(cuStreamCreate(&stream, flags));
+    return stream;
+}
+
 // Threads that run `work(0)`, `work(1)`, …, with the calling thread's context current. Its end waits for them.
 class Threads {
   public:
@@ -85,16 +97,20 @@ inline std::uint64_t kept_for_driver(std::uint64_t cap, std::uint64_t code) {
     return std::max(later, first - std::min(first, code));
 }
 
-// Returns the bytes that cuMemGetInfo shows as held: total - free, less what curb keeps free for the driver.
-inline std::uint64_t told_held(std::uint64_t code = 0) {
-    std::size_t free_bytes = 0, total = 0;
-    MUST(cuMemGetInfo_v2(&free_bytes, &total));
-    return total - free_bytes - (total == 80 * GiB ? 0 : kept_for_driver(total, code));  // 80 GiB: not capped
+// Returns the device's bytes as cuMemGetInfo shows them.
+struct Told {
+    std::size_t free = 0, total = 0;
+};
+inline Told told() {
+    Told out;
+    MUST(cuMemGetInfo_v2(&out.free, &out.total));
+    return out;
 }
-inline std::uint64_t told_total() {
-    std::size_t free_bytes = 0, total = 0;
-    MUST(cuMemGetInfo_v2(&free_bytes, &total));
-    return total;
+inline std::uint64_t told_total() { return told().total; }
+// Returns the bytes that are shown as held: total - free, less what curb keeps free for the driver.
+inline std::uint64_t told_held(std::uint64_t code = 0) {
+    const auto [free, total] = told();
+    return total - free - (total == 80 * GiB ? 0 : kept_for_driver(total, code));  // 80 GiB: not capped
 }
 
 // Returns the file name of the shared object that has the function's code.
@@ -116,6 +132,17 @@ inline int status_of(pid_t child) {
     while (waitpid(child, &status, 0) < 0)
         if (errno != EINTR) return -1;
     return status;
+}
+
+// Runs `body` in a fork child, which then exits with 0. Returns its status as waitpid does.
+template <class Body>
+int status_of_child(Body body, pid_t (*make)() = fork) {
+    const pid_t child = make();
+    if (child == 0) {
+        body();
+        _exit(0);
+    }
+    return status_of(child);
 }
 
 struct Scenario {

@@ -29,12 +29,18 @@ class Machine {
                      {"XDG_RUNTIME_DIR", runtime().string()}},
                     more_);
     }
-    [[nodiscard]] Begun begin_curb(Words words, const Environment &more = {}) const {
-        words.insert(words.begin(), CURB_BINARY);
-        return Begun({words, with(environment(), more)});
+    [[nodiscard]] Begun begin_curb(const Words &words, const Environment &more = {}) const {
+        return Begun({joined({CURB_BINARY}, words), with(environment(), more)});
     }
     [[nodiscard]] Outcome curb(const Words &words, const Environment &more = {}) const {
         return begin_curb(words, more).end();
+    }
+    // The same for a command that must succeed.
+    Outcome succeeds(const Words &words, const Environment &more = {}) const {
+        Outcome outcome = curb(words, more);
+        INFO(outcome.err);
+        REQUIRE(outcome.status == 0);
+        return outcome;
     }
     [[nodiscard]] fs::path folder() const { return dir_.path(); }
     [[nodiscard]] fs::path runtime() const { return dir_ / "runtime"; }
@@ -106,5 +112,15 @@ class Program : public Running {
                      const std::function<void()> &prepare = {})
         : Running({CURB_SCENARIOS, "does_what_it_is_told"}, with(machine.environment(), more), prepare) {
         REQUIRE(says() == "ready");
+    }
+};
+
+// A Program that holds so many MiB, whose content "check" checks.
+class Holding : public Program {
+  public:
+    Holding(const Machine &machine, int mib, const Environment &more = under_curb(),
+            const std::function<void()> &prepare = {})
+        : Program(machine, more, prepare) {
+        REQUIRE(answers("hold " + std::to_string(mib)) == "held");
     }
 };

@@ -81,6 +81,14 @@ inline Words lines(const std::string &text) {
     return out;
 }
 
+// Checks that a program failed, and what it wrote to stderr.
+template <class Matcher>
+void fails(const Outcome &outcome, const Matcher &said, int status = 1) {
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.status == status);
+    CHECK_THAT(outcome.err, said);
+}
+
 inline std::string last_line(const std::string &text) { return lines(text).empty() ? "" : lines(text).back(); }
 
 // A command that leaves a file if it is started.

@@ -144,18 +144,15 @@ SCENARIO_NAMED(a_fork_child_passes_and_the_parent_goes_on) {
     start();
     CUdeviceptr block = 0;
     MUST(cuMemAlloc_v2(&block, 64 * MiB));
-    struct sigaction action {};
-    const pid_t child = fork();
-    if (child == 0) {
+    const int status = status_of_child([=] {
+        struct sigaction action {};
         CUdeviceptr pointer = 0;
         if (cuMemAlloc_v2(&pointer, 4096) != CUDA_ERROR_NOT_INITIALIZED) _exit(10);
         if (cuMemFree_v2(block) == CUDA_SUCCESS) _exit(11);
         sigaction(SIGUSR1, nullptr, &action);
         if (action.sa_handler != SIG_DFL) _exit(12);
         raise(SIGUSR1);  // ends the child, as it would without curb
-        _exit(13);
-    }
-    const int status = status_of(child);
+    });
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
     EXPECT_EQ(told_held(), kContext + 64 * MiB);
     MUST(cuMemFree_v2(block));

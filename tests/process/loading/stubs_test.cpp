@@ -10,14 +10,13 @@ struct Setting {
     bool has_driver = true;  // in the loader's search path
 };
 
-std::string answers(bool under_curb, const Setting &setting, Words words) {
+std::string answers(bool under_curb, const Setting &setting, const Words &words) {
     Job job;
     job.cap("1280MiB");
     for (const auto &[name, value] : setting.environment) job.with(name, value);
     if (!setting.has_driver) job.with("LD_LIBRARY_PATH", "");
-    words.insert(words.begin(), {CURB_STUB_HOST, CURB_PLUGINS});
     if (!under_curb) job.with("LD_PRELOAD", "");
-    const Outcome outcome = job.run_command(words);
+    const Outcome outcome = job.run_command(joined({CURB_STUB_HOST, CURB_PLUGINS}, words));
     INFO(outcome.err);
     CHECK(outcome.status == 0);
     return outcome.out;

@@ -11,8 +11,7 @@ SCENARIO_NAMED(nvml_tells_the_same_as_cuda) {
     nvmlDevice_t device = nullptr;
     EXPECT_EQ(nvmlInit_v2(), NVML_SUCCESS);
     EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
-    std::size_t free_bytes = 0, total = 0;
-    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    const auto [free_bytes, total] = told();
     nvmlMemory_t first{};
     EXPECT_EQ(nvmlDeviceGetMemoryInfo(device, &first), NVML_SUCCESS);
     EXPECT_EQ(first.total, total);
@@ -30,8 +29,7 @@ SCENARIO_NAMED(nvml_tells_the_same_as_cuda) {
 
 SCENARIO_NAMED(the_device_itself_is_reported_where_the_policy_says_so) {  // cap: 1 GiB, report: device
     start();
-    std::size_t free_bytes = 0, total = 0;
-    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    auto [free_bytes, total] = told();
     EXPECT_EQ(total, 80 * GiB);
     EXPECT(free_bytes > 70 * GiB);
     MUST(cuDeviceTotalMem_v2(&total, 0));
@@ -42,9 +40,7 @@ SCENARIO_NAMED(the_device_itself_is_reported_where_the_policy_says_so) {  // cap
 
 SCENARIO_NAMED(without_a_policy_nothing_is_changed) {
     start();
-    std::size_t free_bytes = 0, total = 0;
-    MUST(cuMemGetInfo_v2(&free_bytes, &total));
-    EXPECT_EQ(total, 80 * GiB);
+    EXPECT_EQ(told_total(), 80 * GiB);
     const CUdeviceptr large = take(70 * GiB);
     CUdeviceptr pointer = 0;
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 20 * GiB), CUDA_ERROR_OUT_OF_MEMORY);  // the driver's own
@@ -56,17 +52,14 @@ SCENARIO_NAMED(memory_is_charged_where_it_lives) {  // two devices, "*": 1 GiB
     const CUdeviceptr here = take(64 * MiB);
     CUcontext second = nullptr;
     MUST(cuDevicePrimaryCtxRetain(&second, 1));
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    const CUstream stream = make_stream(CU_STREAM_DEFAULT);
     const CUmemoryPool pool = make_pool(pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 1));
     CUdeviceptr block = 0;
     MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, pool, stream));
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
     EXPECT_EQ(curb_sim_held(1), kContext + 64 * MiB);
     EXPECT_EQ(told_held(), kContext + 64 * MiB);
-    const CUmemAllocationProp properties = on_device(1);
-    CUmemGenericAllocationHandle handle = 0;
-    MUST(cuMemCreate(&handle, 64 * MiB, &properties, 0));
+    take_physical(64 * MiB, 1);
     EXPECT_EQ(told_held(), kContext + 64 * MiB);
     MUST(cuCtxSetCurrent(second));
     // A free credits the device that was charged, whichever is current.

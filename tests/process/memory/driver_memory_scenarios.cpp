@@ -101,8 +101,7 @@ SCENARIO_NAMED(a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap) {
 
 SCENARIO_NAMED(a_captured_graph_is_charged_when_it_is_launched) {
     start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUstream stream = make_stream();
     const auto captured = [&](std::uint64_t bytes) {
         CUdeviceptr block = 0;
         CUgraph graph = nullptr;
@@ -154,12 +153,11 @@ SCENARIO_NAMED(a_stack_is_charged_for_every_resident_thread) {
     EXPECT_EQ(told_held(), curb_sim_held(0));
     // A context's stack ends with it.
     MUST(cuDevicePrimaryCtxReset_v2(0));
-    CUcontext own = nullptr;
-    MUST(cuCtxCreate_v2(&own, 0, 0));
+    const CUcontext own = make_context();
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048));
     EXPECT_EQ(told_held(), curb_sim_held(0));
     MUST(cuCtxDestroy_v2(own));
-    MUST(cuCtxCreate_v2(&own, 0, 0));
+    make_context();
     EXPECT_EQ(told_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext);
 }
@@ -261,10 +259,8 @@ SCENARIO_NAMED(every_form_of_a_launch_is_admitted) {
     for (const auto launch : {cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz})
         EXPECT_EQ(launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
     // A CUkernel, which is valid in every context, too.
-    CUlibrary library = nullptr;
+    const CUlibrary library = load_library("curb-sim-module\nkernel much local=65536\n");
     CUkernel kernel = nullptr;
-    MUST(cuLibraryLoadData(&library, "curb-sim-module\nkernel much local=65536\n", nullptr, nullptr, 0, nullptr,
-                           nullptr, 0));
     MUST(cuLibraryGetKernel(&kernel, library, "much"));
     EXPECT_EQ(launch(reinterpret_cast<CUfunction>(kernel)), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT(curb_sim_held(0) < kContext + 16 * MiB);
@@ -280,8 +276,7 @@ SCENARIO_NAMED(code_that_is_loaded_is_not_measured_again) {
     CUdeviceptr start_of = 0;
     std::size_t bytes = 0;
     const auto load = [&] {
-        MUST(cuLibraryLoadData(&library, "curb-sim-module global=1MiB\nkernel k\n", nullptr, nullptr, 0, nullptr,
-                               nullptr, 0));
+        library = load_library("curb-sim-module global=1MiB\nkernel k\n");
         MUST(cuLibraryGetKernel(&kernel, library, "k"));
     };
     const auto ask = [&] {
@@ -338,8 +333,7 @@ SCENARIO_NAMED(every_form_of_loading_code_is_measured) {
     CUdeviceptr start = 0;
     std::size_t bytes = 0;
     for (CUresult result = CUDA_SUCCESS; result == CUDA_SUCCESS && served < 20; served += result == CUDA_SUCCESS) {
-        libraries.push_back(nullptr);
-        MUST(cuLibraryLoadData(&libraries.back(), image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+        libraries.push_back(load_library(image));
         result = served % 2 ? cuLibraryGetGlobal(&start, &bytes, libraries.back(), "global")
                             : cuLibraryGetModule(&module, libraries.back());
     }

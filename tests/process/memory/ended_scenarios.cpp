@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <barrier>
-#include <csignal>
 #include <fstream>
 
 #include "memory.hpp"
@@ -11,12 +10,6 @@
 using namespace scenario;
 
 namespace {
-
-CUcontext make_context() {
-    CUcontext context = nullptr;
-    MUST(cuCtxCreate_v2(&context, 0, 0));
-    return context;
-}
 
 void fill_with_blocks() {
     CUdeviceptr block = 0;
@@ -338,11 +331,10 @@ SCENARIO_NAMED(a_handle_of_host_memory_holds_no_memory_of_the_device) {
     constexpr std::uint64_t kBytes = 64 * MiB;
     start();
     CUmemAllocationProp host = on_device(0);
-    const CUmemAllocationProp device = on_device(0);
     CUdeviceptr range = 0;
-    CUmemGenericAllocationHandle of_device = 0, of_host = 0, again = 0;
+    CUmemGenericAllocationHandle of_host = 0, again = 0;
     MUST(cuMemAddressReserve(&range, 2 * kBytes, 0, 0, 0));
-    MUST(cuMemCreate(&of_device, kBytes, &device, 0));
+    CUmemGenericAllocationHandle of_device = take_physical(kBytes);
     host.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
     MUST(cuMemCreate(&of_host, 2 * GiB, &host, 0));
     EXPECT_EQ(told_held(), kContext + kBytes);
@@ -358,7 +350,7 @@ SCENARIO_NAMED(a_handle_of_host_memory_holds_no_memory_of_the_device) {
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT_EQ(told_held(), kContext);
     // A mapping includes its last byte.
-    MUST(cuMemCreate(&of_device, kBytes, &device, 0));
+    of_device = take_physical(kBytes);
     MUST(cuMemMap(range, kBytes, 0, of_device, 0));
     MUST(cuMemRetainAllocationHandle(&again, reinterpret_cast<void *>(range + kBytes - 1)));
     MUST(cuMemUnmap(range, kBytes));

@@ -1,7 +1,6 @@
 // Growth: allowances, waiting, and memory kept free for others. policy_shim_test.cpp sets the policy of each scenario.
 
 #include <fcntl.h>
-#include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -252,8 +251,7 @@ SCENARIO_NAMED(keep_free_stays_free) {
     program.fill();
     EXPECT(free_of_device(2 * GiB) >= 4 * GiB);
     EXPECT(free_of_device(2 * GiB) < 4 * GiB + Program::kBlock);
-    std::size_t free_bytes = 1, total = 0;
-    MUST(cuMemGetInfo_v2(&free_bytes, &total));
+    const auto [free_bytes, total] = told();
     EXPECT_EQ(total, 8 * GiB);
     EXPECT(free_bytes < Program::kBlock);  // what the program may still get
     // The other takes more: the program keeps its memory, and gets no more.
@@ -323,11 +321,9 @@ SCENARIO_NAMED(a_full_device_is_waited_for) {
         if (kind == "module") load_module("curb-sim-module global=2GiB\n");
         if (kind == "launch") MUST(launch(kernel));
         CUdeviceptr block = 0;
-        CUmemGenericAllocationHandle handle = 0;
-        const CUmemAllocationProp properties = on_device(0);
         if (kind == "plain") MUST(cuMemAlloc_v2(&block, 2 * GiB));
         if (kind == "async") MUST(cuMemAllocAsync(&block, 2 * GiB, nullptr));
-        if (kind == "mapped") MUST(cuMemCreate(&handle, 2 * GiB, &properties, 0));
+        if (kind == "mapped") take_physical(2 * GiB);
         if (kind == "graph") {
             const AllocatingGraph graph(2 * GiB);
             MUST(cuGraphLaunch(graph.executable, nullptr));

@@ -13,8 +13,7 @@ SCENARIO_NAMED(growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up
     for (std::size_t i = 0; i < blocks.size(); i += 2) MUST(cuMemFreeAsync(blocks[i], nullptr));
     CUdeviceptr block = 0;
     fill([&] { return cuMemAlloc_v2(&block, 2 * MiB); });
-    CUstream captured = nullptr;
-    MUST(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+    const CUstream captured = make_stream();
     MUST(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
     // Idle memory is in pieces of 16 MiB, so the pool grows for 24 MiB, unless memory of an undone request is free.
     for (int i = 0; i < 40; ++i) cuMemAllocFromPoolAsync(&block, 24 * MiB, pool, nullptr);
@@ -27,8 +26,7 @@ SCENARIO_NAMED(growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up
 
 SCENARIO_NAMED(stream_ordered_memory_stops_at_the_cap) {
     start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUstream stream = make_stream();
     keep_everything(default_pool());
     std::vector<CUdeviceptr> blocks;
     fill([&] {
@@ -57,8 +55,7 @@ SCENARIO_NAMED(stream_ordered_memory_stops_at_the_cap) {
 
 SCENARIO_NAMED(frees_that_the_host_has_not_seen_complete_are_waited_for_before_a_refusal) {
     start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUstream stream = make_stream();
     keep_everything(default_pool());
     CUdeviceptr block = 0;
     MUST(cuMemAllocAsync(&block, 352 * MiB, stream));
@@ -69,8 +66,7 @@ SCENARIO_NAMED(frees_that_the_host_has_not_seen_complete_are_waited_for_before_a
 
 SCENARIO_NAMED(pool_memory_that_came_back_unseen_is_not_lost_to_the_cap) {
     start();
-    CUstream stream = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    const CUstream stream = make_stream(CU_STREAM_DEFAULT);
     CUdeviceptr block = 0, second = 0;
     MUST(cuMemAllocAsync(&block, 256 * MiB, stream));
     MUST(cuMemFreeAsync(block, stream));
@@ -87,10 +83,8 @@ SCENARIO_NAMED(pool_memory_that_came_back_unseen_is_not_lost_to_the_cap) {
 
 SCENARIO_NAMED(mapped_memory_is_held_by_references_and_mappings) {
     start();
-    const CUmemAllocationProp properties = on_device(0);
-    CUmemGenericAllocationHandle first = 0, second = 0, retained = 0;
-    MUST(cuMemCreate(&first, 64 * MiB, &properties, 0));
-    MUST(cuMemCreate(&second, 64 * MiB, &properties, 0));
+    const auto first = take_physical(64 * MiB), second = take_physical(64 * MiB);
+    CUmemGenericAllocationHandle retained = 0;
     EXPECT_EQ(told_held(), kContext + 128 * MiB);
     CUdeviceptr address = 0;
     MUST(cuMemAddressReserve(&address, 4 * GiB, 0, 0, 0));  // addresses are not memory
@@ -137,16 +131,12 @@ SCENARIO_NAMED(senseless_arguments_get_the_drivers_answer_and_leave_the_books) {
 
 SCENARIO_NAMED(the_process_ends_with_everything_live) {
     start();
-    CUstream stream = nullptr, capturing = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+    const CUstream stream = make_stream(), capturing = make_stream();
     take(32 * MiB);
     CUdeviceptr block = 0;
     MUST(cuMemAllocManaged(&block, 32 * MiB, CU_MEM_ATTACH_GLOBAL));
     MUST(cuMemAllocAsync(&block, 32 * MiB, stream));
-    const CUmemAllocationProp properties = on_device(0);
-    CUmemGenericAllocationHandle handle = 0;
-    MUST(cuMemCreate(&handle, 32 * MiB, &properties, 0));
+    take_physical(32 * MiB);
     CUarray array = nullptr;
     const CUDA_ARRAY3D_DESCRIPTOR description = floats(1024, 1024, 8, 0);
     MUST(cuArray3DCreate_v2(&array, &description));

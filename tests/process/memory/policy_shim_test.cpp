@@ -32,11 +32,10 @@ std::string environment_of(Job &job, const std::vector<std::string> &command = {
 }  // namespace
 
 TEST_CASE("the allowance begins at start and grows by a step at a time, when more is needed") {
-    const Outcome outcome =
+    const Outcome outcome = succeeds(
         Job()
             .policy(growing(R"("cap": "8GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "400ms" })"))
-            .run("the_allowance_grows_by_a_step_at_a_time");
-    succeeds(outcome);
+            .run("the_allowance_grows_by_a_step_at_a_time"));
     CHECK_THAT(outcome.err, contains("allowance: cuda:0 may now hold 1.5 GiB") &&
                                 contains("allowance: cuda:0 may now hold 2.5 GiB") &&
                                 contains("of the allowance of 1 GiB is held, ") &&
@@ -45,22 +44,20 @@ TEST_CASE("the allowance begins at start and grows by a step at a time, when mor
 
 TEST_CASE("a growth step comes after a release, unless the policy says otherwise") {
     const std::string growth = R"("cap": "8GiB", "growth": { "start": "1GiB", "factor": 2 })";
-    const Outcome released = Job().policy(growing(growth)).run("a_release_comes_before_a_step");
-    succeeds(released);
+    const Outcome released = succeeds(Job().policy(growing(growth)).run("a_release_comes_before_a_step"));
     CHECK_THAT(released.err, !contains("may now hold"));
-    const Outcome grown = Job()
-                              .policy(growing(growth, R"(, "release": { "before_growth": false })"))
-                              .with("STEP_FIRST", "1")
-                              .run("a_release_comes_before_a_step");
-    succeeds(grown);
+    const Outcome grown = succeeds(Job()
+                                       .policy(growing(growth, R"(, "release": { "before_growth": false })"))
+                                       .with("STEP_FIRST", "1")
+                                       .run("a_release_comes_before_a_step"));
     CHECK_THAT(grown.err, contains("may now hold 2 GiB"));
 }
 
 TEST_CASE("a request that waits goes on as soon as memory comes back or the policy is edited") {
     const std::string scenario =
         GENERATE("a_request_waits_for_a_free_in_another_thread", "a_request_that_waits_follows_an_edit");
-    const Outcome outcome = Job().policy(growing(R"("cap": "1GiB", "growth": { "wait": "20s" })")).run(scenario);
-    succeeds(outcome);
+    const Outcome outcome =
+        succeeds(Job().policy(growing(R"("cap": "1GiB", "growth": { "wait": "20s" })")).run(scenario));
     CHECK_THAT(outcome.err, contains("holding a request for") && contains("for 20s at the most") &&
                                 contains("of the cap of 1 GiB is held") && contains("granted"));
     if (scenario == "a_request_that_waits_follows_an_edit")
@@ -70,10 +67,9 @@ TEST_CASE("a request that waits goes on as soon as memory comes back or the poli
 
 TEST_CASE("a request waits no longer than the policy says, and not at all if it could never fit") {
     const Outcome outcome =
-        Job()
-            .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1500ms" } } } })")
-            .run("a_request_waits_no_longer_than_the_policy_says");
-    succeeds(outcome);
+        succeeds(Job()
+                     .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1500ms" } } } })")
+                     .run("a_request_waits_no_longer_than_the_policy_says"));
     // After a second there is a warning, once for both requests.
     const std::string warning = "a request for 64 MiB on cuda:0 has waited for 1s, and waits for 1500ms at the most: ";
     CHECK(count(outcome.err, warning) == 1);
@@ -92,8 +88,7 @@ TEST_CASE("growth steps and waits go on under a clock that stands still") {
 
 TEST_CASE("keep_free stays free on the device, whichever process uses the rest") {
     Shared machine(growing(R"("growth": { "keep_free": "4GiB" })"));
-    const Outcome outcome = machine.job.run("keep_free_stays_free");
-    succeeds(outcome);
+    const Outcome outcome = succeeds(machine.job.run("keep_free_stays_free"));
     CHECK_THAT(outcome.err, contains("would have less than 4 GiB left for others (keep_free)"));
 }
 
@@ -145,8 +140,7 @@ TEST_CASE("a ceiling limits live edits, and an edit of it is in force within a s
     if (!can_try(ceiling)) return;
     Job job;
     job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })").ceiling(ceiling);
-    const Outcome outcome = job.run("edits_stay_below_the_ceiling");
-    succeeds(outcome);
+    const Outcome outcome = succeeds(job.run("edits_stay_below_the_ceiling"));
     CHECK_THAT(outcome.err, contains("/etc/curb/policy.json:1:") && contains("stays in force"));
 }
 

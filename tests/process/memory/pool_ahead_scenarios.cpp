@@ -19,12 +19,6 @@ void make_pairs(int count, std::uint64_t bytes = 4 * KiB) {
     }
 }
 
-std::uint64_t free_bytes() {
-    std::size_t free = 0, total = 0;
-    MUST(cuMemGetInfo_v2(&free, &total));
-    return free;
-}
-
 }  // namespace
 
 SCENARIO_NAMED(a_pool_that_keeps_its_memory_is_asked_for_its_size_only_now_and_then) {  // under a cap of 16 GiB
@@ -96,8 +90,7 @@ SCENARIO_NAMED(a_large_request_gets_what_was_reserved_ahead_of_others) {  // und
     keep_everything(default_pool());
     std::atomic<bool> done{false};
     const Threads threads(kThreads, [&](unsigned) {
-        CUstream stream = nullptr;
-        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        const CUstream stream = make_stream();
         while (!done) {
             CUdeviceptr block = 0;
             MUST(cuMemAllocAsync(&block, 4 * KiB, stream));
@@ -107,7 +100,7 @@ SCENARIO_NAMED(a_large_request_gets_what_was_reserved_ahead_of_others) {  // und
     for (int i = 0; i < 200; ++i) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));  // until the others are far from the cap again
         // Each of the others may have a request under way.
-        const CUdeviceptr all = take((free_bytes() - kThreads * 32 * MiB) / MiB * MiB);
+        const CUdeviceptr all = take((told().free - kThreads * 32 * MiB) / MiB * MiB);
         EXPECT(curb_sim_held(0) <= 8 * GiB);
         MUST(cuMemFree_v2(all));
     }
@@ -121,8 +114,7 @@ SCENARIO_NAMED(threads_with_a_pool_that_keeps_its_memory_never_take_more_than_th
     keep_everything(default_pool());
     std::atomic<int> refused{0};
     in_threads(8, [&](unsigned number) {
-        CUstream stream = nullptr;
-        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        const CUstream stream = make_stream();
         const bool ordered = number % 2 == 0;
         unsigned random = (number + 1) * 2654435761U;
         std::vector<CUdeviceptr> mine;

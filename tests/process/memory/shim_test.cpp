@@ -113,8 +113,7 @@ TEST_CASE("first contexts that are made at once are measured one by one") {
 }
 
 TEST_CASE("a cap that is smaller than a context refuses the context") {
-    const Outcome outcome = Job().cap("256MiB").run("a_cap_smaller_than_a_context_refuses_the_context");
-    succeeds(outcome);
+    const Outcome outcome = succeeds(Job().cap("256MiB").run("a_cap_smaller_than_a_context_refuses_the_context"));
     CHECK_THAT(outcome.err,
                contains("refused a context on cuda:0: it takes 518 MiB by itself, and the cap is 256 MiB"));
 }
@@ -135,11 +134,9 @@ TEST_CASE("a key that names no GPU is reported if it leaves a GPU without a cap"
     const auto run = [](const std::string &gpus) {
         return Job().policy(R"({ "version": 1, "gpu": { )" + gpus + " } }").run("a_quiet_run");
     };
-    const Outcome typo = run(R"("GPU-00000000": { "cap": "1GiB" })");
-    succeeds(typo);
+    const Outcome typo = succeeds(run(R"("GPU-00000000": { "cap": "1GiB" })"));
     CHECK_THAT(typo.err, contains("GPU-00000000") && contains("GPU-c07b513d"));
-    const Outcome shared = run(R"("*": { "cap": "1GiB" }, "nvml:7": { "cap": "2GiB" })");
-    succeeds(shared);
+    const Outcome shared = succeeds(run(R"("*": { "cap": "1GiB" }, "nvml:7": { "cap": "2GiB" })"));
     CHECK(shared.err.empty());
 }
 
@@ -153,8 +150,7 @@ TEST_CASE("an instance of a GPU in MIG mode is found by its own name and by its 
 }
 
 TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and no cuInit of curb's", "[bare]") {
-    const Outcome outcome = Job().cap("1GiB").run("a_program_without_cuda_stays_one", CURB_NO_CUDA);
-    succeeds(outcome);
+    const Outcome outcome = succeeds(Job().cap("1GiB").run("a_program_without_cuda_stays_one", CURB_NO_CUDA));
     CHECK(outcome.err.empty());
 }
 
@@ -164,25 +160,22 @@ TEST_CASE("nothing starts before the first cuInit", "[bare]") {
 
 TEST_CASE("a release says in one line what each step gave back") {
     const Outcome outcome =
-        Job().policy(R"({ "version": 1, "log": { "level": "info" } })").run("usr1_trims_what_pools_keep");
-    succeeds(outcome);
+        succeeds(Job().policy(R"({ "version": 1, "log": { "level": "info" } })").run("usr1_trims_what_pools_keep"));
     CHECK_THAT(outcome.err, contains("released 256 MiB") && contains("pools 256 MiB") && contains("no Python"));
     CHECK_THAT(outcome.err, contains("books: cuda:0 holds") && contains("the device says"));
     CHECK(lines(outcome.err).size() == 2);
 }
 
 TEST_CASE("a release that runs when the program ends is measured to its end") {
-    const Outcome outcome =
-        Job().policy(R"({ "version": 1, "log": { "level": "info" } })").run("ends_while_a_release_trims_a_pool");
-    succeeds(outcome);
+    const Outcome outcome = succeeds(
+        Job().policy(R"({ "version": 1, "log": { "level": "info" } })").run("ends_while_a_release_trims_a_pool"));
     CHECK_THAT(outcome.err, contains("released 256 MiB"));
 }
 
 constexpr const char *kOneGiB = R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" } } })";
 
 TEST_CASE("an edited policy is in force within a second, and a bad one never") {
-    const Outcome outcome = Job().policy(kOneGiB).run("an_edit_is_in_force_within_a_second");
-    succeeds(outcome);
+    const Outcome outcome = succeeds(Job().policy(kOneGiB).run("an_edit_is_in_force_within_a_second"));
     CHECK_THAT(outcome.err, contains("the last good policy stays in force"));
 }
 
@@ -195,24 +188,20 @@ TEST_CASE("a relative CURB_POLICY is relative to the folder where the program wa
 }
 
 TEST_CASE("an invalid policy refuses every allocation, and curb reports the reason once") {
-    const Outcome file = Job()
-                             .policy("{ \"version\": 1,\n  \"gpus\": {} }")
-                             .run("a_policy_that_cannot_be_used_refuses_every_allocation");
-    succeeds(file);
+    const Outcome file = succeeds(Job()
+                                      .policy("{ \"version\": 1,\n  \"gpus\": {} }")
+                                      .run("a_policy_that_cannot_be_used_refuses_every_allocation"));
     CHECK_THAT(file.err, contains("job.json:2:3") && contains("gpu"));
     CHECK(lines(file.err).size() == 2);
     succeeds(Job().policy("{").cap("1GiB").run("a_mended_policy_is_still_narrowed"));
-    const Outcome cap = Job().cap("8Gib").run("a_policy_that_cannot_be_used_refuses_every_allocation");
-    succeeds(cap);
+    const Outcome cap = succeeds(Job().cap("8Gib").run("a_policy_that_cannot_be_used_refuses_every_allocation"));
     CHECK_THAT(cap.err, contains("CURB_CAP"));
 }
 
 TEST_CASE("curb prints nothing until the first refusal, and then its figures") {
-    const Outcome quiet = Job().cap("1GiB").run("a_quiet_run");
-    succeeds(quiet);
+    const Outcome quiet = succeeds(Job().cap("1GiB").run("a_quiet_run"));
     CHECK(quiet.err.empty());
-    const Outcome refused = Job().cap("1GiB").run("one_refusal_is_said_once");
-    succeeds(refused);
+    const Outcome refused = succeeds(Job().cap("1GiB").run("one_refusal_is_said_once"));
     CHECK(lines(refused.err).size() == 1);
     CHECK_THAT(refused.err, contains("refused 900 MiB on cuda:0") && contains("518 MiB") && contains("1 GiB") &&
                                 contains("kill -USR1"));
@@ -235,8 +224,7 @@ TEST_CASE("the context is counted where NVML does not list the process, or has f
 }
 
 TEST_CASE("without NVML a context counts 518 MiB, which is reported once") {
-    const Outcome outcome = Job().cap("1GiB").with("CURB_SIM_NVML", "broken").run(kStillCounts);
-    succeeds(outcome);
+    const Outcome outcome = succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", "broken").run(kStillCounts));
     CHECK_THAT(outcome.err, contains("NVML cannot be used: a context on cuda:0 is taken to cost 518 MiB"));
     CHECK(lines(outcome.err).size() == 2);  // and the refusal
 }
@@ -250,8 +238,7 @@ TEST_CASE("NVML that hangs from the start delays no call for long, and the cap s
             jobs.emplace_back().cap("1GiB").with("CURB_SIM_NVML", "hangs:" + call).for_at_most(40).begin(kStillCounts));
     for (auto &[call, one] : begun) {
         CAPTURE(call);
-        const Outcome outcome = one.end();
-        succeeds(outcome);
+        const Outcome outcome = succeeds(one.end());
         CHECK(count(outcome.err, "NVML does not answer; until it does") == 1);
     }
 }

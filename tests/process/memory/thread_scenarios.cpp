@@ -220,15 +220,13 @@ SCENARIO_NAMED(a_fork_child_waits_for_nothing_that_its_parents_threads_were_doin
     again_and_again([context] { cuCtxEnablePeerAccess(context, 0); });
     again_and_again([&graph] { cuGraphUpload(graph.executable, nullptr); });
     for (int children = 0; children < 300; ++children) {
-        const pid_t child = fork();
-        if (child == 0) {
+        const int status = status_of_child([&] {
             alarm(30);  // ends one that hangs
             const bool passes = cuGraphExecDestroy(graph.executable) == CUDA_ERROR_NOT_INITIALIZED &&
                                 cuCtxDestroy_v2(context) == CUDA_ERROR_NOT_INITIALIZED &&
                                 cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_NOT_INITIALIZED;
-            _exit(passes ? 0 : 1);
-        }
-        const int status = status_of(child);
+            if (!passes) _exit(1);
+        });
         EXPECT_EQ(status, 0);
         if (status != 0) break;
     }

@@ -11,15 +11,10 @@ using namespace curb;
 constexpr const char *kCalls = "11", *kWaiting = "1";  // all of all_calls(); those that do not wait
 
 void suspend(const Machine &machine, const Program &program) {
-    const Outcome out = machine.curb({"suspend", program.id()});
-    INFO(out.err);
-    REQUIRE(out.status == 0);
-    CHECK_THAT(out.out, contains("it waits in its next CUDA call"));
+    CHECK_THAT(machine.succeeds({"suspend", program.id()}).out, contains("it waits in its next CUDA call"));
 }
 void resume(const Machine &machine, const Program &program, const Environment &more = {}) {
-    const Outcome out = machine.curb({"resume", program.id()}, more);
-    INFO(out.err);
-    REQUIRE(out.status == 0);
+    machine.succeeds({"resume", program.id()}, more);
 }
 control::GateReport ask_gate(const Program &program, std::optional<std::uint64_t> close_for) {
     const control::Reply reply = control::ask(program.pid(), control::GateRequest{close_for}, 10s);
@@ -62,9 +57,8 @@ TEST_CASE("a program is not suspended while a call is under way that the driver'
     Program program(machine);
     REQUIRE(program.answers("compute") == "ok");  // 3 s
     program.tell("synchronize");
-    const Outcome out = machine.curb({"suspend", "--timeout", "200ms", program.id()});
-    CHECK(out.status == 1);
-    CHECK_THAT(out.err, contains("a call of cuCtxSynchronize did not return within 200ms"));
+    fails(machine.curb({"suspend", "--timeout", "200ms", program.id()}),
+          contains("a call of cuCtxSynchronize did not return within 200ms"));
     CHECK(program.says() == "ok");
     CHECK(machine.state(program.pid()) == "running");
     suspend(machine, program);
@@ -73,8 +67,7 @@ TEST_CASE("a program is not suspended while a call is under way that the driver'
 
 TEST_CASE("the gate opens by itself when no command keeps it closed and the program is in its GPUs") {
     const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 64") == "held");
+    Holding program(machine, 64);
     SECTION("the command was killed before anything was moved") {
         const control::GateReport report = ask_gate(program, 1500);
         CHECK(report.closed);
@@ -94,8 +87,7 @@ TEST_CASE("the gate opens by itself when no command keeps it closed and the prog
 
 TEST_CASE("a suspended program may exit, fork and be killed", "[fork-child]") {
     const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 64") == "held");
+    Holding program(machine, 64);
     const bool calls = GENERATE(false, true);
     if (calls) REQUIRE(program.answers("prepare 1") == "ok");
     suspend(machine, program);
@@ -119,8 +111,7 @@ TEST_CASE("a program with a library that bypasses the gate is not suspended, and
     Capped process(machine.runtime(),
                    {{CURB_PLUGIN_HOST, "CUDA"}, with(machine.environment(), {{"CURB_CAP", "8GiB"}}), {}, true});
     REQUIRE(process("deep " + library) == "0");
-    const Outcome out = machine.curb({"suspend", process.id()});
-    CHECK(out.status == 1);
-    CHECK_THAT(out.err, contains("calls of CUDA would reach the driver past curb") && contains(library));
+    fails(machine.curb({"suspend", process.id()}),
+          contains("calls of CUDA would reach the driver past curb") && contains(library));
     CHECK(process("deep " + library) == "0");
 }

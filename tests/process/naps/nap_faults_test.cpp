@@ -39,7 +39,7 @@ class Napper {
     std::set<std::string> calls_of_a_nap() {
         machine_.write("calls", "");
         REQUIRE(leave_and_return());
-        std::istringstream lines(text_in(machine_.folder() / "calls"));
+        std::istringstream lines(contents(machine_.folder() / "calls"));
         fs::remove(machine_.folder() / "calls");
         std::set<std::string> names;
         for (std::string name; std::getline(lines, name);) names.insert(name);

@@ -9,8 +9,9 @@
 namespace {
 
 // Checks that the command `what` brings a napping program back unharmed.
-void comes_back_after(const Machine &machine, Program &program, const std::string &what) {
-    REQUIRE(program.answers("hold 2048") == "held");
+void comes_back_after(const std::string &what) {
+    const Machine machine;
+    Holding program(machine, 2048, napping(machine));
     REQUIRE(is_out(machine, program));
     CHECK_FALSE(program.answers(what).empty());
     CHECK(program.answers("check") == "right");
@@ -21,8 +22,7 @@ void comes_back_after(const Machine &machine, Program &program, const std::strin
 
 TEST_CASE("an idle process leaves the GPU by itself, and its next call brings it back") {
     const Machine machine;
-    Program program(machine, napping(machine));
-    REQUIRE(program.answers("hold 2048") == "held");
+    Holding program(machine, 2048, napping(machine));
     const std::int64_t before = machine.held(program.pid());
     for (int i = 0; i < 3; ++i) {
         REQUIRE(is_out(machine, program));
@@ -60,8 +60,7 @@ TEST_CASE("a process that computes takes no nap, however long it calls nothing")
 
 TEST_CASE("questions to a process do not keep it from its nap") {
     const Machine machine;
-    Program program(machine, napping(machine, R"("idle": "2s")"));
-    REQUIRE(program.answers("hold 2048") == "held");
+    Holding program(machine, 2048, napping(machine, R"("idle": "2s")"));
     REQUIRE(within(20s, [&] {
         REQUIRE(machine.curb({"ps", "--json", program.id()}).status == 0);
         return machine.state(program.pid()) == "checkpointed";
@@ -71,8 +70,7 @@ TEST_CASE("questions to a process do not keep it from its nap") {
 
 TEST_CASE("a process that polls NVML gets its last figures in a nap, and the nap goes on") {
     const Machine machine;
-    Program program(machine, napping(machine, R"("idle": "500ms")"));
-    REQUIRE(program.answers("hold 2048") == "held");
+    Holding program(machine, 2048, napping(machine, R"("idle": "500ms")"));
     const std::string figures = program.answers("figures");
     CHECK_THAT(figures, contains(" 34 76000"));
     REQUIRE(within(30s, [&] {  // polling does not prevent the nap
@@ -101,8 +99,7 @@ TEST_CASE("a call of NVML whose answer curb does not know ends a nap") {
 
 TEST_CASE("curb ps, metrics and doctor show a nap, and curb ps its end") {
     const Machine machine;
-    Program program(machine, napping(machine));
-    REQUIRE(program.answers("hold 2048") == "held");
+    Holding program(machine, 2048, napping(machine));
     REQUIRE(is_out(machine, program));
     REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == true; }));
     CHECK(nap_of(machine, program)["count"] == 1);
@@ -123,9 +120,9 @@ TEST_CASE("curb ps, metrics and doctor show a nap, and curb ps its end") {
     CHECK(nap["waited_total_ms"] >= nap["waited_ms"]);
     CHECK_THAT(machine.curb({"metrics"}).out,
                contains("curb_nap_waited_milliseconds{") && contains("curb_nap_waited_milliseconds_total{"));
-    CHECK_THAT(text_in(machine.folder() / "nap.log"), contains("a nap begins: 2.5") &&
-                                                          contains("the nap has ended, and a call waited ") &&
-                                                          contains("back on the device in "));
+    CHECK_THAT(contents(machine.folder() / "nap.log"), contains("a nap begins: 2.5") &&
+                                                           contains("the nap has ended, and a call waited ") &&
+                                                           contains("back on the device in "));
 }
 
 TEST_CASE("naps and suspends are in the trace and in its report, and a replay skips them") {
@@ -153,9 +150,7 @@ TEST_CASE("naps and suspends are in the trace and in its report, and a replay sk
     }
     CHECK(back[0].duration_ns > 0);  // the call may begin to wait while the process still leaves
     CHECK_THAT(machine.curb({"report", file}).out, contains("Out of its GPUs ") && contains("by a nap, for "));
-    const Outcome replayed = machine.curb({"replay", file, "--cap", "8GiB"});
-    INFO(replayed.err);
-    CHECK(replayed.status == 0);
+    machine.succeeds({"replay", file, "--cap", "8GiB"});
 }
 
 TEST_CASE("curb suspend turns a nap into a suspend, which no call ends; curb resume ends a nap until the next") {
@@ -164,19 +159,14 @@ TEST_CASE("curb suspend turns a nap into a suspend, which no call ends; curb res
     REQUIRE(program.answers("prepare 0") == "ok");
     REQUIRE(is_out(machine, program));
     REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == true; }));
-    const Outcome out = machine.curb({"suspend", program.id()});
-    INFO(out.err);
-    REQUIRE(out.status == 0);
-    CHECK_THAT(out.out, contains("it was napping"));
+    CHECK_THAT(machine.succeeds({"suspend", program.id()}).out, contains("it was napping"));
     CHECK(program.answers("begin") == "1");  // one call returns, the others wait
     std::this_thread::sleep_for(500ms);
     CHECK(machine.state(program.pid()) == "checkpointed");
     REQUIRE(machine.curb({"resume", program.id()}).status == 0);
     CHECK_THAT(program.answers("returned"), contains("0 wrong"));
     REQUIRE(is_out(machine, program));
-    const Outcome back = machine.curb({"resume", program.id()});
-    INFO(back.err);
-    CHECK(back.status == 0);
+    machine.succeeds({"resume", program.id()});
     REQUIRE(is_out(machine, program));
     CHECK(program.answers("check") == "right");
 }
@@ -200,8 +190,7 @@ TEST_CASE("curb suspend waits for a nap that is just moving the process out, and
 
 TEST_CASE("a process that would take too much host memory stays, says why, and tries again less and less often") {
     const Machine machine;
-    Program program(machine, napping(machine, R"("idle": "100ms", "host_memory": "1GiB")"));
-    REQUIRE(program.answers("hold 2048") == "held");
+    Holding program(machine, 2048, napping(machine, R"("idle": "100ms", "host_memory": "1GiB")"));
     REQUIRE(within(20s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
     CHECK_THAT(nap_of(machine, program)["refused"].get<std::string>(), contains("suspend.host_memory is 1 GiB"));
     CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("none now: "));
@@ -215,9 +204,8 @@ TEST_CASE("a share of the host's memory in a policy does not lift the bytes of t
     const Ceiling ceiling(R"({ "version": 1, "suspend": { "host_memory": "1GiB" } })");
     if (!can_try(ceiling)) return;
     const Machine machine;
-    Program program(machine, napping(machine, R"("idle": "100ms", "host_memory": "100%")"),
+    Holding program(machine, 2048, napping(machine, R"("idle": "100ms", "host_memory": "100%")"),
                     [&] { (void)ceiling.put_in_place(); });
-    REQUIRE(program.answers("hold 2048") == "held");
     REQUIRE(within(20s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
     CHECK_THAT(nap_of(machine, program)["refused"].get<std::string>(), contains("suspend.host_memory is 1 GiB"));
 }
@@ -257,48 +245,31 @@ TEST_CASE("a process that cannot leave its GPUs stays, and curb ps says why") {
     Program program(machine, with(napping(machine), one.library ? with_library(machine, one.library) : Environment{}));
     REQUIRE_THAT(program.answers(one.what), !contains("refused") && !contains("error"));
     stays(machine, program, one.why);
-    const Outcome refused = machine.curb({"suspend", program.id()});
-    CHECK(refused.status == 1);
-    CHECK_THAT(refused.err, contains(one.why));
+    fails(machine.curb({"suspend", program.id()}), contains(one.why));
     CHECK(machine.state(program.pid()) == "running");
 }
 
-TEST_CASE("a process whose import of external memory is destroyed naps again") {
-    const Machine machine;
-    Program program(machine, napping(machine));
-    REQUIRE(program.answers("import external memory") == "ok");
-    stays(machine, program, "imported memory of a graphics library");
-    REQUIRE(program.answers("destroy external memory") == "ok");
-    CHECK(is_out(machine, program));
-}
-
-TEST_CASE("processes that share a block stay until both are done with it") {
-    const char *open = GENERATE("open block", "open block by an old call");
-    const Machine machine;
-    Program owner(machine, napping(machine)), user(machine, napping(machine));
-    REQUIRE(owner.answers("take 64") == "ok");
-    const std::string handle = owner.answers("export block");
-    user.tell(open);
-    REQUIRE(user.answers(handle) == "ok");
-    stays(machine, owner, "shares GPU memory");
-    stays(machine, user, "shares GPU memory");
-    REQUIRE(user.answers("close block") == "ok");
-    CHECK(is_out(machine, user));
-    CHECK_FALSE(owner.answers("drop").empty());
-    CHECK(is_out(machine, owner));
-}
-
-TEST_CASE("processes that share an event stay until both have destroyed it") {
+TEST_CASE("processes that share a block or an event stay until both are done with it") {
+    struct Case {
+        std::string take, share, open, close, drop, why;
+    };
+    const std::string memory = "shares GPU memory";
+    const auto one = GENERATE_COPY(
+        Case{"take 64", "export block", "open block", "close block", "drop", memory},
+        Case{"take 64", "export block", "open block by an old call", "close block", "drop", memory},
+        Case{"synchronize", "export event", "open event", "destroy event", "destroy event", "shares events"});
+    CAPTURE(one.open);
     const Machine machine;
     Program maker(machine, napping(machine)), user(machine, napping(machine));
-    const std::string handle = maker.answers("export event");
-    user.tell("open event");
+    REQUIRE(maker.answers(one.take) == "ok");
+    const std::string handle = maker.answers(one.share);
+    user.tell(one.open);
     REQUIRE(user.answers(handle) == "ok");
-    stays(machine, maker, "shares events");
-    stays(machine, user, "shares events");
-    REQUIRE(user.answers("destroy event") == "ok");
+    stays(machine, maker, one.why);
+    stays(machine, user, one.why);
+    REQUIRE(user.answers(one.close) == "ok");
     CHECK(is_out(machine, user));
-    REQUIRE(maker.answers("destroy event") == "ok");
+    REQUIRE(maker.answers(one.drop) == "ok");
     CHECK(is_out(machine, maker));
 }
 
@@ -312,7 +283,7 @@ TEST_CASE("a process that cannot leave its GPUs still releases when it is idle")
     stays(machine, program, "of managed memory");
 }
 
-TEST_CASE("a process whose exported memory is freed naps again") {
+TEST_CASE("a process whose exported memory is freed, or whose import of external memory is destroyed, naps again") {
     const Machine machine;
     Program program(machine, napping(machine));
     CHECK_THAT(program.answers("export handle 2"), contains(program.id() + "/"));
@@ -320,6 +291,10 @@ TEST_CASE("a process whose exported memory is freed naps again") {
     stays(machine, program, "shares GPU memory");
     REQUIRE(program.answers("close handle") == "ok");
     REQUIRE(program.answers("destroy pool") == "ok");
+    CHECK(is_out(machine, program));
+    REQUIRE(program.answers("import external memory") == "ok");
+    stays(machine, program, "imported memory of a graphics library");
+    REQUIRE(program.answers("destroy external memory") == "ok");
     CHECK(is_out(machine, program));
 }
 
@@ -344,18 +319,16 @@ TEST_CASE("when host memory runs short a nap ends, and none begins until there i
     const Machine machine;
     const fs::path file = machine.write("meminfo", meminfo(32));
     if (!can_mount()) return;
-    Program program(machine, napping(machine), [&] { (void)mount_over(file, "/proc/meminfo"); });
-    REQUIRE(program.answers("hold 2048") == "held");
+    Holding program(machine, 2048, napping(machine), [&] { (void)mount_over(file, "/proc/meminfo"); });
     REQUIRE(is_out(machine, program));
     machine.write("meminfo", meminfo(3));
     CHECK(within(20s, [&] { return machine.state(program.pid()) == "running"; }));
     stays(machine, program, "less than a tenth of it would be left");
-    CHECK_THAT(text_in(machine.folder() / "nap.log"), contains("the nap has ended: host memory ran short: resumed "));
+    CHECK_THAT(contents(machine.folder() / "nap.log"), contains("the nap has ended: host memory ran short: resumed "));
     machine.write("meminfo", meminfo(32));
     CHECK(is_out(machine, program));
     // Without room on the GPU it stays where it is.
-    Program other(machine, {});
-    REQUIRE(other.answers("hold 79000") == "held");
+    Holding other(machine, 79000, {});
     machine.write("meminfo", meminfo(3));
     std::this_thread::sleep_for(2500ms);
     CHECK(machine.state(program.pid()) == "checkpointed");
@@ -365,11 +338,9 @@ TEST_CASE("when host memory runs short a nap ends, and none begins until there i
 
 TEST_CASE("curb ps shows that a call waits for room to end a nap, and who has the room") {
     const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
-    Program program(machine, napping(machine));
-    REQUIRE(program.answers("hold 3072") == "held");
+    Holding program(machine, 3072, napping(machine));
     REQUIRE(is_out(machine, program));
-    Program other(machine, {});
-    REQUIRE(other.answers("hold 3072") == "held");
+    Holding other(machine, 3072, {});
     program.tell("check");
     const std::string holder = "; " + other.id() + " (scenarios) holds 3.5";
     CHECK(within(20s, [&] {
@@ -383,8 +354,7 @@ TEST_CASE("curb ps shows that a call waits for room to end a nap, and who has th
 
 TEST_CASE("a helper that is killed in a nap brings the process back") {
     const Machine machine;
-    Program program(machine, napping(machine));
-    REQUIRE(program.answers("hold 2048") == "held");
+    Holding program(machine, 2048, napping(machine));
     REQUIRE(is_out(machine, program));
     REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
     ::kill(helper_of(program.pid()), SIGKILL);
@@ -402,26 +372,15 @@ TEST_CASE("a process that is killed in a nap leaves no helper and no record") {
     CHECK(within(10s, [&] { return machine.records(program.pid()).empty(); }));
 }
 
-TEST_CASE("a process may fork in a nap", "[fork-child]") {
-    const Machine machine;
-    Program program(machine, napping(machine));
-    comes_back_after(machine, program, "fork");
-}
+TEST_CASE("a process may fork in a nap", "[fork-child]") { comes_back_after("fork"); }
 
-TEST_CASE("a process may close its descriptors in a nap", "[foreign-close]") {
-    const Machine machine;
-    Program program(machine, napping(machine));
-    comes_back_after(machine, program, "close for sockets");
-}
+TEST_CASE("a process may close its descriptors in a nap", "[foreign-close]") { comes_back_after("close for sockets"); }
 
 TEST_CASE("curb suspend --until-used begins a nap, whatever the policy says") {
     const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 2048") == "held");
+    Holding program(machine, 2048);
     for (int i = 0; i < 2; ++i) {
-        const Outcome out = machine.curb({"suspend", "--until-used", program.id()});
-        INFO(out.err);
-        CHECK(out.status == 0);
+        const Outcome out = machine.succeeds({"suspend", "--until-used", program.id()});
         CHECK_THAT(out.out, contains("naps: 2.5") && contains("its next CUDA call brings it back"));
         CHECK(machine.state(program.pid()) == "checkpointed");
         CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("in host memory until its next CUDA call"));
@@ -430,8 +389,7 @@ TEST_CASE("curb suspend --until-used begins a nap, whatever the policy says") {
     }
     // If the driver refuses, the process stays and the command says why.
     const Machine broken(Environment{{"CURB_SIM_FAULT", "cuCheckpointProcessLock:1:999"}});
-    Program stays(broken);
-    REQUIRE(stays.answers("hold 64") == "held");
+    Holding stays(broken, 64);
     const Outcome refused = broken.curb({"suspend", "--until-used", "--json", stays.id()});
     CHECK(refused.status == 1);
     CHECK(Json::parse(refused.out)[0]["suspended"] == false);
@@ -443,8 +401,7 @@ TEST_CASE("a process that naps keeps its part of the cap of its job") {
     const auto of_job = [&](Environment environment) {
         return with(std::move(environment), {{"CURB_JOB", machine.folder().string()}, {"CURB_JOB_CAP", "4GiB"}});
     };
-    Program napper(machine, of_job(napping(machine)));
-    REQUIRE(napper.answers("hold 2048") == "held");
+    Holding napper(machine, 2048, of_job(napping(machine)));
     REQUIRE(is_out(machine, napper));
     Program other(machine, of_job({{"LD_PRELOAD", preloaded(CURB_LIBRARY)}}));
     CHECK(other.answers("take 512") == "ok");
@@ -459,8 +416,7 @@ TEST_CASE("a nap that fails in the driver leaves the process as it was") {
     const std::string call = GENERATE("cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint");
     CAPTURE(call);
     const Machine machine({{"CURB_SIM_FAULT", call + ":1:999"}});
-    Program program(machine, napping(machine));
-    REQUIRE(program.answers("hold 2048") == "held");
+    Holding program(machine, 2048, napping(machine));
     REQUIRE(within(20s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
     CHECK(machine.state(program.pid()) == "running");
     CHECK(program.answers("check") == "right");
@@ -471,26 +427,19 @@ TEST_CASE("a napping program that ends comes back first, and without room it sti
     const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
     const bool has_room = GENERATE(true, false);
     CAPTURE(has_room);
-    const fs::path log = machine.folder() / "end.log";
-    const std::string policy = machine.write("policy.json", R"({ "version": 1, "suspend": { "idle": "200ms" },
-                                                                 "log": { "level": "info", "file": ")" +
-                                                                log.native() + R"(" } })");
-    Program program(machine, {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}});
-    REQUIRE(program.answers("hold 1024") == "held");
+    Holding program(machine, 1024, napping(machine));
     REQUIRE(is_out(machine, program));
     Program other(machine, {});
     if (!has_room) REQUIRE(other.answers("hold 4096") == "held");
     CHECK(program.finish() == 0);
-    CHECK((text_in(log).find("the nap has ended") != std::string::npos) == has_room);
+    CHECK((count(contents(machine.folder() / "nap.log"), "the nap has ended") != 0) == has_room);
     CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
 }
 
 TEST_CASE("two programs that do not fit together take turns, and neither sees an error") {
     const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
-    const std::string policy = machine.write(
-        "policy.json", R"({ "version": 1, "gpu": { "*": { "growth": { "wait": "60s" } } }, "log": { "file": "log" },
-                            "suspend": { "when_others_wait": "200ms" } })");
-    const Environment environment{{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}};
+    const Environment environment =
+        napping(machine, R"("when_others_wait": "200ms")", R"("gpu": { "*": { "growth": { "wait": "60s" } } },)");
     Program first(machine, environment), second(machine, environment);
     REQUIRE(first.answers("hold 3072") == "held");
     std::this_thread::sleep_for(1s);

@@ -29,10 +29,6 @@ inline std::int64_t held_by_books(const Machine &machine, const Program &program
             if (use["pid"] == program.pid() && !use["books"].is_null()) return use["books"]["held"];
     return -1;
 }
-inline std::string text_in(const fs::path &path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
 // Returns the PID of the helper of a napping process; 0 if it has none.
 inline pid_t helper_of(pid_t pid) {
     for (const auto &entry : fs::directory_iterator("/proc")) {

@@ -102,11 +102,10 @@ class Crowd {
         member.tell(kHold);
     }
     // False if another command is at work on the program.
-    bool run(Member &member, Words words) {
+    bool run(Member &member, const Words &words) {
         if (member.command) return false;
         member.resumes = words.front() == "resume";
-        words.insert(words.begin(), CURB_BINARY);
-        member.command.emplace(std::move(words), with(machine_.environment(), environment_of_commands_),
+        member.command.emplace(joined({CURB_BINARY}, words), with(machine_.environment(), environment_of_commands_),
                                [] { ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO); });
         return true;
     }

@@ -9,9 +9,8 @@ namespace {
 
 constexpr uid_t kNobody = 65'534;
 
-Running curb_beside(const Machine &machine, Words words, const Environment &more = {}, int err = 2) {
-    words.insert(words.begin(), CURB_BINARY);
-    return Running(std::move(words), with(machine.environment(), more), {}, err);
+Running curb_beside(const Machine &machine, const Words &words, const Environment &more = {}, int err = 2) {
+    return Running(joined({CURB_BINARY}, words), with(machine.environment(), more), {}, err);
 }
 
 // Returns the words that suspend a process without a question to it.
@@ -28,9 +27,7 @@ TEST_CASE("a suspended process holds next to nothing, and comes back with all th
     REQUIRE(program.answers("hold 2048 0") == "held");
     const std::int64_t before = machine.held(program.pid());
     REQUIRE(before >= kContext + 2348);
-    const Outcome out = machine.curb(forced(program));
-    INFO(out.err);
-    REQUIRE(out.status == 0);
+    const Outcome out = machine.succeeds(forced(program));
     CHECK_THAT(out.out, contains("suspended " + program.id() + " (scenarios): ") && contains("8 MiB left"));
     CHECK(out.err.empty());
     CHECK(machine.held(program.pid()) == 2 * kLeft);
@@ -40,9 +37,7 @@ TEST_CASE("a suspended process holds next to nothing, and comes back with all th
     const Outcome release = machine.curb({"release", program.id()});  // which would wait with it
     CHECK(release.status == 1);
     CHECK_THAT(release.err, contains("is suspended") && contains("curb resume " + program.id()));
-    const Outcome back = machine.curb({"resume", program.id()});
-    INFO(back.err);
-    REQUIRE(back.status == 0);
+    const Outcome back = machine.succeeds({"resume", program.id()});
     CHECK_THAT(back.out, contains("resumed " + program.id() + " (scenarios): "));
     CHECK(program.says() == "right");
     CHECK(machine.held(program.pid()) == before);
@@ -53,8 +48,7 @@ TEST_CASE("a suspended process holds next to nothing, and comes back with all th
 
 TEST_CASE("suspend and resume do not depend on the GPUs that the shell sees") {
     const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 64") == "held");
+    Holding program(machine, 64);
     CHECK(machine.curb(forced(program), {{"CUDA_VISIBLE_DEVICES", ""}}).status == 0);
     CHECK(machine.curb({"resume", program.id()}, {{"CUDA_VISIBLE_DEVICES", ""}}).status == 0);
     CHECK(machine.curb(forced(program), under_curb()).status == 0);  // a shell that runs under curb itself
@@ -102,23 +96,17 @@ TEST_CASE("suspend refuses a process that is not there, does not use CUDA or bel
     CHECK_THAT(machine.curb(forced(sleeper)).err, contains("does not know it as a process that uses CUDA"));
     CHECK_THAT(machine.curb({"resume", sleeper.id()}).err, contains("does not know it as a process that uses CUDA"));
     if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
-    const Outcome foreign =
-        start({{CURB_BINARY, "suspend", sleeper.id()}, machine.environment(), {}, {}, becoming(kNobody)});
-    CHECK(foreign.status == 1);
-    CHECK_THAT(foreign.err, contains("it belongs to user 0"));
+    fails(start({{CURB_BINARY, "suspend", sleeper.id()}, machine.environment(), {}, {}, becoming(kNobody)}),
+          contains("it belongs to user 0"));
 }
 
 TEST_CASE("resume waits until the device has room for the process") {
     const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 8192") == "held");
+    Holding program(machine, 8192);
     const std::int64_t before = machine.held(program.pid());
     REQUIRE(machine.curb(forced(program)).status == 0);
-    Program other(machine, {});
-    REQUIRE(other.answers("hold 73000") == "held");
-    const Outcome refused = machine.curb({"resume", program.id()});
-    CHECK(refused.status == 1);
-    CHECK_THAT(refused.err, contains("are missing") && contains(other.id() + " (scenarios)"));
+    Holding other(machine, 73000, {});
+    fails(machine.curb({"resume", program.id()}), contains("are missing") && contains(other.id() + " (scenarios)"));
     CHECK(machine.state(program.pid()) == "checkpointed");
     CHECK(machine.curb({"resume", "--wait", "300ms", program.id()}).status == 1);
     Running waiting = curb_beside(machine, {"resume", "--wait", "60s", program.id()});
@@ -130,8 +118,7 @@ TEST_CASE("resume waits until the device has room for the process") {
 
 TEST_CASE("without its record a process is resumed only with --bytes") {
     const Machine machine;
-    Program program(machine, {});  // without curb: its books would have the size
-    REQUIRE(program.answers("hold 1024") == "held");
+    Holding program(machine, 1024, {});  // without curb: its books would have the size
     REQUIRE(machine.curb(forced(program)).status == 0);
     const auto records = machine.records(program.pid());
     REQUIRE(records.size() == 2);  // in the runtime directory and in /tmp
@@ -144,9 +131,7 @@ TEST_CASE("without its record a process is resumed only with --bytes") {
     }
     SECTION("none") {
         for (const fs::path &record : records) fs::remove(record);
-        const Outcome refused = machine.curb({"resume", program.id()});
-        CHECK(refused.status == 1);
-        CHECK_THAT(refused.err, contains("no record") && contains("--bytes SIZE"));
+        fails(machine.curb({"resume", program.id()}), contains("no record") && contains("--bytes SIZE"));
         CHECK_THAT(machine.curb({"resume", "--bytes", "200GiB", program.id()}).err, contains("are missing"));
         CHECK_THAT(machine.curb({"resume", "--bytes", "50%", program.id()}).err, contains("8GiB"));
         CHECK(machine.curb({"resume", "--bytes", "2GiB", program.id()}).status == 0);
@@ -156,12 +141,10 @@ TEST_CASE("without its record a process is resumed only with --bytes") {
 
 TEST_CASE("suspend and resume report that the driver has given a process up") {
     const Machine machine;
-    Program program(machine, {});
-    REQUIRE(program.answers("hold 8192") == "held");
+    Holding program(machine, 8192, {});
     REQUIRE(machine.curb(forced(program)).status == 0);
     for (const fs::path &record : machine.records(program.pid())) fs::remove(record);
-    Program other(machine, {});
-    REQUIRE(other.answers("hold 73000") == "held");
+    Holding other(machine, 73000, {});
     const Outcome lost = machine.curb({"resume", "--bytes", "1MiB", program.id()});  // too little
     CHECK(lost.status == 2);
     CHECK_THAT(lost.err, contains("has given it up"));
@@ -222,13 +205,11 @@ TEST_CASE("whichever driver call fails, the process runs or can be resumed") {
 
 TEST_CASE("resume unlocks a process that suspend could not unlock") {
     const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 256") == "held");
+    Holding program(machine, 256);
     std::string faults = "cuCheckpointProcessCheckpoint:1:999";
     for (int i = 1; i <= 5; ++i) faults += ",cuCheckpointProcessUnlock:" + std::to_string(i) + ":999";
-    const Outcome outcome = machine.curb(forced(program), {{"CURB_SIM_FAULT", faults}});
-    CHECK(outcome.status == 2);
-    CHECK_THAT(outcome.err, contains("could not be unlocked") && contains("curb resume " + program.id()));
+    fails(machine.curb(forced(program), {{"CURB_SIM_FAULT", faults}}),
+          contains("could not be unlocked") && contains("curb resume " + program.id()), 2);
     REQUIRE(machine.state(program.pid()) == "locked");
     CHECK_THAT(machine.curb(forced(program)).err, contains("it is locked") && contains("curb resume"));
     const Outcome freed = machine.curb({"resume", program.id()});
@@ -239,8 +220,7 @@ TEST_CASE("resume unlocks a process that suspend could not unlock") {
 
 TEST_CASE("a suspend that is killed at the lock leaves a process that resume unlocks") {
     const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 256") == "held");
+    Holding program(machine, 256);
     REQUIRE(program.answers("submit") == "submitting");
     Running curb = curb_beside(machine, {"suspend", "--force", "--timeout", "60s", program.id()});
     REQUIRE(within(20s, [&] { return machine.state(program.pid()) == "locked"; }));
@@ -266,13 +246,11 @@ TEST_CASE("a suspend that is killed at the lock leaves a process that resume unl
 
 TEST_CASE("work that does not end keeps a process from being suspended, and it runs on") {
     const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 256") == "held");
+    Holding program(machine, 256);
     REQUIRE(program.answers("submit") == "submitting");
     SECTION("in the time given") {
-        const Outcome outcome = machine.curb({"suspend", "--force", "--timeout", "200ms", program.id()});
-        CHECK(outcome.status == 1);
-        CHECK_THAT(outcome.err, contains("did not end within 200ms"));
+        fails(machine.curb({"suspend", "--force", "--timeout", "200ms", program.id()}),
+              contains("did not end within 200ms"));
         program.tell("go on");
     }
     SECTION("until Ctrl-C, before and after the lock was got") {
@@ -292,8 +270,7 @@ TEST_CASE("work that does not end keeps a process from being suspended, and it r
 
 TEST_CASE("Ctrl-C does not stop a process half way out") {
     const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 2048") == "held");
+    Holding program(machine, 2048);
     const std::int64_t before = machine.held(program.pid());
     Running curb = curb_beside(machine, forced(program), {{"CURB_SIM_LATENCY", "h100"}});
     REQUIRE(within(20s, [&] { return machine.held(program.pid()) < before; }));
@@ -308,8 +285,7 @@ TEST_CASE("Ctrl-C does not stop a process half way out") {
 
 TEST_CASE("on a terminal a long move shows how far it has come") {
     const Machine machine;
-    Program program(machine);
-    REQUIRE(program.answers("hold 6144") == "held");
+    Holding program(machine, 6144);
     Terminal terminal;
     const int side = ::open(terminal.name().c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
     REQUIRE(side >= 0);
@@ -326,11 +302,8 @@ TEST_CASE("a user can resume a process that root has suspended") {
     fs::permissions(machine.folder(), fs::perms::all);
     std::ofstream(machine.state_file()).flush();
     fs::permissions(machine.state_file(), fs::perms::all);
-    Program program(machine, {}, becoming(kNobody));
-    REQUIRE(program.answers("hold 256") == "held");
-    const Outcome out = machine.curb(forced(program));
-    INFO(out.err);
-    REQUIRE(out.status == 0);
+    Holding program(machine, 256, {}, becoming(kNobody));
+    machine.succeeds(forced(program));
     const Outcome back =
         start({{CURB_BINARY, "resume", program.id()}, machine.environment(), {}, {}, becoming(kNobody)});
     INFO(back.err);

@@ -1,7 +1,6 @@
 // Programs that allocate by stand-ins for PyTorch's and CuPy's allocators, beside libraries that allocate for
 // themselves. curb logs to curb.log in the working directory, at level info.
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -129,9 +128,7 @@ SCENARIO_NAMED(other_callers_are_served) {
         MUST(cuMemAllocAsync(&block, bytes, nullptr));
     }
     MUST(cuMemAllocPitch_v2(&block, &pitch, 1 << 20, 64, 4));
-    CUmemGenericAllocationHandle handle = 0;
-    const CUmemAllocationProp properties = on_device(0);
-    MUST(cuMemCreate(&handle, 20 * MiB, &properties, 0));
+    take_physical(20 * MiB);
     EXPECT(torch::allocate(2 * MiB - 1) != 0);
     EXPECT_EQ(torch::figures().refused.load(), 0);
     EXPECT(torch::allocate(2 * MiB) != 0);
@@ -140,9 +137,8 @@ SCENARIO_NAMED(other_callers_are_served) {
 
 SCENARIO_NAMED(no_request_is_refused_while_a_graph_is_captured) {
     start();
-    CUstream stream = nullptr;
+    const CUstream stream = make_stream();
     CUgraph graph = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     press();
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     EXPECT(torch::allocate(64 * MiB) != 0);

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <functional>
 #include <thread>
-#include <vector>
 
 #include "live.hpp"
 
@@ -173,9 +172,8 @@ SCENARIO_NAMED(a_threshold_set_while_above_the_cap_is_the_programs_afterwards) {
 // LOG: curb's log file.
 SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
     start();
-    CUstream stream = nullptr;
+    const CUstream stream = make_stream();
     CUgraph graph = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuMemFreeAsync(take_from_keeping_pool(kPooled), nullptr));  // the host has not seen it complete
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     const std::uint64_t trims = curb_sim_calls("cuMemPoolTrimTo");
@@ -196,11 +194,9 @@ SCENARIO_NAMED(what_a_capture_postpones_is_done_when_it_has_ended) {
 // LOG: curb's log file.
 SCENARIO_NAMED(a_forked_stream_that_is_destroyed_ends_no_capture) {
     start();
-    CUstream stream = nullptr, other = nullptr;
+    const CUstream stream = make_stream(), other = make_stream();
     CUevent fork = nullptr;
     CUgraph graph = nullptr;
-    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    MUST(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     MUST(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
     MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     MUST(cuEventRecord(fork, stream));
@@ -257,12 +253,8 @@ SCENARIO_NAMED(a_release_waits_for_no_capture_that_has_ended) {
     MUST(cuDevicePrimaryCtxRelease_v2(0));
     for (const auto &begin : beginnings)
         for (const End &end : ends) {
-            if (end.own_context)
-                MUST(cuCtxCreate_v2(&context, 0, 0));
-            else
-                start();
-            stream = CU_STREAM_PER_THREAD;
-            if (!end.per_thread) MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+            context = end.own_context ? make_context() : start();
+            stream = end.per_thread ? CU_STREAM_PER_THREAD : make_stream();
             MUST(begin());
             EXPECT(begin() != CUDA_SUCCESS);  // a stream captures once at a time
             MUST(end.call());

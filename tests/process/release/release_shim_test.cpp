@@ -31,8 +31,7 @@ TEST_CASE(
         begun.push_back(jobs.emplace_back().policy(kIdle).with(name, value).begin(scenario));
     for (std::size_t i = 0; i < begun.size(); ++i) {
         CAPTURE(cases[i].scenario, cases[i].name, cases[i].value);
-        const Outcome outcome = begun[i].end();
-        succeeds(outcome);
+        const Outcome outcome = succeeds(begun[i].end());
         // A machine that stalls between two of the scenario's calls adds an idle period.
         if (cases[i].scenario == kOnce) CHECK(count(outcome.err, "on idle for 300ms") >= 2);
     }

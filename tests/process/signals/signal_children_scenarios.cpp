@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstring>
 
 #include "signal_ways.hpp"
 
@@ -31,18 +30,11 @@ SCENARIO_NAMED(a_default_that_does_nothing_may_come_at_any_time) {  // SIGURG, S
     kill(getpid(), release_signal());                               // before the first cuInit, without a handler
     start();
     send_and_see_the_release();
-    const pid_t child = fork();
-    if (child == 0) _exit(raise(release_signal()));
-    EXPECT_EQ(status_of(child), 0);
+    EXPECT_EQ(status_of_child([] { raise(release_signal()); }), 0);
 }
 
 SCENARIO_NAMED(before_the_first_cuinit_the_signal_is_the_programs) {
-    const pid_t child = fork();
-    if (child == 0) {
-        raise(SIGUSR1);
-        _exit(0);
-    }
-    EXPECT(died_of(status_of(child), SIGUSR1));
+    EXPECT(died_of(status_of_child([] { raise(SIGUSR1); }), SIGUSR1));
     signal(SIGUSR1, count);
     raise(SIGUSR1);
     EXPECT_EQ(handled.load(), 1);
@@ -151,28 +143,19 @@ SCENARIO_NAMED(a_child_that_shares_our_memory_leaves_the_parents_handler_alone) 
 SCENARIO_NAMED(a_signal_in_a_child_before_its_fork_handlers_have_run_is_the_childs) {
     start();
     leave_memory_in_the_pool();
-    pid_t child = raw_fork();
-    if (child == 0) {
-        raise(SIGUSR1);
-        _exit(0);
-    }
-    EXPECT(died_of(status_of(child), SIGUSR1));
-    signal(SIGUSR1, count);
-    child = raw_fork();
-    if (child == 0) {
-        raise(SIGUSR1);
-        _exit(handled == 1 ? 0 : 1);
-    }
-    EXPECT_EQ(status_of(child), 0);
-    sysv_signal(SIGUSR1, count);  // one delivery in each process
-    child = raw_fork();
-    if (child == 0) {
+    const auto handled_in_child = [] {
         raise(SIGUSR1);
         if (handled != 1) _exit(1);
+    };
+    const auto twice = [=] {
+        handled_in_child();
         raise(SIGUSR1);
-        _exit(0);
-    }
-    EXPECT(died_of(status_of(child), SIGUSR1));
+    };
+    EXPECT(died_of(status_of_child([] { raise(SIGUSR1); }, raw_fork), SIGUSR1));
+    signal(SIGUSR1, count);
+    EXPECT_EQ(status_of_child(handled_in_child, raw_fork), 0);
+    sysv_signal(SIGUSR1, count);  // one delivery in each process
+    EXPECT(died_of(status_of_child(twice, raw_fork), SIGUSR1));
     EXPECT(!within(std::chrono::milliseconds(100), [] { return curb_sim_held(0) == kContext; }));
     EXPECT(handler_told(SIGUSR1) == count);
     send_and_see_the_release();
@@ -182,22 +165,18 @@ SCENARIO_NAMED(a_signal_in_a_child_before_its_fork_handlers_have_run_is_the_chil
 SCENARIO_NAMED(a_fork_child_and_its_child_have_handlers_of_their_own) {
     start();
     signal(SIGUSR1, count);
-    const pid_t child = fork();
-    if (child == 0) {
+    const int status = status_of_child([] {
         raise(SIGUSR1);
         if (handled != 1 || kernel_handler(SIGUSR1) != count) _exit(1);
         if (signal(SIGUSR1, count_other) != count) _exit(2);
-        const pid_t grandchild = fork();
-        if (grandchild == 0) {
+        const int of_grandchild = status_of_child([] {
             raise(SIGUSR1);
-            _exit(handled_other == 1 && handled == 1 ? 0 : 3);
-        }
-        const int status = status_of(grandchild);
+            if (handled_other != 1 || handled != 1) _exit(3);
+        });
         signal(SIGUSR1, SIG_DFL);
-        if (status == 0) raise(SIGUSR1);  // ends it, as it would without curb
-        _exit(4);
-    }
-    EXPECT(died_of(status_of(child), SIGUSR1));
+        if (of_grandchild == 0) raise(SIGUSR1);  // ends it, as it would without curb
+    });
+    EXPECT(died_of(status, SIGUSR1));
     EXPECT(handler_told(SIGUSR1) == count);
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 1);

@@ -1,7 +1,6 @@
 // Many signals at once: from another process, while the policy names another signal, in children, and while the program
 // ends.
 
-#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -104,15 +103,14 @@ SCENARIO_NAMED(children_forked_while_handlers_are_set_find_one_of_them) {
         }
     });
     for (int i = 0; i < 300; ++i) {
-        const pid_t child = fork();
-        if (child == 0) {
+        const int status = status_of_child([] {
             const int before = handled + handled_other;
             raise(SIGUSR1);
             signal(SIGUSR1, count);
             raise(SIGUSR1);
-            _exit(handled + handled_other == before + 2 && kernel_handler(SIGUSR1) == count ? 0 : 1);
-        }
-        EXPECT_EQ(status_of(child), 0);
+            if (handled + handled_other != before + 2 || kernel_handler(SIGUSR1) != count) _exit(1);
+        });
+        EXPECT_EQ(status, 0);
     }
     done = true;
     setter.join();

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <mutex>
-#include <vector>
 
 #include "../../families/properties.hpp"
 

@@ -319,10 +319,9 @@ TEST_CASE("a trace file that cannot be made is reported once, and the program ru
     if (kind == "link") fs::create_symlink("target", folder / "t");
     if (kind == "link to nothing") fs::create_symlink("nothing", folder / "t");
     const std::string file = kind == "missing" ? "missing/t" : "t";
-    const Outcome outcome = job.policy(R"({ "version": 1, "trace": { "file": ")" + file + R"(" } })")
-                                .in_its_folder()
-                                .run("frees_at_the_very_end");
-    succeeds(outcome);
+    const Outcome outcome = succeeds(job.policy(R"({ "version": 1, "trace": { "file": ")" + file + R"(" } })")
+                                         .in_its_folder()
+                                         .run("frees_at_the_very_end"));
     CHECK(lines(outcome.err).size() == 1);
     CHECK_THAT(outcome.err, contains("trace.file \"" + (folder / file).string() + "\""));
     CHECK_THAT(outcome.err, contains(kind == "missing" ? "No such file or directory" : "not a regular file"));

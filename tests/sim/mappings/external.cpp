@@ -1,6 +1,5 @@
 // Memory of graphics libraries. An imported descriptor is a file of memory (a memfd, here), mapped into the device
 // address space. It is not charged here: the process that made it holds it.
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

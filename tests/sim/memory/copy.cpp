@@ -3,7 +3,6 @@
 // Rule: an address inside the device address space must lie in live, accessible memory for the whole length; any other
 // address is taken to be the program's own, as under unified addressing.
 #include <cstring>
-#include <vector>
 
 #include "driver.hpp"
 

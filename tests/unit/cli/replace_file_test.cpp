@@ -1,7 +1,6 @@
 // replace_file() replaces a file whole or not at all.
 #include "replace_file.hpp"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -1,8 +1,6 @@
 // Reading PyTorch's memory snapshots. A pickle is read as data and never run.
 #include "snapshot.hpp"
 
-#include <array>
-
 #include "../../fuzz/trace_read_checks.hpp"
 #include "catch.hpp"
 #include "pickle.hpp"

@@ -9,7 +9,6 @@
 #include <deque>
 #include <map>
 #include <thread>
-#include <vector>
 
 #include "catch.hpp"
 #include "connect.hpp"

@@ -1,6 +1,5 @@
 // control::ask asks one process, or says why there is no answer. The processes are stand-ins, each at its own control
 // socket.
-#include <fcntl.h>
 
 #include <chrono>
 

@@ -1,12 +1,10 @@
 // The order of processes that wait for room on a GPU.
 #include "control/turn.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <optional>

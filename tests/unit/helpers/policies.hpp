@@ -24,6 +24,13 @@ inline Size size(std::string_view text) {
     return *parsed;
 }
 
+// The device that the process sees under this number.
+inline GpuIdentity gpu(int ordinal) {
+    GpuIdentity out;
+    out.ordinal = ordinal;
+    return out;
+}
+
 inline GpuPolicy cap_of(std::string_view cap) {
     GpuPolicy policy;
     policy.cap = size(cap);

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "catch.hpp"
 #include "policies.hpp"

@@ -6,12 +6,6 @@
 namespace curb::policy {
 namespace {
 
-GpuIdentity gpu(int ordinal) {
-    GpuIdentity out;
-    out.ordinal = ordinal;
-    return out;
-}
-
 std::optional<Bytes> lowest(const char *list, int ordinal, Bytes total) {
     return lowest_on(parse_caps(list).value(), gpu(ordinal), total);
 }

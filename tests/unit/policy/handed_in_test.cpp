@@ -8,12 +8,6 @@ namespace {
 
 constexpr Bytes kTotal = 80 * GiB;
 
-GpuIdentity gpu(int ordinal) {
-    GpuIdentity out;
-    out.ordinal = ordinal;
-    return out;
-}
-
 HandedIn read(std::initializer_list<std::pair<const char *, const char *>> variables) {
     HandedIn out;
     for (const auto &[name, text] : variables) {
@@ -30,8 +24,7 @@ GpuTerms terms(HandedIn handed_in, Layer own = {}, int ordinal = 0, const Layer 
 
 Layer with_cap(const char *cap) {
     Layer out;
-    out.gpu = {{GpuKey(), {}}};
-    out.gpu[0].policy.cap = parse_size(cap).value();
+    out.gpu = {capped("*", cap)};
     return out;
 }
 
@@ -101,9 +94,7 @@ TEST_CASE("A request of another system is the start of the allowance") {
     // As much as the limit: nothing to grow to.
     CHECK_FALSE(terms(read({{"NVIDIA_GPU_MEMORY_LIMIT", "8192"}, {"NVIDIA_GPU_MEMORY_REQUEST", "8192"}})).growth.start);
     Layer own;
-    own.gpu = {{GpuKey(), {}}};
-    own.gpu[0].policy.growth.start = parse_size("3GiB").value();
-    own.gpu[0].policy.growth.factor = 2;
+    own.gpu = {grown("*", {.start = "3GiB", .factor = 2})};
     const GpuTerms of_policy = terms(read({{"NVIDIA_GPU_MEMORY_REQUEST", "2048"}}), own);
     CHECK(of_policy.growth.start == 3 * GiB);
     CHECK(of_policy.growth.step == 0);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "catch.hpp"
+#include "policies.hpp"
 
 using namespace curb::policy;
 
@@ -26,11 +27,6 @@ Variables beside(const FrameworksPolicy &frameworks, const std::map<std::string,
     return beside(policy, there);
 }
 
-GpuRule with_cap(const char *size) {
-    GpuRule out;
-    out.policy.cap = parse_size(size).value();
-    return out;
-}
 bool sets(const Variables &variables, std::string_view name) {
     return std::any_of(variables.begin(), variables.end(), [&](const auto &one) { return one.first == name; });
 }
@@ -51,12 +47,11 @@ const Variables kForACap{{"TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "225"}};
 
 TEST_CASE("Without steering and without a cap nothing is set; a cap sets what TensorFlow needs to use all of it") {
     Policy own, ceiling, variable, growth;
-    own.gpu = {GpuRule{}, with_cap("75%")};
-    ceiling.ceiling = {with_cap("8GiB")};
-    variable.narrowed_to = {parse_size("4GiB").value()};
-    growth.gpu = {GpuRule{}};
-    growth.gpu[0].policy.growth.start = parse_size("2GiB").value();
-    for (const Policy &capped : {own, ceiling, variable}) CHECK(beside(capped, {}) == kForACap);
+    own.gpu = {GpuRule{}, capped("*", "75%")};
+    ceiling.ceiling = {capped("*", "8GiB")};
+    variable.narrowed_to = {size("4GiB")};
+    growth.gpu = {grown("*", {.start = "2GiB"})};
+    for (const Policy &with_cap : {own, ceiling, variable}) CHECK(beside(with_cap, {}) == kForACap);
     for (const Policy &uncapped : {Policy(), growth}) CHECK(beside(uncapped, {}).empty());
     for (const char *value : {"1800", ""}) CHECK(beside(own, {{kForACap[0].first, value}}).empty());
     own.frameworks.steer = false;
@@ -74,11 +69,11 @@ TEST_CASE("Steering sets every preset, in the order of the table: frameworks gro
     CHECK(by_name.size() == expected.size());  // none twice
     for (const auto &[name, value] : expected)
         for (const char *share : {"FRACTION", "fraction", "LIMIT", "limit"}) CHECK_THAT(name + value, !contains(share));
-    Policy capped;
-    capped.gpu = {with_cap("4GiB")};
-    capped.frameworks.steer = true;
-    CHECK(beside(capped, {}).size() == presets().size());  // with those that a cap sets
-    CHECK(sets(beside(capped, {}), kForACap[0].first));
+    Policy policy;
+    policy.gpu = {capped("*", "4GiB")};
+    policy.frameworks.steer = true;
+    CHECK(beside(policy, {}).size() == presets().size());  // with those that a cap sets
+    CHECK(sets(beside(policy, {}), kForACap[0].first));
 }
 
 TEST_CASE("A preset that is set already, even to nothing, is left as it is, and the others are set") {

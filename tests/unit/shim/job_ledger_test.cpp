@@ -1,6 +1,4 @@
 // The ledger of a job, in processes that are forked, stopped and killed here. Each joins the job for itself.
-#include <linux/futex.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
@@ -13,7 +11,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <functional>
 #include <random>
 #include <string>
 #include <thread>
@@ -244,8 +241,6 @@ double whole_cap_again(const Process &process, Bytes cap) {
 }
 
 std::size_t times(std::size_t usual) {
-    const char *more = std::getenv("CURB_LEDGER_TIMES");
-    if (more) return usual * std::strtoul(more, nullptr, 10);
     return std::getenv("CURB_NIGHTLY") ? 50 * usual : usual;  // 10,000 kills
 }
 
@@ -404,20 +399,6 @@ TEST_CASE("Exported memory counts for its maker, and then for one of the survivo
         CHECK(watcher.ask(Order::others) == kPiece);
         first.ask(Order::overhead, 3 * kPiece);  // something else
         CHECK(watcher.ask(Order::others) == 4 * kPiece);
-    }
-}
-
-TEST_CASE("Memory that a process has imported twice counts until it has closed it twice") {
-    const Job job;
-    const Process watcher = job.process(), user = job.process();
-    Process maker = job.process();
-    REQUIRE(maker.reserve(kPiece, kRoom));
-    maker.ask(Order::export_memory, kPiece, 7);
-    for (int i = 0; i < 2; ++i) user.ask(Order::import, kPiece, 7);
-    maker.kill();
-    for (const Bytes left : {kPiece, kPiece, Bytes{0}}) {
-        CHECK(others_are(watcher, left));
-        user.ask(Order::close_imported, kPiece);
     }
 }
 

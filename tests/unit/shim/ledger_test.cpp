@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -54,48 +55,73 @@ TEST_CASE(
     CHECK(ledger.held() == kContext);
 }
 
-TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit together") {
-    constexpr Bytes kCap = 4 * curb::policy::GiB;
+namespace {
+
+constexpr Bytes kCap = 4 * curb::policy::GiB;
+
+// A ledger from which threads take for a second. Together they must never have more than the cap.
+struct Contended {
+    Contended() { terms.cap = kCap; }
+
+    void take(Bytes bytes) { exceeded += taken.fetch_add(bytes) + bytes > kCap; }
+    // Reserves the bytes and gives them back. False if they were refused.
+    bool pair(Bytes bytes) {
+        curb::policy::Terms mine = terms;
+        if (ledger.reserve(Kind::plain, bytes, mine) != curb::policy::Verdict::grant) return false;
+        take(bytes);
+        taken -= bytes;
+        ledger.credit(Kind::plain, bytes);
+        ledger.end();
+        return true;
+    }
+    // Calls each of them again and again, in a thread of its own.
+    void run(const std::vector<std::function<void()>> &all) {
+        std::atomic<bool> done{false};
+        std::vector<std::thread> threads;
+        threads.reserve(all.size());
+        for (const auto &one : all)
+            threads.emplace_back([&] {
+                while (!done) one();
+            });
+        std::this_thread::sleep_for(1s);
+        done = true;
+        for (std::thread &one : threads) one.join();
+        CHECK(exceeded == 0);
+    }
+
     Ledger ledger;
     curb::policy::Terms terms;
-    terms.cap = kCap;
     std::atomic<Bytes> taken{0};  // granted, and not yet returned
-    std::atomic<bool> done{false};
-    std::atomic<int> exceeded{0}, ahead{0}, large{0};
-    const auto take = [&](Bytes bytes) { exceeded += taken.fetch_add(bytes) + bytes > kCap; };
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 2; ++i) {
-        // Only one of the two reserves, so that the other takes units at any moment of the reservation.
-        threads.emplace_back([&, i] {
-            while (!done) {
-                if (i == 0) ledger.reserve_ahead(terms, ledger.ahead().take_backs());
-                int units = 0;
-                for (; ledger.ahead().take(); ++units) take(AheadUnits::kUnit);
-                ahead += units != 0;
-                for (; units != 0; --units) {
-                    taken -= AheadUnits::kUnit;
-                    ledger.ahead().give_back(1);
-                }
-            }
-        });
-        threads.emplace_back([&, i] {
-            curb::policy::Terms mine = terms;
-            const Bytes bytes = kCap - (i == 0 ? 0 : 2 * AheadUnits::kUnit);
-            while (!done) {
-                ledger.ahead().take_back();
-                if (ledger.reserve(Kind::plain, bytes, mine) != curb::policy::Verdict::grant) continue;
-                take(bytes);
-                ++large;
-                taken -= bytes;
-                ledger.credit(Kind::plain, bytes);
-                ledger.end();
-            }
-        });
-    }
-    std::this_thread::sleep_for(1s);
-    done = true;
-    for (std::thread &one : threads) one.join();
-    CHECK(exceeded == 0);
+    std::atomic<int> exceeded{0};
+};
+
+}  // namespace
+
+TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit together") {
+    Contended contended;
+    Ledger &ledger = contended.ledger;
+    curb::policy::Terms &terms = contended.terms;
+    std::atomic<int> ahead{0}, large{0};
+    const auto take_units = [&] {
+        int units = 0;
+        for (; ledger.ahead().take(); ++units) contended.take(AheadUnits::kUnit);
+        ahead += units != 0;
+        for (; units != 0; --units) {
+            contended.taken -= AheadUnits::kUnit;
+            ledger.ahead().give_back(1);
+        }
+    };
+    // Only one of the two reserves, so that the other takes units at any moment of the reservation.
+    const auto reserve_and_take = [&] {
+        ledger.reserve_ahead(terms, ledger.ahead().take_backs());
+        take_units();
+    };
+    const auto take_much = [&](Bytes bytes) {
+        ledger.ahead().take_back();
+        large += contended.pair(bytes);
+    };
+    contended.run(
+        {reserve_and_take, take_units, [&] { take_much(kCap); }, [&] { take_much(kCap - 2 * AheadUnits::kUnit); }});
     CHECK(ahead > 0);
     CHECK(large > 0);
     ledger.ahead().take_back();
@@ -122,54 +148,22 @@ TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit to
 }
 
 TEST_CASE("Threads that contend for the ledger never exceed the limit together, and spare bytes are not held") {
-    using curb::policy::GiB, curb::policy::MiB, curb::policy::Verdict;
-    constexpr Bytes kCap = 4 * GiB, kBlock = 2 * MiB, kLarge = kCap - 4 * kBlock;
-    Ledger ledger;
-    curb::policy::Terms terms;
-    terms.cap = kCap;
-    std::atomic<Bytes> taken{0};  // granted, and not yet returned
-    std::atomic<bool> done{false};
-    std::atomic<int> exceeded{0}, small{0}, large{0};
-    const auto take = [&](Bytes bytes) { exceeded += taken.fetch_add(bytes) + bytes > kCap; };
-    const auto give = [&](Bytes bytes) {
-        taken -= bytes;
-        ledger.credit(Kind::plain, bytes);
-        ledger.end();
+    constexpr Bytes kBlock = 2 * curb::policy::MiB, kLarge = kCap - 4 * kBlock;
+    Contended contended;
+    Ledger &ledger = contended.ledger;
+    std::atomic<int> small{0}, large{0};
+    const auto take_blocks = [&] {
+        curb::policy::Terms mine = contended.terms;
+        ledger.split(mine);
+        for (int pair = 0; pair < 100; ++pair) small += contended.pair(kBlock);
     };
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 4; ++i)
-        threads.emplace_back([&] {
-            curb::policy::Terms mine = terms;
-            while (!done) {
-                ledger.split(mine);
-                for (int pair = 0; pair < 100; ++pair) {
-                    if (ledger.reserve(Kind::plain, kBlock, mine) != Verdict::grant) continue;
-                    take(kBlock);
-                    ++small;
-                    give(kBlock);
-                }
-            }
-        });
-    threads.emplace_back([&] {
-        curb::policy::Terms mine = terms;
-        while (!done) {
-            if (ledger.reserve(Kind::plain, kLarge, mine) != Verdict::grant) continue;
-            take(kLarge);
-            ++large;
-            give(kLarge);
-        }
-    });
     // Nothing is on the device, so whatever is held is in the charges, and no reconcile may find any overhead.
-    threads.emplace_back([&] {
-        while (!done) {
-            ledger.reconcile([] { return std::optional<Bytes>(0); }, [](std::int64_t) {});
-            if (ledger.of(Kind::plain) > kCap) ++exceeded;
-        }
-    });
-    std::this_thread::sleep_for(1s);
-    done = true;
-    for (std::thread &one : threads) one.join();
-    CHECK(exceeded == 0);
+    const auto reconcile = [&] {
+        ledger.reconcile([] { return std::optional<Bytes>(0); }, [](std::int64_t) {});
+        if (ledger.of(Kind::plain) > kCap) ++contended.exceeded;
+    };
+    contended.run(
+        {take_blocks, take_blocks, take_blocks, take_blocks, [&] { large += contended.pair(kLarge); }, reconcile});
     CHECK(small > 0);
     CHECK(large > 0);
     CHECK(ledger.overhead() == 0);
@@ -179,7 +173,7 @@ TEST_CASE("Threads that contend for the ledger never exceed the limit together, 
 
 TEST_CASE("A ledger that is split shows the exact figure, and refuses nothing that fits") {
     using curb::policy::GiB, curb::policy::MiB, curb::policy::Verdict;
-    constexpr Bytes kCap = 4 * GiB, kBlock = 2 * MiB;
+    constexpr Bytes kBlock = 2 * MiB;
     Ledger ledger;
     curb::policy::Terms terms;
     terms.cap = kCap;
