@@ -249,12 +249,17 @@ class Commands {
         bool clear = true;  // false: a word before `--` may be the first of the rest
     };
 
-    // Replaces `curb help COMMAND` and `curb version` by --help and --version.
+    // Replaces `curb help COMMAND` and `curb version` by --help and --version. Drops the words behind a command, so
+    // that the command does not run: `curb help release 4711`. A word behind `help` that is no command is the same
+    // error as without `help`.
     [[nodiscard]] Words with_options(const Words &words) const {
         if (words.empty() || (words.front() != "help" && words.front() != "version")) return words;
+        if (words.front() == "version") return {"--version"};
         Words out(words.begin() + 1, words.end());
-        // Behind `help`, a word that is not a command is the same error as without `help`.
-        if (place_of(out).next == out.end()) out.emplace_back(words.front() == "help" ? "--help" : "--version");
+        const Place at = place_of(out);
+        if (at.next != out.end() && at.command->get_require_subcommand_min() > 0) return out;
+        out.erase(at.next, out.end());
+        out.emplace_back("--help");
         return out;
     }
 

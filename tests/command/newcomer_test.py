@@ -21,6 +21,9 @@ curb --help                           | 0   | Keeps a process's GPU memory withi
 curb help run                         | 0   | Run a command under a policy
 curb help policy check                | 0   | Check policies, and print every error
 curb help nonsense                    | 125 | curb: curb has no command 'nonsense'
+curb help policy nonsense             | 125 | curb: curb policy has no command 'nonsense'
+curb help release {pid}                 | 0   | Make processes give back memory that they cache
+curb help run -- echo hello           | 0   | Run a command under a policy
 curb version                          | 0   | curb 0.
 curb -V                               | 0   | curb 0.
 curb --version                        | 0   | curb 0.
