@@ -17,7 +17,7 @@ struct DoctorOptions {
     bool json = false, sim = false;
 
     void declare(Options &takes) {
-        takes.pid(pid, "A process", Options::Need::optional);
+        takes.pid(pid, "A process");
         takes.json(json);
         takes.sim(sim);
     }

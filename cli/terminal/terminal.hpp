@@ -14,6 +14,8 @@ std::string variable(const char *name);
 
 // Returns the folders of a PATH in their order. An empty one stands for the present folder.
 std::vector<std::string> folders_of(std::string_view path);
+// Finds the file of a program, as execvp does; `path`: the value of PATH. Returns nullopt if it cannot be executed.
+std::optional<std::string> find_program(const std::string &name, std::string_view path);
 
 // Quotes the word for a shell, if it needs quotes.
 std::string shell_quoted(const std::string &word);
