@@ -127,10 +127,7 @@ policy::Result<std::vector<int>, std::string> found(const Selection &selection, 
     if (selection.pids.empty() && !selection.is_described())
         return "which process? curb " + command + " PID, or --all, --name, --user, --tree; curb ps lists them";
     if (!selection.is_described()) return programs_of(selection.pids);
-    // --all alone needs no view.
-    if (selection.names.empty() && selection.users.empty() && selection.gpus.empty() && selection.jobs.empty() &&
-        selection.trees.empty())
-        return control::processes();
+    if (!selection.has_filters()) return control::processes();  // --all alone
     std::vector<int> out;
     const View view = poll_all(kPatience);
     for (std::size_t i = 0; i < view.processes.size(); ++i)
