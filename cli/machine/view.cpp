@@ -49,12 +49,10 @@ std::string container_of(int pid) {
 ProcessFacts facts_of(int pid, bool asked) {
     ProcessFacts out;
     out.pid = pid;
-    control::suspended::Process process{pid, control::suspended::start_of(pid), 0, 0};
     const std::string status = proc_text(pid, "status");
+    const control::suspended::Process process = identity_of(pid, status);
     if (process.start == 0 || status.empty()) return out;
     out.lives = true;
-    process.uid = static_cast<unsigned>(control::number_in(status, "Uid:"));
-    process.gid = static_cast<unsigned>(control::number_in(status, "Gid:"));
     out.stopped = control::is_stopped(status);
     out.user = user_name(process.uid);
     out.name = policy::plain(name_of(pid));
@@ -64,7 +62,7 @@ ProcessFacts facts_of(int pid, bool asked) {
     out.command = policy::plain(words);
     out.container = container_of(pid);
     out.suspended = control::suspended::read(process).has_value();
-    if (!asked) out.under_curb = proc_text(pid, "maps").find("/libcurb.so") != std::string::npos;
+    if (!asked) out.under_curb = has_libcurb(proc_text(pid, "maps"));
     return out;
 }
 

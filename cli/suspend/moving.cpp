@@ -70,16 +70,14 @@ int each(const char *command, bool is_out_after, const Selection &selection, boo
     int status = 0;
     bool none = true;
     for (const int pid : *processes) {
-        const Target target = inspect(pid);
-        const bool is_out = target.process.start != 0 && control::suspended::read(target.process).has_value();
-        if (selection.is_described() && is_out == is_out_after) continue;
+        if (selection.is_described() && is_suspended(inspect(pid)) == is_out_after) continue;
         none = false;
         const int one = move(pid, json ? &answers : nullptr);
         status = std::max(status, one);
         if (one == kInterrupted) break;
     }
     if (none) complain(fmt::format("no process under curb is there to {}", command));
-    if (json) print_line(json::list(answers, [](const std::string &one) { return one; }));
+    if (json) print_line(json::list(answers));
     return status;
 }
 
