@@ -62,22 +62,22 @@ policy::Bytes Moving::recorded() const {
     return sum;
 }
 
-int each(const char *command, bool is_out_after, const Selection &selection, bool sim, bool json, const Move &move) {
-    if (const auto fault = use_sim(sim)) return failed(command + (": " + *fault));
-    const auto processes = found(selection, command);
+int each(const char *command, bool is_out_after, const MoveOptions &options, const Move &move) {
+    if (const auto fault = use_sim(options.sim)) return failed(command + (": " + *fault));
+    const auto processes = found(options.selection, command);
     if (!processes) return failed(command + (": " + processes.error()));
     std::vector<std::string> answers;
     int status = 0;
     bool none = true;
     for (const int pid : *processes) {
-        if (selection.is_described() && is_suspended(inspect(pid)) == is_out_after) continue;
+        if (options.selection.is_described() && is_suspended(inspect(pid)) == is_out_after) continue;
         none = false;
-        const int one = move(pid, json ? &answers : nullptr);
+        const int one = move(pid, options.json ? &answers : nullptr);
         status = std::max(status, one);
         if (one == kInterrupted) break;
     }
     if (none) complain(fmt::format("no process under curb is there to {}", command));
-    if (json) print_line(json::list(answers));
+    if (options.json) print_line(json::list(answers));
     return status;
 }
 

@@ -18,6 +18,12 @@ inline constexpr int kInterrupted = 130;
 std::string seconds_text(Seconds seconds);                    // "0.012 s", "1.3 s"
 std::string rate_text(policy::Bytes bytes, Seconds seconds);  // "2.23 GiB/s"
 
+// The options that both commands have.
+struct MoveOptions {
+    Selection selection;
+    bool sim = false, json = false;
+};
+
 // The process to move, and the ways in which both commands end.
 class Moving {
   protected:
@@ -46,11 +52,11 @@ class Moving {
     const char *done_;
 };
 
-// Calls `move` for each process of the selection in turn. With `json` prints the answers as one list. If the selection
+// Calls `move` for each process of the selection in turn. With --json prints the answers as one list. If the selection
 // is a description, skips the processes that are where they should be already (out of their GPUs if `is_out_after`).
 // Returns the highest status: half done counts more than refused. Stops when the user interrupts.
 using Move = std::function<int(int pid, std::vector<std::string> *answers)>;
-int each(const char *command, bool is_out_after, const Selection &selection, bool sim, bool json, const Move &move);
+int each(const char *command, bool is_out_after, const MoveOptions &options, const Move &move);
 
 // Runs in the helper that libcurb.so starts for a nap. Waits until the process is back, has ended, or wants to come
 // back: it writes "back" to standard input or closes it. Then resumes it as soon as there is room. "leave" on standard

@@ -99,10 +99,10 @@ curb cap {pid} 8GiB --gpu gpu0          | 125 | curb: cap: --gpu: "gpu0" is not 
 curb cap --name nonsense 8GiB         | 125 | curb: cap: no process under curb matches
 curb suspend                          | 125 | curb: suspend: which process? curb suspend PID
 curb suspend 1                        | 1   | curb: cannot suspend 1
-curb suspend --timeout 0s 1           | 125 | curb: --timeout: 0 would wait for ever; give a time
-curb suspend --timeout 10 1           | 125 | curb: --timeout: '10' has no unit; did you mean "10s"?
-curb resume --wait 5 1                | 125 | curb: --wait: '5' has no unit; did you mean "5s"?
-curb resume --bytes 8 1               | 125 | curb: --bytes: '8' has no unit; did you mean "8GiB"?
+curb suspend --timeout 0s 1           | 125 | curb: suspend: --timeout: 0 would wait for ever; give a time
+curb suspend --timeout 10 1           | 125 | curb: suspend: --timeout: '10' has no unit; did you mean "10s"?
+curb resume --wait 5 1                | 125 | curb: resume: --wait: '5' has no unit; did you mean "5s"?
+curb resume --bytes 8 1               | 125 | curb: resume: --bytes: '8' has no unit; did you mean "8GiB"?
 curb doctor 99999999999               | 125 | curb: '99999999999' is not the pid of a process
 curb doctor {pid}                       | 0   | ok
 curb policy                           | 125 | curb: curb policy needs a command: init, check, show, explain, schema
