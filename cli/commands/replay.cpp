@@ -289,7 +289,8 @@ wait or served after a release, how far the allowance would have grown, and the 
 have refused nothing. Assumes that the program goes on as it did, also after a refusal. A trace does not have what other
 processes hold, what frameworks cache, and curb's own cache. Rules match the recorded command.
 
-Exit status 0, whatever would have been refused; 1: trace or policy cannot be used; 2: the policy cannot be read.
+Exit status 0, whatever would have been refused; 1: trace or policy cannot be used; 2: the policy cannot be read; 125:
+wrong arguments.
 
 Examples:
   curb replay curb-4711.trace.json --policy job.json

@@ -99,7 +99,7 @@ std::string wrapped(std::string_view text, std::size_t columns, std::size_t inde
 }
 
 std::string aligned(const std::vector<std::vector<std::string>> &lines) {
-    constexpr std::size_t kWidest = 36;  // a longer cell does not push the others away
+    constexpr std::size_t kWidest = 36;  // columns; a wider cell does not push the others away
     std::vector<std::size_t> widths;
     for (const auto &cells : lines) {
         widths.resize(std::max(widths.size(), cells.size()));
