@@ -302,6 +302,18 @@ const control::GpuStatus *books_of(const View &view, const ViewUse &use) {
     return status && *use.books < status->gpus.size() ? &status->gpus[*use.books] : nullptr;
 }
 
+std::map<std::string, JobUse> jobs_on(const View &view, const ViewGpu &gpu) {
+    std::map<std::string, JobUse> out;
+    for (const ViewUse &use : gpu.uses) {
+        const control::GpuStatus *books = books_of(view, use);
+        if (!books || !books->job_cap) continue;
+        JobUse &job = out[view.processes[use.process].status->job];
+        job.held = std::max(job.held, books->job_held);
+        job.cap = std::min(job.cap, *books->job_cap);
+    }
+    return out;
+}
+
 std::vector<std::size_t> on_no_gpu(const View &view) {
     std::set<std::size_t> placed;
     for (const ViewGpu &gpu : view.gpus)

@@ -115,6 +115,11 @@ std::string aligned(const std::vector<std::vector<std::string>> &lines) {
     return out;
 }
 
+std::string counted(std::uint64_t number, const std::string &one) {
+    const char *end = number == 1 ? "" : one.ends_with('s') ? "es" : "s";
+    return std::to_string(number) + " " + one + end;
+}
+
 std::string local_time(std::time_t seconds, const char *format) {
     std::tm local{};
     std::array<char, 64> out;

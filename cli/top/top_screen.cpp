@@ -73,9 +73,8 @@ class Screenful {
     std::vector<ScreenLine> done() && {
         std::set<std::size_t> processes_shown;  // a process has a row on each of its GPUs
         for (const TopRow &row : rows_) processes_shown.insert(row.process);
-        const std::size_t count = processes_shown.size();
-        add({{fmt::format("curb top  {}  {} GPU{}, {} process{}", clock_text(now_, now_), view_.gpus.size(),
-                          view_.gpus.size() == 1 ? "" : "s", count, count == 1 ? "" : "es"),
+        add({{fmt::format("curb top  {}  {}, {}", clock_text(now_, now_), counted(view_.gpus.size(), "GPU"),
+                          counted(processes_shown.size(), "process")),
               Ink::bold},
              {fmt::format("  by {}{}", sort_name(state_.sort),
                           state_.filter.empty() ? "" : ", with \"" + policy::plain(state_.filter) + "\"")}});
