@@ -84,6 +84,10 @@ std::string take_apart(CapOptions &options) {
     }
     if (options.job && (!words.empty() || options.selection.is_described()))
         return "--job names all processes of a job; write it without others";
+    const auto of_which = [](const std::string &what) {
+        return "of which process? curb cap PID " + what + ", or --all, --name, --user, --tree; curb ps lists them";
+    };
+    if (options.reset && words.empty() && !options.job && !options.selection.is_described()) return of_which("--reset");
     for (const std::string &word : words) {
         const auto pid = policy::whole_number(word);
         if (pid && *pid != 0) {
@@ -92,7 +96,7 @@ std::string take_apart(CapOptions &options) {
         }
         if (!policy::parse_size(word)) return policy::quote(word) + " is not the pid of a process";
         if (options.reset) return "write either a size or --reset, not both";
-        return "of which process? curb cap PID " + word + ", or --all, --name, --user, --tree";
+        return of_which(word);
     }
     return {};
 }

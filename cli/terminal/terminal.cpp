@@ -102,6 +102,16 @@ bool print(std::string_view text) {
     throw std::system_error(errno, std::generic_category(), "the answer could not be written to standard output");
 }
 
+bool write_all(int file, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t wrote = ::write(file, text.data(), text.size());
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) return false;
+        text.remove_prefix(static_cast<std::size_t>(wrote));
+    }
+    return true;
+}
+
 bool print_text(std::string_view text) { return print(plain_lines(text, "")); }
 
 void print_error(std::string_view message, std::string_view head) {

@@ -45,6 +45,9 @@ std::string inked(const Screen &screen, Ink ink, std::string_view text);
 bool print(std::string_view text);
 inline bool print_line(const std::string &text) { return print(text + "\n"); }
 
+// Writes all of `text`, whatever signals come. False if that fails; errno says why.
+bool write_all(int file, std::string_view text);
+
 // Prints text that may contain strings from other programs: control characters do not reach the terminal.
 bool print_text(std::string_view text);
 

@@ -88,6 +88,7 @@ curb release {pid} --bytes 2            | 125 | curb: release: --bytes: '2' has 
 curb release {pid} --bytes 0B           | 125 | curb: release: --bytes 0 asks for nothing
 curb cap {pid}                          | 125 | curb: cap: which cap? curb cap PID SIZE
 curb cap 8GiB                         | 125 | curb: cap: of which process? curb cap PID 8GiB
+curb cap --reset                      | 125 | curb: cap: of which process? curb cap PID --reset
 curb cap {pid} 6GiB                     | 0   | process {pid}: cuda:0 cap 8 GiB -> 6 GiB
 curb cap {pid} 6                        | 125 | curb: cap: '6' has no unit; did you mean "6GiB"?
 curb cap                              | 125 | curb: cap: which cap? curb cap PID SIZE, or --reset
