@@ -39,15 +39,13 @@ int Moving::ended(int status, const std::string &state, const std::string &messa
     return status;
 }
 
-int Moving::half_done(const FoundState &state, const std::string &why, const std::string &how,
-                      const std::string &remedy) const {
+int Moving::half_done(const FoundState &state, const std::string &why) const {
     if (control::suspended::start_of(pid_) != target_.process.start)
         return ended(kHalfDone, "ended", why + "; the process has ended");
-    const bool failed = state.is(CU_PROCESS_STATE_FAILED);
-    return ended(kHalfDone, state.name(),
-                 why + how +
-                     (failed ? ": the driver has given it up, and all that is left is to end it (kill -9)"
-                             : ": try curb resume " + remedy));
+    const std::string remedy = state.is(CU_PROCESS_STATE_FAILED)
+                                   ? "the driver has given it up, and all that is left is to end it (kill -9)"
+                                   : "try curb resume " + std::to_string(pid_);
+    return ended(kHalfDone, state.name(), why + "; its state is " + state.name() + ": " + remedy);
 }
 
 policy::Bytes Moving::held() const {

@@ -34,8 +34,7 @@ class Moving {
     [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const;
     [[nodiscard]] int refused(const Refusal &refusal) const { return ended(kRefused, "unchanged", refusal.text()); }
     // Prints the state of a process that is neither as before nor as wanted. Returns the exit status.
-    [[nodiscard]] int half_done(const FoundState &state, const std::string &why, const std::string &how,
-                                const std::string &remedy) const;
+    [[nodiscard]] int half_done(const FoundState &state, const std::string &why) const;
     // Adds a JSON answer. False without --json: then the caller prints text.
     [[nodiscard]] bool answer(const json::Members &members) const;
     // Returns the bytes that the process holds of all GPUs, by NVML. 0 without NVML.

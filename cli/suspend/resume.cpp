@@ -196,15 +196,14 @@ class Resuming : Moving {
         const std::string why = cannot_ + "the driver could not move it back: " + driver.text(moved.error);
         if (state.is(CU_PROCESS_STATE_CHECKPOINTED))
             return ended(kRefused, "suspended", why + "; it is still suspended, and curb resume can be tried again");
-        return half_done(state, why, "; its state is " + state.name(), "again");
+        return half_done(state, why);
     }
 
     int unlocked(const Driver &driver, Bytes bytes, std::optional<Seconds> time) const {
         const FoundState state = unlock(driver, pid_);
         if (!state.is(CU_PROCESS_STATE_RUNNING))
             return half_done(state,
-                             cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(state.error),
-                             "; its state is " + state.name(), "again");
+                             cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(state.error));
         suspended::remove(target_.process);
         if (target_.under_curb)
             open_gate(pid_, std::chrono::duration_cast<policy::Duration>(time.value_or(Seconds(0))));

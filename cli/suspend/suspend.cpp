@@ -168,10 +168,7 @@ class Suspending : Moving {
     int give_up(const Driver &driver, const std::string &why, int status = kRefused) const {
         const FoundState state = unlock(driver, pid_);
         if (state.is(CU_PROCESS_STATE_RUNNING)) return ended(status, "running", why + "; it runs on");
-        return half_done(
-            state, why,
-            fmt::format("; it could not be unlocked ({}, its state is {})", driver.text(state.error), state.name()),
-            std::to_string(pid_));
+        return half_done(state, why + "; it could not be unlocked: " + driver.text(state.error));
     }
 
     // The process was out already, by a nap.
