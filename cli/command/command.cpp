@@ -2,8 +2,6 @@
 // run` or `curb policy explain`: it would look for curb's options there.
 #include "command.hpp"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <deque>
@@ -20,6 +18,8 @@
 
 namespace curb::cli {
 namespace {
+
+using Words = std::vector<std::string>;
 
 constexpr std::size_t kWidth = 80;
 constexpr std::size_t kNarrowest = 30;  // least width of the right column
@@ -80,6 +80,10 @@ std::string laid_out(const std::string &text) {
     return out;
 }
 
+std::vector<const CLI::App *> commands_of(const CLI::App &app) {
+    return app.get_subcommands([](const CLI::App *) { return true; });
+}
+
 // Lays out --help in 80 columns, the same with every version of CLI11. scripts/documents and completion/curb.bash parse
 // it. A description that ends in ": curb …" overrides the usage line, for commands whose arguments CLI11 does not see.
 class HelpFormat : public CLI::FormatterBase {
@@ -87,7 +91,7 @@ class HelpFormat : public CLI::FormatterBase {
     std::string make_help(const CLI::App *app, std::string /*name*/, CLI::AppFormatMode /*mode*/) const override {
         const auto [description, usage] = description_and_usage(app);
         std::vector<Row> commands;
-        for (const CLI::App *command : app->get_subcommands([](const CLI::App *) { return true; }))
+        for (const CLI::App *command : commands_of(*app))
             commands.push_back({command->get_name(), description_and_usage(command).first});
         const std::string footer = app->get_footer();
         return laid_out(description) + "\nUsage: " + filled(usage, 7) + section("Arguments", option_rows(app, true)) +
@@ -150,9 +154,18 @@ int pid_in(const std::string &word) {
     return *pid;
 }
 
-}  // namespace
+auto taking_pids(std::vector<int> &to) {
+    return [&to](const Words &words) {
+        for (const std::string &word : words)
+            if (const int pid = pid_in(word); std::find(to.begin(), to.end(), pid) == to.end()) to.push_back(pid);
+    };
+}
 
-using Words = std::vector<std::string>;
+std::string_view nearest(std::string_view word, const Words &names) {
+    return policy::nearest(word, std::vector<std::string_view>(names.begin(), names.end()));
+}
+
+}  // namespace
 
 void Options::flag(const char *name, bool &to, const char *line) { command_.add_flag(name, to, line); }
 void Options::option(const char *name, std::optional<std::string> &to, const char *shape, const char *line) {
@@ -171,29 +184,13 @@ void Options::options(const char *name, Words &to, const char *shape, const char
 void Options::argument(const char *name, std::string &to, const char *line, Need need) {
     command_.add_option(name, to, line)->required(need == Need::required);
 }
-void Options::argument(const char *name, std::optional<std::string> &to, const char *line) {
-    command_.add_option(name, to, line);
-}
 void Options::arguments(const char *name, Words &to, const char *line) {
     command_.add_option(name, to, line)->required();
 }
-void Options::pid(int &to, const char *line, Need need) {
-    command_
-        .add_option_function<std::string>(
-            "PID", [&to](const std::string &word) { to = pid_in(word); }, line)
-        ->required(need == Need::required);
+void Options::pid(int &to, const char *line) {
+    command_.add_option_function<std::string>(
+        "PID", [&to](const std::string &word) { to = pid_in(word); }, line);
 }
-namespace {
-
-auto taking_pids(std::vector<int> &to) {
-    return [&to](const Words &words) {
-        for (const std::string &word : words)
-            if (const int pid = pid_in(word); std::find(to.begin(), to.end(), pid) == to.end()) to.push_back(pid);
-    };
-}
-
-}  // namespace
-
 void Options::pids(std::vector<int> &to, const char *line) {
     command_.add_option_function<Words>("PID", taking_pids(to), line);
 }
@@ -249,12 +246,17 @@ class Commands {
         bool clear = true;  // false: a word before `--` may be the first of the rest
     };
 
-    // Replaces `curb help COMMAND` and `curb version` by --help and --version.
+    // Replaces `curb help COMMAND` and `curb version` by --help and --version. Drops the words behind a command, so
+    // that the command does not run: `curb help release 4711`. A word behind `help` that is no command is the same
+    // error as without `help`.
     [[nodiscard]] Words with_options(const Words &words) const {
         if (words.empty() || (words.front() != "help" && words.front() != "version")) return words;
+        if (words.front() == "version") return {"--version"};
         Words out(words.begin() + 1, words.end());
-        // Behind `help`, a word that is not a command is the same error as without `help`.
-        if (place_of(out).next == out.end()) out.emplace_back(words.front() == "help" ? "--help" : "--version");
+        const Place at = place_of(out);
+        if (at.next != out.end() && at.command->get_require_subcommand_min() > 0) return out;
+        out.erase(at.next, out.end());
+        out.emplace_back("--help");
         return out;
     }
 
@@ -337,8 +339,7 @@ class Commands {
         Words names;
         for (const CLI::Option *option : command.get_options())
             for (const std::string &name : option->get_lnames()) names.push_back("--" + name);
-        const std::vector<std::string_view> candidates(names.begin(), names.end());
-        const std::string_view near = policy::nearest(std::string_view(word).substr(0, word.find('=')), candidates);
+        const std::string_view near = nearest(std::string_view(word).substr(0, word.find('=')), names);
         return near.empty() ? "" : "; did you mean " + std::string(near) + "?";
     }
 
@@ -347,28 +348,19 @@ class Commands {
         const std::string &word = *at.next;
         for (const auto &[other, ours] : kOtherNames)
             if (word == other && at.name == "curb") return fmt::format("; did you mean curb {}?", ours);
-        std::vector<std::string> names;
-        for (const CLI::App *one : at.command->get_subcommands([](const CLI::App *) { return true; }))
-            names.push_back(one->get_name());
-        const std::vector<std::string_view> candidates(names.begin(), names.end());
-        if (const std::string_view near = policy::nearest(word, candidates); !near.empty())
+        Words names;
+        for (const CLI::App *one : commands_of(*at.command)) names.push_back(one->get_name());
+        if (const std::string_view near = nearest(word, names); !near.empty())
             return fmt::format("; did you mean {} {}?", at.name, near);
         if (at.name != "curb") return {};
         if (word.starts_with("-")) {
-            for (const CLI::App *one : at.command->get_subcommands([](const CLI::App *) { return true; }))
+            for (const CLI::App *one : commands_of(*at.command))
                 if (one->get_option_no_throw(word.substr(0, word.find('='))))
                     return fmt::format("; it is an option of curb {}", one->get_name());
             return near_option(*at.command, word);
         }
-        return is_program(word) ? "; to run a program: curb run -- " + policy::joined(words, " ") : "";
-    }
-
-    static bool is_program(const std::string &word) {
-        if (word.find('/') != std::string::npos) return ::access(word.c_str(), X_OK) == 0;
-        const auto folders = folders_of(variable("PATH"));
-        return std::any_of(folders.begin(), folders.end(), [&](const std::string &folder) {
-            return ::access((folder + "/" + word).c_str(), X_OK) == 0;
-        });
+        return find_program(word, variable("PATH")) ? "; to run a program: curb run -- " + policy::joined(words, " ")
+                                                    : "";
     }
 
     // Returns CLI11's error about the words of one command in curb's words.
@@ -398,9 +390,7 @@ class Commands {
         if (at.command->get_require_subcommand_min() == 0) {
             why = text_of(at, error);
         } else if (at.next == words.end()) {
-            why = at.name + " needs a command: " +
-                  policy::joined(at.command->get_subcommands([](const CLI::App *) { return true; }), ", ",
-                                 [](const CLI::App *one) { return one->get_name(); });
+            why = at.name + " needs a command: " + policy::joined(commands_of(*at.command), ", ", &CLI::App::get_name);
         } else {
             why = at.name + " has no " + (at.next->starts_with("-") ? "option " : "command ") +
                   policy::quote(*at.next) + near_command(at, words);

@@ -54,9 +54,8 @@ class Options {
 
     enum class Need { optional, required };
     void argument(const char *name, std::string &to, const char *line, Need need = Need::required);
-    void argument(const char *name, std::optional<std::string> &to, const char *line);
     void arguments(const char *name, std::vector<std::string> &to, const char *line);
-    void pid(int &to, const char *line, Need need = Need::required);
+    void pid(int &to, const char *line);
     void pids(std::vector<int> &to, const char *line);
     // An option with a pid, which may be given several times.
     void pid_options(const char *name, std::vector<int> &to, const char *line);

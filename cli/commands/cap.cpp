@@ -84,6 +84,10 @@ std::string take_apart(CapOptions &options) {
     }
     if (options.job && (!words.empty() || options.selection.is_described()))
         return "--job names all processes of a job; write it without others";
+    const auto of_which = [](const std::string &what) {
+        return "of which process? curb cap PID " + what + ", or --all, --name, --user, --tree; curb ps lists them";
+    };
+    if (options.reset && words.empty() && !options.job && !options.selection.is_described()) return of_which("--reset");
     for (const std::string &word : words) {
         const auto pid = policy::whole_number(word);
         if (pid && *pid != 0) {
@@ -92,7 +96,7 @@ std::string take_apart(CapOptions &options) {
         }
         if (!policy::parse_size(word)) return policy::quote(word) + " is not the pid of a process";
         if (options.reset) return "write either a size or --reset, not both";
-        return "of which process? curb cap PID " + word + ", or --all, --name, --user, --tree";
+        return of_which(word);
     }
     return {};
 }
@@ -102,13 +106,12 @@ std::string take_apart(CapOptions &options) {
 int cap_of(int pid, const CapOptions &options, const control::CapRequest &request, const std::string &job,
            std::vector<std::string> &answers) {
     const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
+    const auto whom = job.empty() ? json::Member("pid", pid) : json::Member("job", json::text(job));
     const std::string whose = job.empty() ? "process " + std::to_string(pid) : "job " + policy::plain(job);
     const auto report = report_in<control::CapReport>(pid, control::ask(pid, request, kCapPatience));
     if (options.json)
-        answers.push_back(!report ? error_json(pid, report.error())
-                          : job.empty()
-                              ? json::object({{"pid", pid}, {"gpus", json::list(report->gpus, change)}})
-                              : json::object({{"job", json::text(job)}, {"gpus", json::list(report->gpus, change)}}));
+        answers.push_back(report ? json::object({whom, {"gpus", json::list(report->gpus, change)}})
+                                 : error_json(pid, report.error()));
     else if (report)
         for (const control::CapChange &gpu : report->gpus) print(text_of(whose, gpu, request));
     else
@@ -151,7 +154,7 @@ int cap(const CapOptions &typed) {
     int status = 0;
     std::vector<std::string> answers;
     for (const auto &[pid, job] : *processes) status = std::max(status, cap_of(pid, options, *request, job, answers));
-    if (options.json) print_line(json::list(answers, [](const std::string &one) { return one; }));
+    if (options.json) print_line(json::list(answers));
     return status;
 }
 

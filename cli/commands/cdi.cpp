@@ -72,7 +72,7 @@ int generate(const CdiOptions &options) {
     const auto library = find_library();
     if (!library) return wrong(library.error());
     std::error_code error;
-    const fs::path folder = fs::absolute(options.folder);
+    const fs::path folder = fs::absolute(options.folder), output = fs::absolute(options.output);
 
     if (const auto why = written(folder / "ld.so.preload", std::string(kLibrary) + "\n")) return wrong(*why);
     std::vector<std::string> devices, names;
@@ -100,14 +100,13 @@ int generate(const CdiOptions &options) {
         "{{\n  \"cdiVersion\": \"0.5.0\",\n  \"kind\": {},\n  \"containerEdits\": {{\"mounts\": [\n    {}\n  ]}},\n"
         "  \"devices\": [\n{}\n  ]\n}}\n",
         json::text(kKind), policy::joined(mounts, ",\n    "), policy::joined(devices, ",\n"));
-    if (const auto why = written(fs::absolute(options.output), text)) return wrong(*why);
-    const auto quoted = [](const std::string &one) { return json::text(one); };
+    if (const auto why = written(output, text)) return wrong(*why);
     if (options.json)
-        print_line(json::object({{"file", json::text(fs::absolute(options.output).native())},
+        print_line(json::object({{"file", json::text(output.native())},
                                  {"folder", json::text(folder.native())},
-                                 {"devices", json::list(names, quoted)}}));
+                                 {"devices", json::list(names, json::text)}}));
     else
-        print_text(fmt::format("wrote {}\npodman run --device {} IMAGE runs under the cap in {}\n", options.output,
+        print_text(fmt::format("wrote {}\npodman run --device {} IMAGE runs under the cap in {}\n", output.native(),
                                names.front(), (folder / device_of(options.caps.front()) / "policy.json").native()));
     return 0;
 }

@@ -78,18 +78,19 @@ std::string display_name_of(const KernelOptions &options) {
 }
 
 int install(const KernelOptions &options) {
+    const auto wrong = [](const std::string &why) { return failed("kernelspec install: " + why); };
     const auto folder = folder_of(options);
-    if (!folder) return failed("kernelspec install: " + folder.error());
+    if (!folder) return wrong(folder.error());
     const auto kernel = options.command.empty() ? python_kernel() : options.command;
-    if (!kernel) return failed("kernelspec install: " + kernel.error());
+    if (!kernel) return wrong(kernel.error());
     if (std::none_of(kernel->begin(), kernel->end(),
                      [](const std::string &word) { return word.find(kConnection) != std::string::npos; }))
-        return failed(std::string("kernelspec install: the command has no word ") + kConnection +
-                      ", in whose place Jupyter puts the file by which it reaches the kernel");
+        return wrong(std::string("the command has no word ") + kConnection +
+                     ", in whose place Jupyter puts the file by which it reaches the kernel");
 
     const auto &trace = options.flags[static_cast<std::size_t>(policy::Flag::trace)];
     if (trace && trace->find("%p") == std::string::npos)
-        return failed("kernelspec install: --trace: each start of the kernel begins a new file; write %p in the name");
+        return wrong("--trace: each start of the kernel begins a new file; write %p in the name");
 
     std::error_code error;
     const std::string self = own_file().native();
@@ -107,15 +108,15 @@ int install(const KernelOptions &options) {
 
     const std::string file = (*folder / "kernel.json").native();
     if (!options.replace && fs::exists(file, error))
-        return failed("kernelspec install: " + file + " exists already; choose another --name, or --replace it");
+        return wrong(file + " exists already; choose another --name, or --replace it");
     const std::string shown = display_name_of(options);
-    const std::string argv = json::list(run, [](const std::string &word) { return json::text(word); });
+    const std::string argv = json::list(run, json::text);
     const std::string text = fmt::format(
         "{{\n \"argv\": {},\n \"display_name\": {},\n \"language\": {},\n \"metadata\": {}\n}}\n", argv,
         json::text(shown), json::text(options.language), options.command.empty() ? "{\"debugger\": true}" : "{}");
     fs::create_directories(*folder, error);
-    if (error) return failed("kernelspec install: cannot make " + folder->native() + ": " + error.message());
-    if (const auto why = replace_file(file, text)) return failed("kernelspec install: " + *why);
+    if (error) return wrong("cannot make " + folder->native() + ": " + error.message());
+    if (const auto why = replace_file(file, text)) return wrong(*why);
     if (options.json)
         print_line(json::object({{"file", json::text(file)},
                                  {"name", json::text(options.name)},

@@ -60,7 +60,7 @@ policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOpti
         if (size->unit != policy::Size::Unit::bytes)
             return "--bytes " + *options.bytes + ": a share of which device? Write an amount, as 2GiB";
         if (size->amount == 0)
-            return std::string("--bytes 0 asks for nothing; without --bytes all that there is is given back");
+            return std::string("--bytes 0 asks for nothing; leave --bytes out to release all that is cached");
         out.wanted = size->amount;
     }
     for (const std::string &name : options.steps) {
@@ -116,7 +116,7 @@ std::string answer_json(const Asked &process) {
 // Waits for the release to end; with `all` at most kAllPatience, so that one process cannot block the command for ever.
 Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
     // A suspended process holds next to nothing, and its threads wait in the driver until it is resumed.
-    if (const Target target = inspect(pid); target.process.start != 0 && control::suspended::read(target.process))
+    if (const Target target = inspect(pid); is_suspended(target))
         return "process " + target.text() + " is suspended, and its memory is free for others; curb resume " +
                std::to_string(pid) + " brings it back";
     // A process that does not answer this question would not answer the release either.

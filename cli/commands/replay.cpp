@@ -176,11 +176,11 @@ std::string gpu_text(const Recording &recording, const Judged &gpu) {
         say("waited", fmt::format("{}, {} in all, at most {}; in vain {}", out.waits, span_text(out.waited_ns),
                                   span_text(out.longest_wait_ns), out.waits_in_vain));
     if (gpu.terms.growth.start)
-        say("growth", fmt::format("{} step{}, to {}", out.steps.size(), out.steps.size() == 1 ? "" : "s",
+        say("growth", fmt::format("{}, to {}", counted(out.steps.size(), "step"),
                                   out.allowance == policy::kUnbounded ? "no limit" : format_human(out.allowance)));
     if (out.releases != 0)
-        say("released", fmt::format("{} time{}, {} of unused pool memory", out.releases, out.releases == 1 ? "" : "s",
-                                    format_human(out.released)));
+        say("released",
+            fmt::format("{}, {} of unused pool memory", counted(out.releases, "time"), format_human(out.released)));
     if (out.over_cap != 0)
         say("over the cap", format_human(out.over_cap) + ", by what is not asked for: contexts, code");
     say("smallest cap",
@@ -289,7 +289,8 @@ wait or served after a release, how far the allowance would have grown, and the 
 have refused nothing. Assumes that the program goes on as it did, also after a refusal. A trace does not have what other
 processes hold, what frameworks cache, and curb's own cache. Rules match the recorded command.
 
-Exit status 0, whatever would have been refused; 1: trace or policy cannot be used; 2: the policy cannot be read.
+Exit status 0, whatever would have been refused; 1: trace or policy cannot be used; 2: the policy cannot be read; 125:
+wrong arguments.
 
 Examples:
   curb replay curb-4711.trace.json --policy job.json

@@ -68,7 +68,7 @@ off or lacks events, the report names what is missing. With call stacks (curb ru
 memory at the peak. Also reads memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot), which are pickles: curb
 reads their data and runs nothing.
 
-Exit status 0; 1: the trace cannot be read; 125: the file cannot be written.
+Exit status 0; 1: the trace cannot be read; 125: wrong arguments, or FILE cannot be written.
 
 Examples:
   curb report curb-4711.trace.json                 lines on standard output

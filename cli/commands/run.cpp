@@ -125,11 +125,6 @@ Environment environment_with(const Overrides &overrides) {
     };
 }
 
-bool is_mounted(const std::string &path, unsigned long how) {
-    struct statvfs system {};
-    return ::statvfs(path.c_str(), &system) == 0 && (system.f_flag & how) != 0;
-}
-
 // True if the kernel gives the program privileges that this process does not have. The loader then ignores LD_PRELOAD
 // (AT_SECURE, ld.so(8)).
 bool gains_rights(const std::string &file) {
@@ -160,13 +155,12 @@ std::optional<std::string> why_out_of_reach(const std::string &file, const fs::p
             "{} lies on a file system that is mounted noexec, so the loader cannot load it, and {} runs "
             "without curb; install curb on another one",
             library.string(), name);
-    if (program->interpreter.empty() && !is_loader(file))
+    if (program->is_static() && !is_loader(file))
         return fmt::format(
             "{} is statically linked{}; of what it starts, programs that are linked dynamically are under "
             "curb",
             name, kUncapped);
-    if (program->interpreter.find("/ld-musl-") != std::string::npos)
-        return name + " uses musl as its libc, and libcurb.so needs glibc" + kUncapped;
+    if (program->uses_musl()) return name + " uses musl as its libc, and libcurb.so needs glibc" + kUncapped;
     if (ours && !same_architecture(*ours, *program))
         return fmt::format("{} is for {}, and libcurb.so for {}{}", name, architecture_of(*program),
                            architecture_of(*ours), kUncapped);

@@ -17,7 +17,7 @@ struct DoctorOptions {
     bool json = false, sim = false;
 
     void declare(Options &takes) {
-        takes.pid(pid, "A process", Options::Need::optional);
+        takes.pid(pid, "A process");
         takes.json(json);
         takes.sim(sim);
     }
@@ -56,7 +56,7 @@ std::string text_of(const Findings &findings, const Screen &screen) {
         if (!one.remedy.empty()) out += std::string(indent, ' ') + filled("-> " + one.remedy);
     }
     const auto count = [](std::size_t number, const char *what) {
-        return (number == 0 ? "no" : std::to_string(number)) + " " + what + (number == 1 ? "" : "s");
+        return number == 0 ? "no " + std::string(what) + "s" : counted(number, what);
     };
     return out + count(problems, "problem") + ", " + count(notes, "note") + "\n";
 }

@@ -95,8 +95,7 @@ LibraryCondition library_condition() {
     struct stat status {};
     if (::stat(out.path.c_str(), &status) == 0) out.mode = status.st_mode & 07777;
     if (::stat(found->parent_path().c_str(), &status) == 0) out.folder_mode = status.st_mode & 07777;
-    struct statvfs system {};
-    out.no_exec = ::statvfs(out.path.c_str(), &system) == 0 && (system.f_flag & ST_NOEXEC) != 0;
+    out.no_exec = is_mounted(out.path, ST_NOEXEC);
     out.not_carried = not_carried(*found, "LD_PRELOAD", kPreloadSeparators).value_or("");
     out.python_clash = python_clash(found->parent_path().parent_path().parent_path());  // of lib/curb/libcurb.so
     return out;
@@ -253,7 +252,7 @@ int forked_from(const Target &target, const std::vector<Mapped> &curb, const std
     for (int generation = 0; generation < kMostGenerations && above > 1; ++generation) {
         if (const auto there = curb_in(above); there.empty() || there.front().begin != curb.front().begin) return 0;
         if (std::binary_search(with_socket.begin(), with_socket.end(), above)) return above;
-        above = inspect(above).parent;
+        above = parent_of(above);
     }
     return 0;
 }
@@ -311,7 +310,7 @@ ProcessCondition inspect_process(int pid) {
     facts.stopped = control::is_stopped(status);
     // /proc may hide a process of another user (hidepid).
     const bool hidden = status.empty() && ::kill(pid, 0) != 0 && errno == EPERM;
-    facts.suspended = target.process.start != 0 && control::suspended::read(target.process);
+    facts.suspended = is_suspended(target);
     facts.there = facts.ended || target.process.start != 0 || hidden;
     facts.thread_of = target.thread_of;
     facts.owner = hidden ? ~0U : target.process.uid;

@@ -5,6 +5,7 @@
 #include "format.hpp"
 #include "policy/values/words.hpp"
 #include "target.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
@@ -98,9 +99,8 @@ void judge(const NvmlGpus &nvml, const DriverCondition &driver, const View &view
     for (const GpuState &gpu : *nvml) {
         const std::string name = "GPU " + std::to_string(gpu.index);
         mig.note(gpu.mig, name + " is divided (MIG): each instance is capped by itself, and there is no curb suspend");
-        mps.note(!gpu.mps_clients.empty(),
-                 fmt::format("{} is shared through MPS by {} process{}, which curb suspend refuses", name,
-                             gpu.mps_clients.size(), gpu.mps_clients.size() == 1 ? "" : "es"));
+        mps.note(!gpu.mps_clients.empty(), fmt::format("{} is shared through MPS by {}, which curb suspend refuses",
+                                                       name, counted(gpu.mps_clients.size(), "process")));
         persistence.note(
             !gpu.kept_awake,
             name +

@@ -92,9 +92,9 @@ class Examination {
                  facts_.program && facts_.program->bits == 32
                      ? "CUDA has no 32-bit programs any more; build it for " + library
                      : "install curb for " + program) ||
-            none(facts_.program && facts_.program->interpreter.empty(),
+            none(facts_.program && facts_.program->is_static(),
                  "its program is statically linked, so nothing can be loaded before it", "link it dynamically") ||
-            none(facts_.program && facts_.program->interpreter.find("/ld-musl-") != std::string::npos,
+            none(facts_.program && facts_.program->uses_musl(),
                  "its program uses musl as its libc, and libcurb.so needs glibc",
                  "run it in an image with glibc, on which CUDA's libraries depend too") ||
             none(facts_.secure,

@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -128,6 +129,11 @@ std::string read_regular_file(const std::string &path, std::size_t most) {
         out.append(block, got);
     }
     return out;
+}
+
+bool is_mounted(const std::string &path, unsigned long flag) {
+    struct statvfs system {};
+    return ::statvfs(path.c_str(), &system) == 0 && (system.f_flag & flag) != 0;
 }
 
 bool same_architecture(const Elf &a, const Elf &b) { return a.machine == b.machine && a.bits == b.bits; }

@@ -16,6 +16,8 @@ struct Elf {
     std::uint16_t machine = 0;  // EM_X86_64, …
     std::string interpreter;    // "/lib64/ld-linux-x86-64.so.2"; empty: none, so LD_PRELOAD has no effect
     std::string version;        // curb's version, if it is a file of curb (control/version_note.hpp); else empty
+    [[nodiscard]] bool is_static() const { return interpreter.empty(); }
+    [[nodiscard]] bool uses_musl() const { return interpreter.find("/ld-musl-") != std::string::npos; }
     friend bool operator==(const Elf &, const Elf &) = default;
 };
 // Returns nullopt if the file cannot be read, or is not an ELF file of this machine's byte order.
@@ -24,6 +26,9 @@ std::optional<Elf> read_elf(const std::string &path);
 // Returns the first bytes of a regular file, at most `most`. Empty if it cannot be read or is another kind of file: a
 // path in a container may lead to a FIFO, and a file there may be of any size.
 std::string read_regular_file(const std::string &path, std::size_t most);
+
+// True if the file system of the path is mounted with the flag: ST_NOEXEC, ST_NOSUID.
+bool is_mounted(const std::string &path, unsigned long flag);
 
 bool same_architecture(const Elf &a, const Elf &b);
 // Returns "x86-64", "aarch64", "32-bit x86", …; for others the number of the machine.

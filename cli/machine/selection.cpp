@@ -107,8 +107,7 @@ bool names_job(std::string_view pattern, std::string_view job) {
 
 std::string fault_of(const Selection &selection) {
     if (!selection.pids.empty() && selection.is_described())
-        return "write either the processes or a description of them (--all, --name, --user, --gpu, --job, --tree), not "
-               "both";
+        return "write either the processes or a description of them (--all, --name, --user, …), not both";
     for (const std::string &key : selection.gpus)
         if (const auto parsed = policy::parse_gpu_key(key); !parsed) return "--gpu: " + parsed.error();
     return {};
@@ -125,12 +124,10 @@ std::vector<int> programs_of(const std::vector<int> &pids) {
 policy::Result<std::vector<int>, std::string> found(const Selection &selection, const std::string &command) {
     if (std::string fault = fault_of(selection); !fault.empty()) return fault;
     if (selection.pids.empty() && !selection.is_described())
-        return "which process? curb " + command + " PID, or --all, --name, --user, --tree; curb ps lists them";
+        return "which process? curb " + command +
+               " PID, or --all, --name, --user, --gpu, --job, --tree; curb ps lists them";
     if (!selection.is_described()) return programs_of(selection.pids);
-    // --all alone needs no view.
-    if (selection.names.empty() && selection.users.empty() && selection.gpus.empty() && selection.jobs.empty() &&
-        selection.trees.empty())
-        return control::processes();
+    if (!selection.has_filters()) return control::processes();  // --all alone
     std::vector<int> out;
     const View view = poll_all(kPatience);
     for (std::size_t i = 0; i < view.processes.size(); ++i)

@@ -23,8 +23,9 @@ struct Selection {
     void declare(Options &takes, Takes what = Takes::everything);
     void declare_filters(Options &takes, Takes what = Takes::everything);
 
-    [[nodiscard]] bool is_described() const {
-        return all || !names.empty() || !users.empty() || !gpus.empty() || !jobs.empty() || !trees.empty();
+    [[nodiscard]] bool is_described() const { return all || has_filters(); }
+    [[nodiscard]] bool has_filters() const {
+        return !names.empty() || !users.empty() || !gpus.empty() || !jobs.empty() || !trees.empty();
     }
 };
 

@@ -75,7 +75,7 @@ std::vector<int> started_by(int pid, const std::vector<int> &processes) {
     for (const int one : processes) {
         int above = one;
         for (int generation = 0; generation < kMostGenerations && above > 1; ++generation) {
-            above = static_cast<int>(control::number_in(control::proc_text(above, "status"), "PPid:"));
+            above = parent_of(above);
             if (above != pid) continue;
             out.push_back(one);
             break;
@@ -84,17 +84,28 @@ std::vector<int> started_by(int pid, const std::vector<int> &processes) {
     return out;
 }
 
+int parent_of(int pid) { return static_cast<int>(control::number_in(control::proc_text(pid, "status"), "PPid:")); }
+
+control::suspended::Process identity_of(int pid, const std::string &status) {
+    return {pid, pid > 0 ? control::suspended::start_of(pid) : 0,
+            static_cast<unsigned>(control::number_in(status, "Uid:")),
+            static_cast<unsigned>(control::number_in(status, "Gid:"))};
+}
+
+bool has_libcurb(const std::string &maps) { return maps.find("/libcurb.so") != std::string::npos; }
+
+bool is_suspended(const Target &target) {
+    return target.process.start != 0 && control::suspended::read(target.process).has_value();
+}
+
 Target inspect(int pid) {
-    Target target;
-    target.process.pid = pid;
-    target.process.start = pid > 0 ? control::suspended::start_of(pid) : 0;
-    if (target.process.start == 0) return target;
     const std::string status = control::proc_text(pid, "status");
+    Target target;
+    target.process = identity_of(pid, status);
+    if (target.process.start == 0) return target;
     const auto group = static_cast<int>(control::number_in(status, "Tgid:"));
     if (group != pid) target.thread_of = group;
     target.parent = static_cast<int>(control::number_in(status, "PPid:"));
-    target.process.uid = static_cast<unsigned>(control::number_in(status, "Uid:"));
-    target.process.gid = static_cast<unsigned>(control::number_in(status, "Gid:"));
     target.name = name_of(pid);
     std::error_code error;
     target.executable = fs::read_symlink(control::proc_path(pid, "exe"), error).string();
@@ -102,7 +113,7 @@ Target inspect(int pid) {
     const auto environment = whole(control::proc_path(pid, "environ"));
     if (environment && !error) target.environment = variables_in(*environment);
     const std::string maps = control::proc_text(pid, "maps");
-    target.under_curb = maps.find("/libcurb.so") != std::string::npos;
+    target.under_curb = has_libcurb(maps);
     target.has_nccl = maps.find("/libnccl") != std::string::npos;
     return target;
 }

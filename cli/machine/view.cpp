@@ -49,12 +49,10 @@ std::string container_of(int pid) {
 ProcessFacts facts_of(int pid, bool asked) {
     ProcessFacts out;
     out.pid = pid;
-    control::suspended::Process process{pid, control::suspended::start_of(pid), 0, 0};
     const std::string status = proc_text(pid, "status");
+    const control::suspended::Process process = identity_of(pid, status);
     if (process.start == 0 || status.empty()) return out;
     out.lives = true;
-    process.uid = static_cast<unsigned>(control::number_in(status, "Uid:"));
-    process.gid = static_cast<unsigned>(control::number_in(status, "Gid:"));
     out.stopped = control::is_stopped(status);
     out.user = user_name(process.uid);
     out.name = policy::plain(name_of(pid));
@@ -64,7 +62,7 @@ ProcessFacts facts_of(int pid, bool asked) {
     out.command = policy::plain(words);
     out.container = container_of(pid);
     out.suspended = control::suspended::read(process).has_value();
-    if (!asked) out.under_curb = proc_text(pid, "maps").find("/libcurb.so") != std::string::npos;
+    if (!asked) out.under_curb = has_libcurb(proc_text(pid, "maps"));
     return out;
 }
 
@@ -302,6 +300,18 @@ const control::GpuStatus *books_of(const View &view, const ViewUse &use) {
     if (!use.books) return nullptr;
     const auto &status = view.processes[use.process].status;
     return status && *use.books < status->gpus.size() ? &status->gpus[*use.books] : nullptr;
+}
+
+std::map<std::string, JobUse> jobs_on(const View &view, const ViewGpu &gpu) {
+    std::map<std::string, JobUse> out;
+    for (const ViewUse &use : gpu.uses) {
+        const control::GpuStatus *books = books_of(view, use);
+        if (!books || !books->job_cap) continue;
+        JobUse &job = out[view.processes[use.process].status->job];
+        job.held = std::max(job.held, books->job_held);
+        job.cap = std::min(job.cap, *books->job_cap);
+    }
+    return out;
 }
 
 std::vector<std::size_t> on_no_gpu(const View &view) {

@@ -10,7 +10,7 @@
 #include "control/client.hpp"
 #include "control/status.hpp"
 #include "driver.hpp"
-#include "policy/values/result.hpp"
+#include "policy/decisions/growth.hpp"
 #include "policy/values/size.hpp"
 
 namespace curb::cli {
@@ -89,6 +89,12 @@ Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience);
 View only(const View &view, const std::vector<int> &pids);
 // Returns the process's own figures for the device. Returns null if it did not answer.
 const control::GpuStatus *books_of(const View &view, const ViewUse &use);
+// What the processes of one job hold of one GPU together, and their cap, of several policies the lowest.
+struct JobUse {
+    policy::Bytes held = 0, cap = policy::kUnbounded;
+};
+// Returns the jobs with a cap on the GPU, by name. Every process of a job reports the sum.
+std::map<std::string, JobUse> jobs_on(const View &view, const ViewGpu &gpu);
 // Returns the processes that are on no GPU.
 std::vector<std::size_t> on_no_gpu(const View &view);
 // Returns the GPU that an instance is part of, or the GPU itself. Returns null if it is not known.

@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "format.hpp"
-#include "policy/decisions/growth.hpp"
 #include "policy/names.hpp"
 #include "policy/values/words.hpp"
 
@@ -101,32 +100,16 @@ void add_waits(Families &out, const Labels &labels, const control::Status &statu
     if (step) out.add(Id::step_due, labels, static_cast<std::uint64_t>(std::max<control::UnixMs>(*step, 0) / kSecond));
 }
 
-// Every process of a job reports the same sum, so take it once for each job.
-void add_jobs(Families &out, const View &view, const ViewGpu &gpu, const Labels &labels) {
-    struct Job {
-        policy::Bytes held = 0, cap = policy::kUnbounded;
-    };
-    std::map<std::string, Job> jobs;
-    for (const ViewUse &use : gpu.uses) {
-        const control::GpuStatus *books = books_of(view, use);
-        if (!books || !books->job_cap) continue;
-        Job &job = jobs[view.processes[use.process].status->job];
-        job.held = std::max(job.held, books->job_held);
-        job.cap = std::min(job.cap, *books->job_cap);
-    }
-    for (const auto &[name, job] : jobs) {
-        out.add(Id::job_held, with(labels, "job", name), job.held);
-        out.add(Id::job_cap, with(labels, "job", name), job.cap);
-    }
-}
-
 void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {
     const Labels labels = labels_of(view, gpu);
     out.add(Id::gpu_info, with(with(labels, "model", gpu.name), "parent", gpu.parent), 1);
     if (gpu.total > 0) out.add(Id::gpu_total, labels, gpu.total);
     out.add(Id::gpu_used, labels, gpu.used);
     out.add(Id::gpu_free, labels, gpu.free);
-    add_jobs(out, view, gpu, labels);
+    for (const auto &[name, job] : jobs_on(view, gpu)) {
+        out.add(Id::job_held, with(labels, "job", name), job.held);
+        out.add(Id::job_cap, with(labels, "job", name), job.cap);
+    }
     for (const ViewUse &use : gpu.uses) {
         const ViewProcess &process = view.processes[use.process];
         const Labels of_use = labels_of(process, labels);

@@ -45,11 +45,12 @@ extern const Command kMetrics{
 Prints, in Prometheus's text format, what capped processes hold and may hold of each GPU, what was refused and released,
 and NVML's own figures beside these. What is not known is absent, not 0. docs/METRICS.md has every series, and how to scrape them.
 
---textfile is for node_exporter's textfile collector: the text is written beside PATH and renamed over it, so that no
-half file is ever read. A file that is there stays as it was when anything fails.
+--textfile is for node_exporter's textfile collector: the text is written beside FILE and renamed over it, so that no
+half file is ever read. If that fails, FILE stays as it was.
 
-Processes are those that can be asked: of this user, for root those of all; of the others NVML's figures are shown. Exit
-status 0: written, 1: it could not be written.
+Processes are those that can be asked: of this user, for root those of all. Of the others NVML's figures are shown.
+
+Exit status 0: written, 1: it could not be written.
 
 Examples:
   curb metrics                                on standard output

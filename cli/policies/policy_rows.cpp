@@ -104,10 +104,11 @@ const char *held_to(policy::Holds holds) {
     return "overridden";
 }
 
-// Returns the row of a field from its value in the user's policy and in the ceiling.
-Row row(std::string pointer, const Field &field, std::optional<Side::Said> own, std::optional<Side::Said> ceiling) {
+// Returns the row of a field from its value in the user's policy, with the bounds of variables, and in the ceiling.
+Row row(std::string pointer, const Field &field, std::optional<Side::Said> own, std::vector<Bound> bounds,
+        std::optional<Side::Said> ceiling) {
     if (!own && !ceiling) return {std::move(pointer), &field, field.fallback(), {Origin{}}, {}};
-    Row out{std::move(pointer), &field, {}, {}, {}};
+    Row out{std::move(pointer), &field, {}, {}, std::move(bounds)};
     if (own && ceiling) out.bounds.push_back({held_to(field.holds), ceiling->value, ceiling->origins.front()});
     Side::Said &said = own ? *own : *ceiling;
     out.value = std::move(said.value);
@@ -189,6 +190,22 @@ void narrow(std::optional<Side::Said> &said, std::vector<Bound> &bounds, const s
     }
 }
 
+// Returns the keys of the devices that a file or a variable names; if there are none, the key of every device.
+std::vector<GpuKey> keys_of(const Side &own, const Side &ceiling, const policy::Narrowing &narrowed) {
+    std::vector<GpuKey> out;
+    const auto add = [&](const GpuKey &key) {
+        if (std::find(out.begin(), out.end(), key) == out.end()) out.push_back(key);
+    };
+    for (const Side *side : {&own, &ceiling})
+        for (const policy::GpuRule &rule : side->gpu()) add(rule.key);
+    for (const policy::CapFor &one : narrowed.cap) add(one.key);
+    for (const policy::CapFor &one : narrowed.job)
+        if (one.key.kind != GpuKey::Kind::every) add(one.key);
+    for (const policy::HandedInCap &one : narrowed.handed_in.caps) add(one.cap.key);
+    if (out.empty()) out.emplace_back();
+    return out;
+}
+
 }  // namespace
 
 std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const config::Source &source) {
@@ -204,28 +221,13 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
     const Side ceiling(reading.ceiling ? *reading.ceiling : none, outcome.ceiling_rule, Origin::Kind::ceiling);
 
     const bool takes_handed_in = own.environment() && ceiling.environment();
-    std::vector<GpuKey> keys;
-    const auto add_key = [&](const GpuKey &key) {
-        if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
-    };
-    for (const Side *side : {&own, &ceiling})
-        for (const policy::GpuRule &rule : side->gpu()) add_key(rule.key);
     // A cap of the job on every device is in the row of job.cap.
     std::vector<policy::CapFor> job_of_every, job_of_one;
     for (const policy::CapFor &one : reading.narrowed_to.job)
         (one.key.kind == GpuKey::Kind::every ? job_of_every : job_of_one).push_back(one);
-    for (const std::vector<policy::CapFor> *caps : {&reading.narrowed_to.cap, &std::as_const(job_of_one)})
-        for (const policy::CapFor &one : *caps) add_key(one.key);
-    for (const policy::HandedInCap &one : reading.narrowed_to.handed_in.caps) add_key(one.cap.key);
-    if (keys.empty()) keys.emplace_back();
 
     std::vector<Row> out;
-    const auto add_row = [&](std::string pointer, const Field &field, std::optional<Side::Said> said,
-                             std::optional<Side::Said> of_ceiling, const std::vector<Bound> &bounds) {
-        Row &next = out.emplace_back(row(std::move(pointer), field, std::move(said), std::move(of_ceiling)));
-        next.bounds.insert(next.bounds.begin(), bounds.begin(), bounds.end());
-    };
-    for (const GpuKey &key : keys) {
+    for (const GpuKey &key : keys_of(own, ceiling, reading.narrowed_to)) {
         for (const Field &field : policy::fields()) {
             if (!field.pointer.starts_with("/gpu/")) continue;
             auto said = over(field, own.of_device(field, key));
@@ -235,8 +237,8 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
                 for (const policy::HandedInCap &one : reading.narrowed_to.handed_in.caps)
                     narrow(said, bounds, {one.cap}, key, one.variable.c_str());
             if (field.pointer == "/gpu/*/job_cap") narrow(said, bounds, job_of_one, key, "CURB_JOB_CAP");
-            add_row(Side::with_key(field, policy::gpu_key_text(key)), field, said, ceiling.of_device(field, key),
-                    bounds);
+            out.push_back(row(Side::with_key(field, policy::gpu_key_text(key)), field, std::move(said),
+                              std::move(bounds), ceiling.of_device(field, key)));
         }
     }
     for (const Field &field : policy::fields()) {
@@ -247,7 +249,8 @@ std::vector<Row> rows(const config::Reading &reading, const config::Outcome &out
         auto said = over(field, own.of_process(field));
         std::vector<Bound> bounds;
         if (field.pointer == "/job/cap") narrow(said, bounds, job_of_every, {}, "CURB_JOB_CAP");
-        add_row(std::string(field.pointer), field, said, ceiling.of_process(field), bounds);
+        out.push_back(
+            row(std::string(field.pointer), field, std::move(said), std::move(bounds), ceiling.of_process(field)));
     }
     return out;
 }

@@ -1,7 +1,6 @@
 #include "subject.hpp"
 
 #include <elf.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,20 +20,6 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t";
 constexpr int kDeepest = 5;  // the kernel's limit of scripts that interpret scripts (fs/exec.c)
-
-bool can_be_run(const std::string &path) {
-    struct stat status {};
-    return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
-}
-
-// Finds a program in PATH, as execvp does. Returns nullopt if it cannot be executed.
-std::optional<std::string> find(const std::string &name, const Environment &environment) {
-    if (name.find('/') != std::string::npos) return can_be_run(name) ? std::optional(name) : std::nullopt;
-    const char *path = environment("PATH");
-    for (const std::string &folder : folders_of(path != nullptr ? path : "/bin:/usr/bin"))
-        if (std::string file = folder.empty() ? name : folder + "/" + name; can_be_run(file)) return file;
-    return std::nullopt;
-}
 
 std::string why_not(const std::string &name) {
     const bool there = name.find('/') != std::string::npos && ::access(name.c_str(), F_OK) == 0;
@@ -104,8 +89,9 @@ Program program_of(const std::vector<std::string> &command, const Environment &e
     const Program typed{command.front(), {command.begin() + 1, command.end()}, {}, {}, {}};
     Program program = typed;
     std::string name = command.front();
+    const char *path = environment("PATH");
     for (int depth = 0; depth <= kDeepest; ++depth) {
-        const auto file = find(name, environment);
+        const auto file = find_program(name, path != nullptr ? path : "/bin:/usr/bin");
         if (!file) break;
         auto step = script(*file);
         if (!step) {

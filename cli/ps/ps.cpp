@@ -1,7 +1,6 @@
 // `curb ps`: prints the users of the GPUs, as a table, in detail, or as JSON.
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <map>
 
 #include "command.hpp"

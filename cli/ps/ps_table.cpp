@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "format.hpp"
-#include "policy/decisions/growth.hpp"
 #include "policy/values/size.hpp"
 #include "ps_text.hpp"
 #include "target.hpp"
@@ -107,16 +106,14 @@ void add_uses(Block &out, const View &view, const ViewGpu &gpu) {
         if (at == jobs.end()) at = jobs.insert(at, {job, {}});
         at->second.push_back(&use);
     }
-    for (const auto &[job, uses] : jobs) {
-        Bytes held = 0, cap = policy::kUnbounded;
-        for (const ViewUse *use : uses) {
-            const auto *books = books_of(view, *use);
-            if (!job.empty()) held = std::max(held, books->job_held), cap = std::min(cap, *books->job_cap);
-            out.rows.push_back(row_of(view, view.processes[use->process], use));
+    const auto known = jobs_on(view, gpu);
+    for (const auto &[name, uses] : jobs) {
+        if (!name.empty()) {
+            const JobUse &job = known.at(name);
+            out.jobs[out.rows.size()] =
+                "job " + plain(name) + "  " + format_human(job.held) + " of " + format_human(job.cap) + " held";
         }
-        if (!job.empty())
-            out.jobs[out.rows.size() - uses.size()] =
-                "job " + plain(job) + "  " + format_human(held) + " of " + format_human(cap) + " held";
+        for (const ViewUse *use : uses) out.rows.push_back(row_of(view, view.processes[use->process], use));
     }
 }
 
@@ -283,8 +280,7 @@ class Notes {
         const auto &refusals = process.status->refusals;
         const auto last = std::find_if(refusals.rbegin(), refusals.rend(), is_here);
         if (last == refusals.rend() || now_ - last->at > kNews || is_raised(books, *last)) return;
-        const std::uint64_t times = control::refused(books);
-        say("{} was refused {} request{}{}, last {}: {} met {}; {}", who, times, times == 1 ? "" : "s", where,
+        say("{} was refused {}{}, last {}: {} met {}; {}", who, counted(control::refused(books), "request"), where,
             clock_text(last->at, now_), last->bytes == 0 ? "code of unknown size" : format_human(last->bytes),
             policy::limit_text(last->why), help(process.pid, books, *last));
     }

@@ -83,7 +83,7 @@ int companion_of(const Target &target, const std::vector<GpuState> &gpus) {
     if (target.executable.empty() || inspect(target.parent).executable != target.executable) return 0;
     for (const GpuState &gpu : gpus)
         for (const GpuUser &user : gpu.users)
-            if (user.pid != target.process.pid && inspect(user.pid).parent == target.parent &&
+            if (user.pid != target.process.pid && parent_of(user.pid) == target.parent &&
                 in_touch(target.process.pid, user.pid))
                 return user.pid;
     return 0;

@@ -163,14 +163,14 @@ bool no_room(Guard &guard, const ResumeFacts &facts, const Need &need) {
     }
     return guard.refuse(
         true,
-        fmt::format("it needs {} of {}, and only {} are free: {} are missing, and the driver would block "
-                    "it for good{}",
+        fmt::format("it needs {} of {}, and only {} are free: {} are missing, and the driver would give "
+                    "it up for good{}",
                     format_human(need.bytes), gpu_name(*gpu), format_human(gpu->free),
                     format_human(need.bytes - gpu->free), users.empty() ? "" : users + ")"),
         "make room first (curb release or curb suspend others), or wait for it with --wait 10m");
 }
 
-std::optional<Refusal> why_not_resume_yet(const ResumeFacts &facts, bool room) {
+std::optional<Refusal> why_not_resume(const ResumeFacts &facts, bool with_room) {
     Guard guard("resume", facts.target);
     const auto refuses = [&] {
         if (not_ours(guard, facts)) return true;
@@ -181,13 +181,13 @@ std::optional<Refusal> why_not_resume_yet(const ResumeFacts &facts, bool room) {
             if (*facts.driver->state == CU_PROCESS_STATE_LOCKED) return false;
         }
         if (guard.refuse(facts.needs && facts.needs->empty(),
-                         "there is no record of what has to come back, and with too little room the driver would block "
-                         "it for good",
+                         "there is no record of what has to come back, and with too little room the driver would give "
+                         "it up for good",
                          "give what it held of each GPU with --bytes SIZE"))
             return true;
         if (facts.gpus && !*facts.gpus)
             return guard.refuse(true, "NVML does not report what is free: " + facts.gpus->error(), kSeeSmi);
-        return room && facts.gpus && facts.needs &&
+        return with_room && facts.gpus && facts.needs &&
                std::any_of(facts.needs->begin(), facts.needs->end(),
                            [&](const Need &need) { return no_room(guard, facts, need); });
     };
@@ -217,10 +217,10 @@ std::optional<Refusal> why_not_suspend(const SuspendFacts &facts) {
     return std::move(guard).take();
 }
 
-std::optional<Refusal> why_not_resume(const ResumeFacts &facts) { return why_not_resume_yet(facts, true); }
+std::optional<Refusal> why_not_resume(const ResumeFacts &facts) { return why_not_resume(facts, true); }
 
 bool only_room_is_lacking(const ResumeFacts &facts) {
-    return why_not_resume(facts).has_value() && !why_not_resume_yet(facts, false).has_value();
+    return why_not_resume(facts).has_value() && !why_not_resume(facts, false).has_value();
 }
 
 Bytes room_for(Bytes held, Bytes free, Bytes left) {

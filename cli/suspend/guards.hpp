@@ -68,8 +68,8 @@ std::optional<Refusal> why_not_resume(const ResumeFacts &facts);
 // True if the only reason to refuse is too little free memory on the devices.
 bool only_room_is_lacking(const ResumeFacts &facts);
 
-// Returns the free memory that a process needs to come back, with a margin: with too little, the driver blocks the
-// process for good. `held`: what the process held before its suspend; `free`: what the device had free then; `left`:
+// Returns the free memory that a process needs to come back, with a margin: with too little, the driver gives the
+// process up for good. `held`: what the process held before its suspend; `free`: what the device had free then; `left`:
 // what the process holds now.
 policy::Bytes room_for(policy::Bytes held, policy::Bytes free, policy::Bytes left);
 

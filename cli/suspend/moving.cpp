@@ -39,15 +39,13 @@ int Moving::ended(int status, const std::string &state, const std::string &messa
     return status;
 }
 
-int Moving::half_done(const FoundState &state, const std::string &why, const std::string &how,
-                      const std::string &remedy) const {
+int Moving::half_done(const FoundState &state, const std::string &why) const {
     if (control::suspended::start_of(pid_) != target_.process.start)
         return ended(kHalfDone, "ended", why + "; the process has ended");
-    const bool failed = state.is(CU_PROCESS_STATE_FAILED);
-    return ended(kHalfDone, state.name(),
-                 why + how +
-                     (failed ? ": the driver has given it up, and all that is left is to end it (kill -9)"
-                             : ": try curb resume " + remedy));
+    const std::string remedy = state.is(CU_PROCESS_STATE_FAILED)
+                                   ? "the driver has given it up, and all that is left is to end it (kill -9)"
+                                   : "try curb resume " + std::to_string(pid_);
+    return ended(kHalfDone, state.name(), why + "; its state is " + state.name() + ": " + remedy);
 }
 
 policy::Bytes Moving::held() const {
@@ -62,24 +60,22 @@ policy::Bytes Moving::recorded() const {
     return sum;
 }
 
-int each(const char *command, bool is_out_after, const Selection &selection, bool sim, bool json, const Move &move) {
-    if (const auto fault = use_sim(sim)) return failed(command + (": " + *fault));
-    const auto processes = found(selection, command);
+int each(const char *command, bool is_out_after, const MoveOptions &options, const Move &move) {
+    if (const auto fault = use_sim(options.sim)) return failed(command + (": " + *fault));
+    const auto processes = found(options.selection, command);
     if (!processes) return failed(command + (": " + processes.error()));
     std::vector<std::string> answers;
     int status = 0;
     bool none = true;
     for (const int pid : *processes) {
-        const Target target = inspect(pid);
-        const bool is_out = target.process.start != 0 && control::suspended::read(target.process).has_value();
-        if (selection.is_described() && is_out == is_out_after) continue;
+        if (options.selection.is_described() && is_suspended(inspect(pid)) == is_out_after) continue;
         none = false;
-        const int one = move(pid, json ? &answers : nullptr);
+        const int one = move(pid, options.json ? &answers : nullptr);
         status = std::max(status, one);
         if (one == kInterrupted) break;
     }
     if (none) complain(fmt::format("no process under curb is there to {}", command));
-    if (json) print_line(json::list(answers, [](const std::string &one) { return one; }));
+    if (options.json) print_line(json::list(answers));
     return status;
 }
 

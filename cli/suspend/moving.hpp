@@ -18,6 +18,12 @@ inline constexpr int kInterrupted = 130;
 std::string seconds_text(Seconds seconds);                    // "0.012 s", "1.3 s"
 std::string rate_text(policy::Bytes bytes, Seconds seconds);  // "2.23 GiB/s"
 
+// The options that both commands have.
+struct MoveOptions {
+    Selection selection;
+    bool sim = false, json = false;
+};
+
 // The process to move, and the ways in which both commands end.
 class Moving {
   protected:
@@ -28,8 +34,7 @@ class Moving {
     [[nodiscard]] int ended(int status, const std::string &state, const std::string &message) const;
     [[nodiscard]] int refused(const Refusal &refusal) const { return ended(kRefused, "unchanged", refusal.text()); }
     // Prints the state of a process that is neither as before nor as wanted. Returns the exit status.
-    [[nodiscard]] int half_done(const FoundState &state, const std::string &why, const std::string &how,
-                                const std::string &remedy) const;
+    [[nodiscard]] int half_done(const FoundState &state, const std::string &why) const;
     // Adds a JSON answer. False without --json: then the caller prints text.
     [[nodiscard]] bool answer(const json::Members &members) const;
     // Returns the bytes that the process holds of all GPUs, by NVML. 0 without NVML.
@@ -46,11 +51,11 @@ class Moving {
     const char *done_;
 };
 
-// Calls `move` for each process of the selection in turn. With `json` prints the answers as one list. If the selection
+// Calls `move` for each process of the selection in turn. With --json prints the answers as one list. If the selection
 // is a description, skips the processes that are where they should be already (out of their GPUs if `is_out_after`).
 // Returns the highest status: half done counts more than refused. Stops when the user interrupts.
 using Move = std::function<int(int pid, std::vector<std::string> *answers)>;
-int each(const char *command, bool is_out_after, const Selection &selection, bool sim, bool json, const Move &move);
+int each(const char *command, bool is_out_after, const MoveOptions &options, const Move &move);
 
 // Runs in the helper that libcurb.so starts for a nap. Waits until the process is back, has ended, or wants to come
 // back: it writes "back" to standard input or closes it. Then resumes it as soon as there is room. "leave" on standard

@@ -1,5 +1,5 @@
-// `curb resume` moves a suspended process back into its GPUs. With too little free memory the driver blocks the process
-// for good, so curb checks it right before the call. Another process can still take the memory in between.
+// `curb resume` moves a suspended process back into its GPUs. With too little free memory the driver gives the process
+// up for good, so curb checks it right before the call. Another process can still take the memory in between.
 #include <poll.h>
 #include <unistd.h>
 
@@ -13,7 +13,6 @@
 #include "control/turn.hpp"
 #include "format.hpp"
 #include "gate.hpp"
-#include "json.hpp"
 #include "moving.hpp"
 #include "policy/values/duration.hpp"
 #include "terminal.hpp"
@@ -25,11 +24,8 @@ namespace suspended = control::suspended;
 using policy::Bytes;
 using policy::format_human;
 
-struct ResumeOptions {
-    Selection selection;
+struct ResumeOptions : MoveOptions {
     std::optional<std::string> wait, bytes;
-    bool sim = false, json = false;
-    bool nap = false;  // prints "waits" when it begins to wait for room, and "comes" when there is room
 
     void declare(Options &takes) {
         selection.declare(takes);
@@ -40,24 +36,36 @@ struct ResumeOptions {
     }
 };
 
+// How to resume a process.
+struct Manner {
+    policy::Duration patience{0};  // how long to wait for room
+    std::optional<Bytes> bytes;    // what it held of each GPU, if no record of that is left
+    bool nap = false;              // print "waits" when the wait for room begins, and "comes" when it ends
+};
+
+policy::Result<Manner, std::string> manner_of(const ResumeOptions &options) {
+    Manner out;
+    if (options.wait) {
+        const auto wait = policy::parse_duration(*options.wait);
+        if (!wait) return "--wait: " + wait.error();
+        out.patience = *wait;
+    }
+    if (options.bytes) {
+        const auto size = policy::parse_size(*options.bytes);
+        if (!size) return "--bytes: " + size.error();
+        if (size->unit != policy::Size::Unit::bytes)
+            return "--bytes " + *options.bytes + ": a share of which device? Write an amount, as 8GiB";
+        out.bytes = size->amount;
+    }
+    return out;
+}
+
 class Resuming : Moving {
   public:
-    Resuming(const ResumeOptions &options, int pid, std::vector<std::string> *answers)
-        : Moving("resume", "resumed", pid, answers), options_(options) {}
+    Resuming(const Manner &manner, int pid, std::vector<std::string> *answers)
+        : Moving("resume", "resumed", pid, answers), manner_(manner) {}
 
     int run() {
-        if (options_.wait) {
-            const auto wait = policy::parse_duration(*options_.wait);
-            if (!wait) return ended(kFailure, "unchanged", "--wait: " + wait.error());
-            patience_ = *wait;
-        }
-        if (options_.bytes) {
-            const auto size = policy::parse_size(*options_.bytes);
-            if (!size || size->unit != policy::Size::Unit::bytes)
-                return ended(kFailure, "unchanged",
-                             "--bytes: " + (size ? "a share of which device? Write an amount, as 8GiB" : size.error()));
-            bytes_ = size->amount;
-        }
         ResumeFacts facts;
         facts.user = ::geteuid();
         facts.target = target_;
@@ -89,10 +97,10 @@ class Resuming : Moving {
         } else if (const auto books = ask_books(target_)) {
             for (const control::GpuStatus &gpu : books->gpus)
                 if (gpu.held != 0) need(gpu.uuid, gpu.held);
-        } else if (bytes_) {
+        } else if (manner_.bytes) {
             const bool listed = !gpus_of(gpus, pid_).empty();  // if not, it may have been on any GPU
             for (const GpuState &gpu : gpus)
-                if (!listed || gpu.user(pid_)) need(gpu.uuid, *bytes_);
+                if (!listed || gpu.user(pid_)) need(gpu.uuid, *manner_.bytes);
         }
         return out;
     }
@@ -102,7 +110,7 @@ class Resuming : Moving {
         constexpr auto kNextPoll = std::chrono::milliseconds(200), kNextLook = std::chrono::milliseconds(20);
         Progress progress([&](Seconds so_far) {
             return fmt::format("  waiting for room on the device, {} of {}", seconds_text(so_far),
-                               policy::format(patience_));
+                               policy::format(manner_.patience));
         });
         for (bool waits = false;;) {
             if (suspended::start_of(pid_) != target_.process.start) {
@@ -113,7 +121,7 @@ class Resuming : Moving {
             if (*facts.gpus) facts.needs = needs(**facts.gpus);
             const auto refusal = why_not_resume(facts);
             if (!refusal && its_turn(facts) && reserve(facts)) {
-                if (options_.nap && waits) print("comes\n");
+                if (manner_.nap && waits) print("comes\n");
                 return std::nullopt;
             }
             if (!refusal) {  // another process came first: try again soon
@@ -122,9 +130,9 @@ class Resuming : Moving {
                 continue;
             }
             if (interrupted()) return ended(kInterrupted, "suspended", refusal->text() + "; interrupted");
-            if (!only_room_is_lacking(facts) || progress.so_far() >= patience_)
+            if (!only_room_is_lacking(facts) || progress.so_far() >= manner_.patience)
                 return ended(kRefused, "suspended", refusal->text());
-            if (options_.nap && !std::exchange(waits, true)) print("waits\n");
+            if (manner_.nap && !std::exchange(waits, true)) print("waits\n");
             static_cast<void>(its_turn(facts));  // enters the queue
             progress.refresh();
             std::this_thread::sleep_for(kNextPoll);
@@ -188,15 +196,14 @@ class Resuming : Moving {
         const std::string why = cannot_ + "the driver could not move it back: " + driver.text(moved.error);
         if (state.is(CU_PROCESS_STATE_CHECKPOINTED))
             return ended(kRefused, "suspended", why + "; it is still suspended, and curb resume can be tried again");
-        return half_done(state, why, "; its state is " + state.name(), "again");
+        return half_done(state, why);
     }
 
     int unlocked(const Driver &driver, Bytes bytes, std::optional<Seconds> time) const {
         const FoundState state = unlock(driver, pid_);
         if (!state.is(CU_PROCESS_STATE_RUNNING))
             return half_done(state,
-                             cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(state.error),
-                             "; its state is " + state.name(), "again");
+                             cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(state.error));
         suspended::remove(target_.process);
         if (target_.under_curb)
             open_gate(pid_, std::chrono::duration_cast<policy::Duration>(time.value_or(Seconds(0))));
@@ -213,15 +220,15 @@ class Resuming : Moving {
         return 0;
     }
 
-    const ResumeOptions &options_;
+    const Manner manner_;
     std::vector<std::pair<std::string, control::Turn>> turns_;  // by GPU; empty: it has not waited
-    std::optional<Bytes> bytes_;                                // --bytes
-    policy::Duration patience_{0};
 };
 
 int resume(const ResumeOptions &options) {
-    return each("resume", false, options.selection, options.sim, options.json,
-                [&](int pid, auto *answers) { return Resuming(options, pid, answers).run(); });
+    const auto manner = manner_of(options);
+    if (!manner) return failed("resume: " + manner.error());
+    return each("resume", false, options,
+                [&](int pid, auto *answers) { return Resuming(*manner, pid, answers).run(); });
 }
 
 }  // namespace
@@ -242,17 +249,13 @@ int bring_back_when_asked(int pid) {
             const auto host = host_room(pid);
             if (!host || !is_short(*host)) continue;
             print("host memory ran short: ");
-            ResumeOptions now;  // without --wait: it stays if the GPU has no room for it
-            if (Resuming(now, pid, nullptr).run() == 0) return 0;
+            if (Resuming({}, pid, nullptr).run() == 0) return 0;  // without patience: it stays if there is no room
             continue;
         }
         char first = 0;
         const bool is_told = ::read(STDIN_FILENO, &first, 1) == 1;
         if (is_told && first == 'l') return 0;
-        ResumeOptions options;
-        options.wait = "24h";
-        options.nap = true;
-        const int status = Resuming(options, pid, nullptr).run();
+        const int status = Resuming({.patience = std::chrono::hours(24), .bytes = {}, .nap = true}, pid, nullptr).run();
         if (is_told || status == 0) return status;  // the process sees the end, and starts another helper
         std::this_thread::sleep_for(std::chrono::milliseconds(100));  // its pipe is closed: the process is about to end
     }
@@ -262,7 +265,7 @@ extern const Command kResume{
     .name = "resume",
     .line = "Bring a suspended process back",
     .help = R"(
-Refused while a GPU has less free memory than the process held there: the driver would block the process for good.
+Refused while a GPU has less free memory than the process held there: the driver would give it up for good.
 Another process can still take that memory at the same moment. Unlocks a process that an interrupted suspend left locked.
 
 Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error names, 125: wrong arguments,

@@ -24,10 +24,9 @@ namespace suspended = control::suspended;
 using policy::Bytes;
 using policy::format_human;
 
-struct SuspendOptions {
-    Selection selection;
+struct SuspendOptions : MoveOptions {
     std::string timeout = "10s";
-    bool force = false, sim = false, json = false, until_used = false, nap = false;
+    bool force = false, until_used = false, nap = false;
     std::vector<std::string> host_memory;
 
     void declare(Options &takes) {
@@ -50,15 +49,12 @@ struct SuspendOptions {
 
 class Suspending : Moving {
   public:
-    Suspending(const SuspendOptions &options, int pid, std::vector<std::string> *answers)
-        : Moving("suspend", "suspended", pid, answers), options_(options), gate_(pid) {}
+    // `patience`: that of --timeout.
+    Suspending(const SuspendOptions &options, policy::Duration patience, int pid, std::vector<std::string> *answers)
+        : Moving("suspend", "suspended", pid, answers), options_(options), patience_(patience), gate_(pid) {}
 
     int run() {
-        const auto patience = policy::parse_duration(options_.timeout);
-        if (!patience || patience->count() == 0)
-            return ended(kFailure, "unchanged",
-                         "--timeout: " + (patience ? "0 would wait for ever; give a time" : patience.error()));
-        if (options_.until_used) return begin_nap_now(*patience);
+        if (options_.until_used) return begin_nap_now();
         SuspendFacts known;
         known.user = ::geteuid();
         known.target = target_;
@@ -67,7 +63,7 @@ class Suspending : Moving {
         if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
         suspended::remove_stale(target_.process);
         // A nap that begins or ends has the claim for a moment; another nap comes again by itself.
-        const auto claim = suspended::Claim::take(target_.process, options_.nap ? policy::Duration{} : *patience);
+        const auto claim = suspended::Claim::take(target_.process, options_.nap ? policy::Duration{} : patience_);
         if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());
         const auto driver = open_driver();
         known.driver = facts_of(driver, pid_);
@@ -82,25 +78,25 @@ class Suspending : Moving {
         if (*known.gpus && !options_.nap) known.companion = companion_of(target_, **known.gpus);
         if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
         if (target_.under_curb && !options_.nap)  // for a nap the process has closed its gate itself
-            if (const auto why = gate_.close(*patience, options_.force))
+            if (const auto why = gate_.close(patience_, options_.force))
                 return ended(kRefused, "unchanged", cannot_ + *why);
-        const auto longest = std::numeric_limits<unsigned>::max();
-        return lock(*driver, static_cast<unsigned>(std::min<std::int64_t>(patience->count(), longest)), known);
+        return lock(*driver, known);
     }
 
   private:
     // Makes the process move itself, as for a nap by its policy.
-    int begin_nap_now(policy::Duration patience) {
-        const auto bytes = begin_nap(pid_, patience);
+    int begin_nap_now() {
+        const auto bytes = begin_nap(pid_, patience_);
         if (!bytes) return ended(kRefused, "unchanged", cannot_ + bytes.error());
         return naps(*bytes, fmt::format("{} naps: {} in host memory\nits next CUDA call brings it back\n",
                                         target_.text(), format_human(*bytes)));
     }
 
-    int lock(const Driver &driver, unsigned patience, SuspendFacts &known) {
+    int lock(const Driver &driver, SuspendFacts &known) {
         hold_interrupts();
+        constexpr std::int64_t kLongest = std::numeric_limits<unsigned>::max();
         CUcheckpointLockArgs arguments{};
-        arguments.timeoutMs = patience;
+        arguments.timeoutMs = static_cast<unsigned>(std::min<std::int64_t>(patience_.count(), kLongest));
         const Made locked = make([&] { return driver.cuCheckpointProcessLock(pid_, &arguments); },
                                  [&](Seconds so_far) {
                                      return fmt::format("  waiting for the work that {} has submitted, {}",
@@ -172,10 +168,7 @@ class Suspending : Moving {
     int give_up(const Driver &driver, const std::string &why, int status = kRefused) const {
         const FoundState state = unlock(driver, pid_);
         if (state.is(CU_PROCESS_STATE_RUNNING)) return ended(status, "running", why + "; it runs on");
-        return half_done(
-            state, why,
-            fmt::format("; it could not be unlocked ({}, its state is {})", driver.text(state.error), state.name()),
-            std::to_string(pid_));
+        return half_done(state, why + "; it could not be unlocked: " + driver.text(state.error));
     }
 
     // The process was out already, by a nap.
@@ -228,12 +221,16 @@ class Suspending : Moving {
     }
 
     const SuspendOptions &options_;
+    const policy::Duration patience_;
     Gate gate_;
 };
 
 int suspend(const SuspendOptions &options) {
-    return each("suspend", true, options.selection, options.sim, options.json, [&](int pid, auto *answers) {
-        const int status = Suspending(options, pid, answers).run();
+    const auto patience = policy::parse_duration(options.timeout);
+    if (!patience) return failed("suspend: --timeout: " + patience.error());
+    if (patience->count() == 0) return failed("suspend: --timeout: 0 would wait for ever; give a time");
+    return each("suspend", true, options, [&](int pid, auto *answers) {
+        const int status = Suspending(options, *patience, pid, answers).run();
         return status == 0 && options.nap ? bring_back_when_asked(pid) : status;
     });
 }

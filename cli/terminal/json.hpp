@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,7 +29,8 @@ class Value {
   private:
     std::string json_;
 };
-using Members = std::vector<std::pair<const char *, Value>>;
+using Member = std::pair<const char *, Value>;
+using Members = std::vector<Member>;
 
 // Returns the JSON of a text. Bytes that are not UTF-8 (in a file's name) become U+FFFD.
 inline std::string text(std::string_view value) { return policy::json_text(policy::valid_utf8(value)); }
@@ -38,9 +40,9 @@ inline std::string object(const Members &members) {
     const auto member = [](const auto &one) { return text(one.first) + ":" + one.second.json(); };
     return "{" + policy::joined(members, ",", member) + "}";
 }
-// Returns a list of make(one) for each one.
-template <class Each, class Make>
-std::string list(const Each &each, Make make) {
+// Returns a list of make(one) for each one. Without `make`: each is JSON already.
+template <class Each, class Make = std::identity>
+std::string list(const Each &each, Make make = {}) {
     return "[" + policy::joined(each, ",", make) + "]";
 }
 // Returns {"plain":0,"pools":2} of an array indexed by an enumeration.

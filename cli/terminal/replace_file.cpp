@@ -10,6 +10,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "terminal.hpp"
+
 namespace curb::cli {
 namespace {
 
@@ -45,16 +47,6 @@ class Undisturbed {
   private:
     sigset_t before_{};
 };
-
-bool write_all(int file, const std::string &text) {
-    for (std::size_t at = 0; at < text.size();) {
-        const ssize_t wrote = ::write(file, text.data() + at, text.size() - at);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote < 0) return false;
-        at += static_cast<std::size_t>(wrote);
-    }
-    return true;
-}
 
 bool filled(int file, const std::string &text, mode_t mode) {
     const bool good = ::fchmod(file, mode) == 0 && write_all(file, text) && ::fsync(file) == 0;

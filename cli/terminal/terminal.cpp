@@ -1,6 +1,7 @@
 #include "terminal.hpp"
 
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,6 +28,11 @@ std::string plain_lines(std::string_view text, std::string_view head) {
     return out;
 }
 
+bool can_be_run(const std::string &path) {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
+}
+
 }  // namespace
 
 std::string variable(const char *name) {
@@ -42,6 +48,13 @@ std::vector<std::string> folders_of(std::string_view path) {
         at = end + 1;
     }
     return out;
+}
+
+std::optional<std::string> find_program(const std::string &name, std::string_view path) {
+    if (name.find('/') != std::string::npos) return can_be_run(name) ? std::optional(name) : std::nullopt;
+    for (const std::string &folder : folders_of(path))
+        if (std::string file = folder.empty() ? name : folder + "/" + name; can_be_run(file)) return file;
+    return std::nullopt;
 }
 
 std::string shell_quoted(const std::string &word) {
@@ -87,6 +100,16 @@ bool print(std::string_view text) {
     if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return true;
     if (errno == EPIPE) return false;
     throw std::system_error(errno, std::generic_category(), "the answer could not be written to standard output");
+}
+
+bool write_all(int file, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t wrote = ::write(file, text.data(), text.size());
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) return false;
+        text.remove_prefix(static_cast<std::size_t>(wrote));
+    }
+    return true;
 }
 
 bool print_text(std::string_view text) { return print(plain_lines(text, "")); }

@@ -14,6 +14,8 @@ std::string variable(const char *name);
 
 // Returns the folders of a PATH in their order. An empty one stands for the present folder.
 std::vector<std::string> folders_of(std::string_view path);
+// Finds the file of a program, as execvp does; `path`: the value of PATH. Returns nullopt if it cannot be executed.
+std::optional<std::string> find_program(const std::string &name, std::string_view path);
 
 // Quotes the word for a shell, if it needs quotes.
 std::string shell_quoted(const std::string &word);
@@ -42,6 +44,9 @@ std::string inked(const Screen &screen, Ink ink, std::string_view text);
 // std::system_error on any other error.
 bool print(std::string_view text);
 inline bool print_line(const std::string &text) { return print(text + "\n"); }
+
+// Writes all of `text`, whatever signals come. False if that fails; errno says why.
+bool write_all(int file, std::string_view text);
 
 // Prints text that may contain strings from other programs: control characters do not reach the terminal.
 bool print_text(std::string_view text);

@@ -99,7 +99,7 @@ std::string wrapped(std::string_view text, std::size_t columns, std::size_t inde
 }
 
 std::string aligned(const std::vector<std::vector<std::string>> &lines) {
-    constexpr std::size_t kWidest = 36;  // a longer cell does not push the others away
+    constexpr std::size_t kWidest = 36;  // columns; a wider cell does not push the others away
     std::vector<std::size_t> widths;
     for (const auto &cells : lines) {
         widths.resize(std::max(widths.size(), cells.size()));
@@ -113,6 +113,11 @@ std::string aligned(const std::vector<std::vector<std::string>> &lines) {
         out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
     }
     return out;
+}
+
+std::string counted(std::uint64_t number, const std::string &one) {
+    const char *end = number == 1 ? "" : one.ends_with('s') ? "es" : "s";
+    return std::to_string(number) + " " + one + end;
 }
 
 std::string local_time(std::time_t seconds, const char *format) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <ctime>
 #include <string>
 #include <string_view>
@@ -20,8 +21,10 @@ std::string padded(std::string text, std::size_t columns, bool right = false);
 // Wraps the text to `columns`, at blanks where it has some. Indents all lines but the first, of which `taken` columns
 // are in use already.
 std::string wrapped(std::string_view text, std::size_t columns, std::size_t indent, std::size_t taken = 0);
-// Lays out lines of cells as a table. A line of one cell, or a cell longer than 36 bytes, does not widen its column.
+// Lays out lines of cells as a table. A line of one cell, or a cell wider than 36 columns, does not widen its column.
 std::string aligned(const std::vector<std::vector<std::string>> &lines);
+// Returns "1 event", "2 events".
+std::string counted(std::uint64_t number, const std::string &one);
 // Formats a time by the local clock, as strftime does.
 std::string local_time(std::time_t seconds, const char *format);
 using policy::plain;

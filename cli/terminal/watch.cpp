@@ -5,7 +5,6 @@
 #include <sys/select.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <string_view>
 #include <utility>
 
@@ -86,13 +85,7 @@ class InPlace {
 
   private:
     void say(std::string_view what) const {
-        if (!can_) return;
-        while (!what.empty()) {
-            const ssize_t done = ::write(STDOUT_FILENO, what.data(), what.size());
-            if (done < 0 && errno == EINTR) continue;
-            if (done <= 0) return;
-            what.remove_prefix(static_cast<std::size_t>(done));
-        }
+        if (can_) write_all(STDOUT_FILENO, what);
     }
     bool can_;
 };

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <langinfo.h>
 #include <ncurses.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
 #include "sim.hpp"
+#include "target.hpp"
 #include "terminal.hpp"
 #include "top_screen.hpp"
 #include "within.hpp"
@@ -79,18 +79,17 @@ class Top {
         next_ = Clock::now();
     }
 
-    void draw() const {
-        TopState &state = state_;
+    void draw() {
         const auto height = static_cast<std::size_t>(std::max(LINES, 1)),
                    width = static_cast<std::size_t>(std::max(COLS, 1));
-        const auto lines = top_screen(view_, state, width, height, control::unix_now());
+        const auto lines = top_screen(view_, state_, width, height, control::unix_now());
         ::erase();
         for (std::size_t y = 0; y < lines.size(); ++y) {
             ::move(static_cast<int>(y), 0);
             for (const Span &span : lines[y]) {
                 const auto attribute = attribute_of(span.ink);
                 ::attron(attribute);
-                ::addstr((state.unicode ? span.text : ascii(span.text)).c_str());
+                ::addstr((state_.unicode ? span.text : ascii(span.text)).c_str());
                 ::attroff(attribute);
             }
         }
@@ -180,24 +179,22 @@ class Top {
         const ViewProcess *process = selected();
         if (!process) return;
         const int pid = process->pid;
-        ask(what + " " + std::to_string(pid) + " (" + policy::plain(process->name) + ")? (y/n) ",
-            [this, pid, command](const std::string &answer) {
-                if (answer == "y")
-                    start(command + (command == "release" ? " " : sim_ ? " --sim " : " ") + std::to_string(pid));
-            });
+        ask(what + " " + label_of(pid, process->name) + "? (y/n) ", [this, pid, command](const std::string &answer) {
+            if (answer == "y")
+                start(command + (command == "release" ? " " : sim_ ? " --sim " : " ") + std::to_string(pid));
+        });
     }
     void ask_cap() {
         const ViewProcess *process = selected();
         if (!process) return;
         const int pid = process->pid;
-        ask("cap of " + std::to_string(pid) + " (" + policy::plain(process->name) + "), as 8GiB or 50%: ",
-            [this, pid](const std::string &text) {
-                if (text.empty()) return;
-                if (const auto size = policy::parse_size(text); !size)
-                    state_.message = size.error();
-                else
-                    start("cap " + std::to_string(pid) + " " + policy::format(*size));
-            });
+        ask("cap of " + label_of(pid, process->name) + ", as 8GiB or 50%: ", [this, pid](const std::string &text) {
+            if (text.empty()) return;
+            if (const auto size = policy::parse_size(text); !size)
+                state_.message = size.error();
+            else
+                start("cap " + std::to_string(pid) + " " + policy::format(*size));
+        });
     }
     void start(const std::string &words) {
         if (answer_.valid()) {
@@ -210,7 +207,7 @@ class Top {
 
     bool sim_;
     View view_;
-    mutable TopState state_;  // mutable: drawing moves the selection to an existing row
+    TopState state_;
     std::string prompt_, typed_;
     std::function<void(const std::string &)> then_;
     std::future<View> polled_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -21,7 +22,8 @@ constexpr std::size_t kRemembered = 120;  // samples of a history
 constexpr std::size_t kBar = 20, kSpark = 10, kCapBar = 10, kJob = 18, kContainer = 12;
 constexpr std::size_t kLeastRows = 5;  // of processes, however many GPUs there are
 
-const char *const kSortNames[] = {"held", "cap", "pid", "user", "command"};
+constexpr const char *kSortNames[] = {"held", "cap", "pid", "user", "command"};
+static_assert(std::size(kSortNames) == kSorts);
 
 double share(Bytes part, Bytes whole) {
     return whole == 0 ? 0 : std::min(1.0, static_cast<double>(part) / static_cast<double>(whole));
@@ -73,11 +75,10 @@ class Screenful {
     std::vector<ScreenLine> done() && {
         std::set<std::size_t> processes_shown;  // a process has a row on each of its GPUs
         for (const TopRow &row : rows_) processes_shown.insert(row.process);
-        const std::size_t count = processes_shown.size();
-        add({{fmt::format("curb top  {}  {} GPU{}, {} process{}", clock_text(now_, now_), view_.gpus.size(),
-                          view_.gpus.size() == 1 ? "" : "s", count, count == 1 ? "" : "es"),
+        add({{fmt::format("curb top  {}  {}, {}", clock_text(now_, now_), counted(view_.gpus.size(), "GPU"),
+                          counted(processes_shown.size(), "process")),
               Ink::bold},
-             {fmt::format("  by {}{}", sort_name(state_.sort),
+             {fmt::format("  by {}{}", kSortNames[static_cast<std::size_t>(state_.sort)],
                           state_.filter.empty() ? "" : ", with \"" + policy::plain(state_.filter) + "\"")}});
         gpus();
         state_.at = rows_.empty() ? 0 : std::min(state_.at, rows_.size() - 1);
@@ -240,8 +241,6 @@ class Screenful {
 };
 
 }  // namespace
-
-const char *sort_name(Sort sort) { return kSortNames[static_cast<std::size_t>(sort)]; }
 
 void remember(TopState &state, const View &view) {
     const auto push = [](TopState::History &history, Bytes bytes) {

@@ -21,7 +21,6 @@ using ScreenLine = std::vector<Span>;
 
 enum class Sort { held, cap, pid, user, command };
 inline constexpr int kSorts = 5;
-const char *sort_name(Sort sort);
 
 // A process on a GPU, or on none.
 struct TopRow {

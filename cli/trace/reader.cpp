@@ -12,6 +12,7 @@
 #include "policy/values/words.hpp"
 #include "recording.hpp"
 #include "snapshot.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
@@ -19,10 +20,6 @@ namespace {
 constexpr std::size_t kLongestLine = std::size_t{4} << 20;  // a header with the longest command line of Linux fits
 constexpr std::size_t kLargestSnapshot = std::size_t{1} << 30;
 constexpr std::string_view kCounters = R"({"ph":"C")";
-
-std::string counted(std::uint64_t n, const char *one, const char *many) {
-    return std::to_string(n) + " " + (n == 1 ? one : many);
-}
 
 // False if no device can have the event's sizes. A request may have any size: programs ask for nonsense.
 bool is_possible(const Moment &moment) noexcept {
@@ -194,9 +191,9 @@ policy::Result<Recording, std::string> TraceReader::done() && {
     if (!has_header_) missing.push_back("The beginning is missing: which command and which GPUs it was is not known.");
     if (cut_off_) missing.push_back("It ends in the middle of line " + std::to_string(lines_) + ".");
     if (bad_lines_ != 0)
-        missing.push_back(counted(bad_lines_, "line", "lines") + " could not be read (the first: " + first_bad_ + ").");
+        missing.push_back(counted(bad_lines_, "line") + " could not be read (the first: " + first_bad_ + ").");
     if (dropped_ != 0)
-        missing.push_back(counted(dropped_, "event was", "events were") +
+        missing.push_back(counted(dropped_, "event") + (dropped_ == 1 ? " was" : " were") +
                           " dropped by the process, which could not write so fast: single allocations are missing, "
                           "what is held is right.");
     return std::move(out_);
@@ -204,10 +201,8 @@ policy::Result<Recording, std::string> TraceReader::done() && {
 
 policy::Result<Recording, std::string> read_trace(const std::string &file, bool snapshots) {
     const bool standard_input = file == "-";
-    const std::string name = standard_input ? "<stdin>" : file;
-    const auto fault = [&](int error) {
-        return policy::quote(policy::plain(name)) + " cannot be read: " + std::strerror(error);
-    };
+    const std::string name = standard_input ? "<stdin>" : file, quoted = policy::quote(policy::plain(name));
+    const auto fault = [&](int error) { return quoted + " cannot be read: " + std::strerror(error); };
     const control::Descriptor opened(standard_input ? -1 : ::open(file.c_str(), O_RDONLY | O_CLOEXEC));
     if (!standard_input && !opened) return fault(errno);
     const int fd = standard_input ? STDIN_FILENO : opened.number();
@@ -230,12 +225,11 @@ policy::Result<Recording, std::string> read_trace(const std::string &file, bool 
         if (size < 0) return fault(errno);
         const std::string_view piece(buffer.data(), static_cast<std::size_t>(size));
         if (is_first && begins_as_pickle(piece) && !snapshots)
-            return policy::quote(policy::plain(name)) +
-                   " is a pickle of Python and no trace; curb report reads memory snapshots of PyTorch";
+            return quoted + " is a pickle of Python and no trace; curb report reads memory snapshots of PyTorch";
         if (!snapshot.empty() || (is_first && begins_as_pickle(piece))) {
             if (size == 0) return read_snapshot(snapshot, name);
             if (snapshot.size() + piece.size() > kLargestSnapshot)
-                return policy::quote(policy::plain(name)) +
+                return quoted +
                        " is larger than the 1 GiB that curb reads of a snapshot; record fewer entries (max_entries)";
             snapshot += piece;
             continue;

@@ -8,6 +8,7 @@
 #include "format.hpp"
 #include "pickle.hpp"
 #include "policy/values/words.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
@@ -205,8 +206,8 @@ class Snapshot {
             }
         }
         out_.notes.push_back(
-            fmt::format("At the end PyTorch had reserved {} of cuda:{} in {} segment{}, and {} of it was in use.",
-                        policy::format_human(from.reserved), gpu, from.segments, from.segments == 1 ? "" : "s",
+            fmt::format("At the end PyTorch had reserved {} of cuda:{} in {}, and {} of it was in use.",
+                        policy::format_human(from.reserved), gpu, counted(from.segments, "segment"),
                         policy::format_human(from.in_use)));
     }
 

@@ -21,6 +21,9 @@ curb --help                           | 0   | Keeps a process's GPU memory withi
 curb help run                         | 0   | Run a command under a policy
 curb help policy check                | 0   | Check policies, and print every error
 curb help nonsense                    | 125 | curb: curb has no command 'nonsense'
+curb help policy nonsense             | 125 | curb: curb policy has no command 'nonsense'
+curb help release {pid}                 | 0   | Make processes give back memory that they cache
+curb help run -- echo hello           | 0   | Run a command under a policy
 curb version                          | 0   | curb 0.
 curb -V                               | 0   | curb 0.
 curb --version                        | 0   | curb 0.
@@ -85,6 +88,7 @@ curb release {pid} --bytes 2            | 125 | curb: release: --bytes: '2' has 
 curb release {pid} --bytes 0B           | 125 | curb: release: --bytes 0 asks for nothing
 curb cap {pid}                          | 125 | curb: cap: which cap? curb cap PID SIZE
 curb cap 8GiB                         | 125 | curb: cap: of which process? curb cap PID 8GiB
+curb cap --reset                      | 125 | curb: cap: of which process? curb cap PID --reset
 curb cap {pid} 6GiB                     | 0   | process {pid}: cuda:0 cap 8 GiB -> 6 GiB
 curb cap {pid} 6                        | 125 | curb: cap: '6' has no unit; did you mean "6GiB"?
 curb cap                              | 125 | curb: cap: which cap? curb cap PID SIZE, or --reset
@@ -96,10 +100,10 @@ curb cap {pid} 8GiB --gpu gpu0          | 125 | curb: cap: --gpu: "gpu0" is not 
 curb cap --name nonsense 8GiB         | 125 | curb: cap: no process under curb matches
 curb suspend                          | 125 | curb: suspend: which process? curb suspend PID
 curb suspend 1                        | 1   | curb: cannot suspend 1
-curb suspend --timeout 0s 1           | 125 | curb: --timeout: 0 would wait for ever; give a time
-curb suspend --timeout 10 1           | 125 | curb: --timeout: '10' has no unit; did you mean "10s"?
-curb resume --wait 5 1                | 125 | curb: --wait: '5' has no unit; did you mean "5s"?
-curb resume --bytes 8 1               | 125 | curb: --bytes: '8' has no unit; did you mean "8GiB"?
+curb suspend --timeout 0s 1           | 125 | curb: suspend: --timeout: 0 would wait for ever; give a time
+curb suspend --timeout 10 1           | 125 | curb: suspend: --timeout: '10' has no unit; did you mean "10s"?
+curb resume --wait 5 1                | 125 | curb: resume: --wait: '5' has no unit; did you mean "5s"?
+curb resume --bytes 8 1               | 125 | curb: resume: --bytes: '8' has no unit; did you mean "8GiB"?
 curb doctor 99999999999               | 125 | curb: '99999999999' is not the pid of a process
 curb doctor {pid}                       | 0   | ok
 curb policy                           | 125 | curb: curb policy needs a command: init, check, show, explain, schema

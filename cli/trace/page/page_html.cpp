@@ -6,8 +6,8 @@
 
 #include "format.hpp"
 #include "pages.hpp"
-#include "policy/fields.hpp"
 #include "policy/values/words.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 
@@ -302,8 +302,8 @@ std::string html_page(const Recording &recording, const Summary &summary) {
                                policy::format_human(*gpu.cap));
         add_plot(out, picture, chart);
         if (gpu.live != 0)
-            out += fmt::format("<p class=\"note\">Not freed before the end: {} {}, {}.</p>\n", gpu.live,
-                               gpu.live == 1 ? "allocation" : "allocations", policy::format_human(gpu.live_bytes));
+            out += fmt::format("<p class=\"note\">Not freed before the end: {}, {}.</p>\n",
+                               counted(gpu.live, "allocation"), policy::format_human(gpu.live_bytes));
         add_tables(out, recording, gpu);
         out += "</section>\n";
     }

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "pages.hpp"
+#include "text_width.hpp"
 
 namespace curb::cli {
 namespace {
@@ -23,8 +24,7 @@ void add_callers(std::string &out, const Recording &recording, const GpuSummary 
     for (std::size_t i = 0; i < std::min(kMostStacks, gpu.callers_at_peak.size()); ++i) {
         const Caller &one = gpu.callers_at_peak[i];
         add(out, {i == 0 ? "allocated by" : "", policy::format_human(one.bytes),
-                  std::to_string(one.count) + (one.count == 1 ? " allocation" : " allocations") +
-                      (one.stack ? "" : ", not recorded")});
+                  counted(one.count, "allocation") + (one.stack ? "" : ", not recorded")});
         if (!one.stack) continue;
         const auto calls = calls_of(recording.text(*one.stack));
         for (std::size_t call = 0; call < std::min(kMostCalls, calls.size()); ++call) add(out, {"", "", calls[call]});
@@ -136,7 +136,7 @@ std::string origin_of(const Recording &recording) {
     if (recording.header.pid != 0) add_part("pid " + std::to_string(recording.header.pid));
     if (const std::string date = date_text(recording); !date.empty()) add_part("begun " + date);
     add_part(span_text(recording.last_ns - recording.first_ns));
-    add_part(std::to_string(recording.events.size()) + (recording.events.size() == 1 ? " event" : " events"));
+    add_part(counted(recording.events.size(), "event"));
     if (!recording.header.version.empty()) add_part("curb " + recording.header.version);
     return out;
 }
