@@ -29,8 +29,10 @@ namespace fs = std::filesystem;
 namespace control = curb::control;
 
 inline int listening(const fs::path &path) {
-    const int out = bound_socket(path);
-    return out >= 0 && ::listen(out, 16) == 0 ? out : -1;
+    // It gets its name once it listens, as curb's sockets do: any curb deletes a socket that refuses a connection.
+    const fs::path unnamed = path.native() + ".new";
+    const int out = bound_socket(unnamed);
+    return out >= 0 && ::listen(out, 16) == 0 && ::rename(unnamed.c_str(), path.c_str()) == 0 ? out : -1;
 }
 
 // Sets XDG_RUNTIME_DIR to a folder of its own, until its end.
