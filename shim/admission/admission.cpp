@@ -60,8 +60,8 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     return asked;
 }
 
-// From the first settle() to its end, no bytes of the device are reserved ahead. Before curb refuses a request, it gives
-// the request these bytes.
+// From the first settle() to its end, no bytes of the device are reserved ahead. Before curb refuses a request, it
+// gives the request these bytes.
 class NothingAhead {
   public:
     explicit NothingAhead(Device &device) noexcept : device_(device) {}

@@ -32,7 +32,7 @@ constexpr std::int32_t key_of(std::string_view job, std::uint32_t user) noexcept
 }
 
 inline constexpr std::uint32_t kSlots = 128;  // processes
-inline constexpr std::size_t kGpus = 64;    // of one machine: instances of MIG count each
+inline constexpr std::size_t kGpus = 64;      // of one machine: instances of MIG count each
 
 // A slot belongs to the process whose thread holds its owner's word, a robust futex: the thread's id. When the thread
 // ends, with its process or by exec, the kernel clears the id and sets FUTEX_OWNER_DIED. Then another process clears
