@@ -29,7 +29,7 @@ void find_handed_in(const Variables &environment, Source &source) {
         const char *value = environment(name.c_str());
         if (value && *value) source.handed_in.emplace_back(name, value);
     };
-    constexpr int kMostDevices = 64;
+    constexpr int kMostDevices = 64;  // of a process, as devices::kMost in shim/
     for (const std::string name : policy::handed_in_names()) {
         if (!name.ends_with('_')) {
             add(name);

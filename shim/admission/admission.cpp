@@ -196,8 +196,8 @@ class Attempts : NoCopy {
     }
 
   private:
-    // Takes back what was reserved ahead, if there is any or was when the ledger decided. False if not, or if it was
-    // done too often: each time other threads' requests under way may return some.
+    // Takes back the bytes that are reserved ahead. False if there are none and were none when the ledger decided. Also
+    // false after kMost times, because requests of other threads that are under way may return some each time.
     bool take_back_ahead(Bytes seen) noexcept {
         constexpr int kMost = 16;
         if (taken_back_ == kMost || (device_.ledger.ahead().bytes() == 0 && seen <= device_.ledger.taken()))

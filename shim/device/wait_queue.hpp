@@ -84,8 +84,8 @@ class Wait : NoCopy {
     control::Turn *turns_[std::size(kOrders)]{};
 };
 
-// True if another process waits in the order. Reads the runtime directory at most every 20 ms for each device; else it
-// costs two loads. Thread-safe. Takes no lock.
+// True if another process waits in the order. Reads the runtime directory at most every 20 ms for each device, and else
+// only the clock. Thread-safe. Takes no lock.
 bool others_wait(Order order, const Device &device) noexcept;
 
 // A waiting request, as clients see it.

@@ -326,8 +326,8 @@ void at_exit(int status, void *) noexcept {
         const std::uint64_t since = no_room_since_ms.load(std::memory_order_acquire);
         return since != 0 && now_ms() - since > kPatienceMs;
     };
-    constexpr std::uint64_t kMostMs =
-        300'000;  // no return takes so long; a helper that hangs must not keep the process
+    // No return takes so long, and a helper that hangs must not keep the process from its end.
+    constexpr std::uint64_t kMostMs = 300'000;
     poll_until([&] { return is_over() || has_no_room() || own_thread::stopped(); }, kMostMs);
     if (is_over()) return;
     of_libc<int(FILE *)>("fflush")(nullptr);

@@ -23,8 +23,8 @@ struct Pool {
     std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
     BusyCount visitors;                // threads that query the driver about it
     BusyCount settling;                // threads that have changed `charged` but not yet the ledger
-    // Numbers of Ledger::ahead() units: those of requests that have returned, and of these, those that a reading of
-    // the pool's size covers.
+    // Numbers of units that were reserved ahead (Ledger::ahead()): those of requests that have returned, and of these,
+    // those that a reading of the pool's size covers.
     std::atomic<std::uint64_t> used_ahead{0}, read_ahead{0};
     // True if the pool kept its memory at a synchronisation when curb last asked: requests may take units ahead.
     std::atomic<bool> keeps{false};

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <initializer_list>
 
 #include "kernels.hpp"
@@ -285,8 +284,7 @@ CUresult take_uploaded(const Use &use, Block &block) {
 }
 CUresult take_uploaded_with_parameters(const Use &use, Block &block) {
     if (const CUresult result = make_graph(use, block, true)) return result;
-    CUDA_GRAPH_INSTANTIATE_PARAMS parameters;
-    std::memset(&parameters, 0, sizeof parameters);
+    auto parameters = zeroed<CUDA_GRAPH_INSTANTIATE_PARAMS>();
     parameters.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
     parameters.hUploadStream = use.stream();
     if (const CUresult result = CU(cuGraphInstantiateWithParams, &block.executable, block.graph, &parameters))

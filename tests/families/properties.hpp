@@ -8,10 +8,16 @@
 
 namespace families {
 
-// All bytes of these structures are zero but for the members that are set: a driver may look at the padding.
-inline CUmemAllocationProp on_device(int device, CUmemAllocationHandleType handle = CU_MEM_HANDLE_TYPE_NONE) {
-    CUmemAllocationProp out;
+// Returns a structure whose bytes are all zero, padding included: a driver may look at that too.
+template <class Struct>
+Struct zeroed() {
+    Struct out;
     std::memset(&out, 0, sizeof out);
+    return out;
+}
+
+inline CUmemAllocationProp on_device(int device, CUmemAllocationHandleType handle = CU_MEM_HANDLE_TYPE_NONE) {
+    auto out = zeroed<CUmemAllocationProp>();
     out.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     out.requestedHandleTypes = handle;
     out.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
@@ -21,8 +27,7 @@ inline CUmemAllocationProp on_device(int device, CUmemAllocationHandleType handl
 inline CUmemPoolProps pool_on(CUmemLocationType where, int id,
                               CUmemAllocationHandleType handle = CU_MEM_HANDLE_TYPE_NONE,
                               CUmemAllocationType type = CU_MEM_ALLOCATION_TYPE_PINNED) {
-    CUmemPoolProps out;
-    std::memset(&out, 0, sizeof out);
+    auto out = zeroed<CUmemPoolProps>();
     out.allocType = type;
     out.handleTypes = handle;
     out.location = {where, id};
@@ -30,8 +35,7 @@ inline CUmemPoolProps pool_on(CUmemLocationType where, int id,
 }
 
 inline CUDA_MEM_ALLOC_NODE_PARAMS memory_node(std::size_t bytes, int device = 0) {
-    CUDA_MEM_ALLOC_NODE_PARAMS out;
-    std::memset(&out, 0, sizeof out);
+    auto out = zeroed<CUDA_MEM_ALLOC_NODE_PARAMS>();
     out.poolProps = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, device);
     out.bytesize = bytes;
     return out;

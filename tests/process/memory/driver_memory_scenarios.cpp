@@ -248,8 +248,7 @@ SCENARIO_NAMED(every_form_of_a_context_is_counted) {
 SCENARIO_NAMED(every_form_of_a_launch_is_admitted) {
     start();
     const CUfunction function = kernel_of(load_module("curb-sim-module\nkernel much local=65536\n"), "much");
-    CUlaunchConfig configuration;
-    std::memset(&configuration, 0, sizeof configuration);
+    auto configuration = families::zeroed<CUlaunchConfig>();
     configuration.gridDimX = configuration.gridDimY = configuration.gridDimZ = 1;
     configuration.blockDimX = configuration.blockDimY = configuration.blockDimZ = 1;
     for (const auto launch : {cuLaunchKernel, cuLaunchKernel_ptsz})
