@@ -20,15 +20,20 @@ void reconcile(Device &device, int attempts) noexcept {
         device.grown.load(std::memory_order_relaxed) && device.grown.exchange(false, std::memory_order_seq_cst);
     if (!grown) device.measuring_growth.fetch_sub(1, std::memory_order_seq_cst);
     const bool measured = device.ledger.reconcile(
-        [&]() noexcept {
+        [&]() noexcept -> std::optional<Ledger::Measured> {
+            const AheadUnits &ahead = device.ledger.ahead();
+            const std::uint64_t mark = ahead.takes_mark();
+            const bool rested = !pools::ahead_under_way(device);
             pools::reconcile(device);
-            auto figure = device.meter.held_by_process();
-            // Growth of pools by requests since then is not the driver's own memory.
-            if (figure) *figure -= std::min(*figure, device.ledger.ahead().unread());
+            if (const auto figure = device.meter.held_by_process()) {
+                // Growth of pools by requests since then is not the driver's own memory.
+                const Bytes own = *figure - std::min(*figure, ahead.unread());
+                return Ledger::Measured(own, rested && mark == ahead.takes_mark());
+            }
             // NVML does not list a process whose last context has ended.
             const bool holds_nothing =
                 device.has_nvml.load(std::memory_order_relaxed) && device.contexts.load(std::memory_order_relaxed) == 0;
-            return figure || !holds_nothing ? figure : std::optional<Bytes>(0);
+            return holds_nothing ? std::optional<Ledger::Measured>(0) : std::nullopt;
         },
         [&](std::int64_t change) noexcept {
             job::overhead_changed(device.ledger.share.row(), change);

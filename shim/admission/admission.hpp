@@ -15,14 +15,16 @@ namespace curb::shim {
 // Says if a kept block may serve the request. If so, curb may also keep the request's own block when that is freed.
 class Reuse {
   public:
-    static constexpr Reuse none() noexcept { return Reuse(nullptr); }
-    // `pointer` receives the address of the kept block.
-    static constexpr Reuse into(CUdeviceptr *pointer) noexcept { return Reuse(pointer); }
+    static constexpr Reuse none() noexcept { return Reuse(nullptr, nullptr); }
+    // `pointer` receives the address of a kept block of `context`.
+    static constexpr Reuse into(CUdeviceptr *pointer, CUcontext context) noexcept { return Reuse(pointer, context); }
     [[nodiscard]] CUdeviceptr *pointer() const noexcept { return pointer_; }  // null for none()
+    [[nodiscard]] CUcontext context() const noexcept { return context_; }
 
   private:
-    explicit constexpr Reuse(CUdeviceptr *pointer) noexcept : pointer_(pointer) {}
+    constexpr Reuse(CUdeviceptr *pointer, CUcontext context) noexcept : pointer_(pointer), context_(context) {}
     CUdeviceptr *pointer_;
+    CUcontext context_;
 };
 
 // One allocation, as its hook describes it to charged(). No member has a default, so that no hook forgets one.
@@ -116,7 +118,7 @@ template <class Call, class Record>
 CUresult charged(const Request &request, Call call, Record record, bool reserved = false) {
     const auto &[device, kind, bytes, worst, retry, reuse] = request;
     if (reuse.pointer()) {
-        if (const CUdeviceptr kept = cache::take(device, bytes)) {
+        if (const CUdeviceptr kept = cache::take(device, reuse.context(), bytes)) {
             *reuse.pointer() = kept;
             trace::allocated(device, kind, kept, bytes, 0, true);
             return CUDA_SUCCESS;

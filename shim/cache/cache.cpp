@@ -144,10 +144,10 @@ void trim(Device &device) noexcept {
 
 }  // namespace
 
-CUdeviceptr detail::take(Device &device, Bytes bytes) noexcept {
+CUdeviceptr detail::take(Device &device, CUcontext context, Bytes bytes) noexcept {
     const KeepErrno keep_errno;
     if (!may_reuse(device, bytes)) return 0;
-    const contexts::Pin pin(owner_of_memory());
+    const contexts::Pin pin(context);
     if (!pin || context_failed()) return 0;
     const auto block = kept_blocks_of(device).take(pin.id(), bytes);
     if (!block) return 0;

@@ -18,15 +18,15 @@ namespace curb::shim::cache {
 namespace detail {
 extern constinit std::atomic<std::size_t> kept;  // blocks on all devices
 inline constinit std::atomic<bool> work_since_check{false};
-CUdeviceptr take(Device &device, Bytes bytes) noexcept;
+CUdeviceptr take(Device &device, CUcontext context, Bytes bytes) noexcept;
 bool free_kept(CUdeviceptr pointer) noexcept;
 Bytes free_kept(Device &device, Bytes wanted) noexcept;
 }  // namespace detail
 
-// Hands out a kept block of the calling thread's context and records it as the program's. Returns 0 if there is none or
-// none may be reused now. Costs one load if the device has no kept blocks.
-inline CUdeviceptr take(Device &device, Bytes bytes) noexcept {
-    return device.kept.load(std::memory_order_relaxed) == 0 ? 0 : detail::take(device, bytes);
+// Hands out a kept block of `context`, the calling thread's owner_of_memory(), and records it as the program's. Returns
+// 0 if there is none or none may be reused now. Costs one load if the device has no kept blocks.
+inline CUdeviceptr take(Device &device, CUcontext context, Bytes bytes) noexcept {
+    return device.kept.load(std::memory_order_relaxed) == 0 ? 0 : detail::take(device, context, bytes);
 }
 
 // Call it when the program frees this pointer. Waits for the device's work, then keeps the block. False if the block

@@ -11,6 +11,7 @@
 #include "keep_errno.hpp"
 #include "lifetime.hpp"
 #include "policy/values/granule.hpp"
+#include "process_state.hpp"
 #include "recent.hpp"
 #include "trace.hpp"
 #include "waiting.hpp"
@@ -378,5 +379,11 @@ CUcontext current_context() noexcept {
 }
 
 CUcontext owner_of_memory() noexcept { return contexts::owner_of(current_context()); }
+
+MemoryOwner memory_owner() noexcept {
+    const CUcontext context = process::active() ? current_context() : nullptr;
+    if (!context) return {};
+    return {devices::count() == 1 ? &devices::at(0) : devices::current(), contexts::owner_of(context)};
+}
 
 }  // namespace curb::shim

@@ -160,5 +160,12 @@ namespace curb::shim {
 CUcontext current_context() noexcept;
 // Returns the context whose destruction frees memory that this thread allocates now.
 CUcontext owner_of_memory() noexcept;
+// The current device, and owner_of_memory(). Both null if no context is current or CUDA is not initialised. Calls the
+// driver, once if the process sees one device.
+struct MemoryOwner {
+    Device *device = nullptr;
+    CUcontext context = nullptr;
+};
+MemoryOwner memory_owner() noexcept;
 
 }  // namespace curb::shim

@@ -25,7 +25,7 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, By
     // not compare while this thread takes the process for one without a job.
     begin();
     if (is_split() && take_spare(terms, bytes)) [[unlikely]] {
-        figures().of(kind).fetch_add(bytes, std::memory_order_acq_rel);
+        figures().charged.add(kind, bytes);
         return policy::Verdict::grant;
     }
     // acquire: a thread that sees held_ lowered by a free in a stream also sees those bytes in `returned_at_sync`.
@@ -56,7 +56,7 @@ policy::Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, By
         if (grants(terms, this->taken(held + now), bytes)) break;
         held = held_.fetch_sub(bytes, std::memory_order_acq_rel) - bytes;
     }
-    together_.of(kind).fetch_add(bytes, std::memory_order_acq_rel);
+    together_.charged.add(kind, bytes);
     if (!share.joined()) [[likely]]
         return policy::Verdict::grant;
     const policy::Verdict verdict = reserve_in_job(kind, bytes, terms, taken);
@@ -105,7 +105,7 @@ bool Ledger::take_spare(const policy::Terms &terms, Bytes bytes) noexcept {
 
 void Ledger::credit_part(Kind kind, Bytes bytes) noexcept {
     Part &part = this->part();
-    part.of(kind).fetch_sub(bytes, std::memory_order_acq_rel);
+    part.credited.add(kind, bytes);
     if (part.spare.load(std::memory_order_relaxed) + bytes <= kMostSpare)
         part.spare.fetch_add(bytes, std::memory_order_seq_cst);
     else
@@ -121,6 +121,11 @@ Bytes Ledger::without_spare() const noexcept {
         for (const Part &part : parts_) spare += part.spare.load(std::memory_order_seq_cst);
         if (held == held_.load(std::memory_order_seq_cst) || tries == kTries) return held - std::min(held, spare);
     }
+}
+
+Bytes Ledger::of_parts(Kind kind) const noexcept {
+    return difference([&] { return sum_of(&Figures::charged, kind); },
+                      [&] { return sum_of(&Figures::credited, kind); });
 }
 
 policy::Verdict Ledger::reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes taken) noexcept {
@@ -142,7 +147,7 @@ policy::Verdict Ledger::reserve_in_job(Kind kind, Bytes bytes, policy::Terms &te
         }
         if (verdict == policy::Verdict::grant) share.let_others_pass(tries);
     }
-    figures().of(kind).fetch_sub(bytes, std::memory_order_acq_rel);
+    figures().credited.add(kind, bytes);
     held_.fetch_sub(bytes, std::memory_order_acq_rel);
     if (taken == 0) share.keep(0);
     return verdict;
@@ -186,7 +191,7 @@ bool Ledger::reserve_ahead(const policy::Terms &terms, std::uint64_t take_backs)
 
 void Ledger::charge(Kind kind, Bytes bytes) noexcept {
     held_.fetch_add(bytes, std::memory_order_acq_rel);
-    figures().of(kind).fetch_add(bytes, std::memory_order_acq_rel);
+    figures().charged.add(kind, bytes);
     share.add(bytes);
 }
 
@@ -194,7 +199,7 @@ void Ledger::credit(Kind kind, Bytes bytes) noexcept {
     if (is_split()) [[unlikely]] {
         credit_part(kind, bytes);
     } else {
-        together_.of(kind).fetch_sub(bytes, std::memory_order_acq_rel);
+        together_.credited.add(kind, bytes);
         held_.fetch_sub(bytes, std::memory_order_acq_rel);
     }
     share.add(-bytes);
@@ -218,7 +223,7 @@ Bytes Ledger::raise_overhead(Bytes to) noexcept {
 }
 
 std::int64_t Ledger::change_overhead(Bytes to) noexcept {
-    const Bytes before = overhead_of().exchange(to, std::memory_order_acq_rel);
+    const Bytes before = overhead_.exchange(to, std::memory_order_acq_rel);
     held_.fetch_add(to - before, std::memory_order_acq_rel);  // modulo 2^64, so a decrease wraps correctly
     share.add(to - before);
     if (to < before) wait_queue::changed();
@@ -227,16 +232,16 @@ std::int64_t Ledger::change_overhead(Bytes to) noexcept {
 
 void Ledger::leave_to_overhead(Kind kind, Bytes bytes) noexcept {
     const std::scoped_lock lock(overhead_mutex_);
-    overhead_of().fetch_add(bytes, std::memory_order_acq_rel);
-    figures().of(kind).fetch_sub(bytes, std::memory_order_acq_rel);
+    overhead_.fetch_add(bytes, std::memory_order_acq_rel);
+    figures().credited.add(kind, bytes);
 }
 
 Bytes Ledger::take_from_overhead(Kind kind, Bytes bytes) noexcept {
     const Operation operation(this);  // otherwise a reconcile could count the bytes as overhead again
     const std::scoped_lock lock(overhead_mutex_);
     const Bytes taken = std::min(overhead(), bytes);
-    overhead_of().fetch_sub(taken, std::memory_order_acq_rel);
-    figures().of(kind).fetch_add(taken, std::memory_order_acq_rel);
+    overhead_.fetch_sub(taken, std::memory_order_acq_rel);
+    figures().charged.add(kind, taken);
     return taken;
 }
 

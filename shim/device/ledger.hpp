@@ -133,15 +133,16 @@ class Ledger {
     // Opens the share in the job that the process has joined. Requests may run meanwhile. False as Share::open().
     bool open_share(std::string_view uuid) noexcept;
     [[nodiscard]] Bytes of(Kind kind) const noexcept {
-        // A part may be charged and another part credited for the same memory while this sums, so the sum may lack the
-        // charge.
-        const Bytes all = sum([kind](const Figures &part) { return part.of(kind).load(std::memory_order_relaxed); });
-        return static_cast<std::int64_t>(all) < 0 ? 0 : all;
+        if (kind == Kind::overhead) return overhead();
+        if (was_split()) [[unlikely]]
+            return of_parts(kind);
+        return difference([&] { return together_.charged.of(kind); }, [&] { return together_.credited.of(kind); });
     }
-    [[nodiscard]] Bytes overhead() const noexcept { return overhead_of().load(std::memory_order_relaxed); }
+    [[nodiscard]] Bytes overhead() const noexcept { return overhead_.load(std::memory_order_relaxed); }
 
     // Every change of memory is an operation: it begins before the driver call and ends when the ledger shows what the
-    // driver did. In between, ledger and device may differ.
+    // driver did. In between, ledger and device may differ. Requests that take units ahead are none: the units show
+    // them.
     void begin() noexcept {
         activity::note();
         figures().begun.fetch_add(1, std::memory_order_seq_cst);
@@ -162,29 +163,34 @@ class Ledger {
         Ledger *ledger_;
     };
 
+    // NVML's figure for this process.
+    struct Measured {
+        Measured(Bytes figure, bool at_rest = true) noexcept : bytes(figure), ahead_at_rest(at_rest) {}  // NOLINT
+        Bytes bytes;
+        bool ahead_at_rest;  // no request that took a unit ahead was under way
+    };
     static constexpr int kAttempts = 3;
-    // Sets the overhead from `measure()`, which returns NVML's figure for this process (nullopt if it has none). Calls
+    // Sets the overhead from `measure()`, which returns a Measured (nullopt if NVML has no figure). Calls
     // `changed(bytes)` with the change. False if nothing could be measured.
     //
-    // During other operations the overhead is only raised: memory is reserved before the driver allocates it and
-    // credited after the driver freed it, so figure - charges is then usually too low. It is too high if others
-    // allocate and free while NVML answers, until the ledger is next measured at rest. Do not call it within your own
-    // operation: it would never see the ledger at rest.
+    // During other operations the overhead is only raised. Memory is charged before the driver allocates it and
+    // credited after the driver freed it, so the figure has at most the charges until after it, less the credits until
+    // before it. Do not call it within your own operation: it would never see the ledger at rest.
     template <class Measure, class Changed>
     bool reconcile(Measure measure, Changed changed, int attempts = kAttempts) noexcept {
         for (int attempt = 0; attempt < attempts; ++attempt) {
             const std::uint64_t begun = this->begun();
             const bool quiet_before = begun == done();
             if (attempt > 0 && !quiet_before) return true;  // another figure would be no better than the first
-            const Bytes charged_before = visible();
-            const std::optional<Bytes> figure = measure();
+            const Bytes credited_before = visible(&Figures::credited);
+            const std::optional<Measured> figure = measure();
             if (!figure) return false;
-            const Bytes charged_after = visible();
-            const bool quiet = quiet_before && begun == this->begun();
+            const Bytes charged_after = visible(&Figures::charged), credited_after = visible(&Figures::credited);
+            const bool quiet = quiet_before && figure->ahead_at_rest && begun == this->begun();
             // If quiet, only `measure` has changed the charges (it reconciles the pools), so the newer ones fit the
             // figure.
-            const Bytes charged = quiet ? charged_after : std::max(charged_before, charged_after);
-            const Bytes overhead = *figure > charged ? *figure - charged : 0;
+            const Bytes charged = charged_after - (quiet ? credited_after : credited_before);
+            const Bytes overhead = figure->bytes > charged ? figure->bytes - charged : 0;
             if (const auto change = quiet ? set_overhead_if(begun, overhead) : std::nullopt) {
                 changed(*change);
                 return true;
@@ -220,28 +226,50 @@ class Ledger {
     // The caller holds the lock.
     std::int64_t change_overhead(Bytes to) noexcept;
 
-    // Returns the charges that NVML's figure includes: all except managed memory (measured on an H100).
-    [[nodiscard]] Bytes visible() const noexcept {
-        Bytes sum = 0;
-        for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
-            if (static_cast<Kind>(kind) != Kind::managed && static_cast<Kind>(kind) != Kind::overhead)
-                sum += of(static_cast<Kind>(kind));
-        return sum;
-    }
+    // Bytes of each kind, except the overhead. They only grow, modulo 2^64.
+    struct Kinds {
+        std::atomic<Bytes> bytes[policy::kKinds]{};
 
-    // Every request writes these. They share one cache line, apart from fields that requests only read.
+        void add(Kind kind, Bytes more) noexcept {
+            bytes[static_cast<std::size_t>(kind)].fetch_add(more, std::memory_order_acq_rel);
+        }
+        [[nodiscard]] Bytes of(Kind kind) const noexcept {
+            return bytes[static_cast<std::size_t>(kind)].load(std::memory_order_acquire);
+        }
+    };
+    // Every request writes these. They share no cache line with fields that requests only read.
     struct Figures {
         std::atomic<std::uint64_t> begun{0};
         std::atomic<std::uint64_t> done{0};
-        std::atomic<Bytes> kinds[policy::kKinds]{};  // those of a part may be negative, modulo 2^64
-
-        [[nodiscard]] std::atomic<Bytes> &of(Kind kind) noexcept { return kinds[static_cast<std::size_t>(kind)]; }
-        [[nodiscard]] const std::atomic<Bytes> &of(Kind kind) const noexcept {
-            return kinds[static_cast<std::size_t>(kind)];
-        }
+        Kinds charged, credited;
     };
+    // Returns charged() - credited(). If there are credits in between each time, the result is too low, but not negative.
+    template <class Charged, class Credited>
+    static Bytes difference(Charged charged, Credited credited) noexcept {
+        constexpr int kTries = 4;
+        Bytes before = credited();
+        for (int tries = 1;; ++tries) {
+            const Bytes added = charged(), removed = credited();
+            if (removed == before) [[likely]]
+                return added - removed;
+            if (tries == kTries) return static_cast<std::int64_t>(added - removed) < 0 ? 0 : added - removed;
+            before = removed;
+        }
+    }
+    [[nodiscard, gnu::noinline, gnu::cold]] Bytes of_parts(Kind kind) const noexcept;
+    [[nodiscard]] Bytes sum_of(Kinds Figures::*which, Kind kind) const noexcept {
+        return sum([=](const Figures &part) { return (part.*which).of(kind); });
+    }
+    // Returns the sum over the kinds that NVML's figure includes: all except managed memory (measured on an H100).
+    [[nodiscard]] Bytes visible(Kinds Figures::*which) const noexcept {
+        Bytes all = 0;
+        for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
+            if (static_cast<Kind>(kind) != Kind::managed) all += sum_of(which, static_cast<Kind>(kind));
+        return all;
+    }
     alignas(64) std::atomic<Bytes> held_{0};  // and the spare bytes
-    Figures together_;                        // of all threads while the ledger is not split; always the overhead
+    Figures together_;                        // of all threads while the ledger is not split
+    std::atomic<Bytes> overhead_{0};
     // Every request reads these.
     alignas(64) AheadUnits ahead_;
     std::atomic<int> closed_{0};  // number of NothingAhead
@@ -261,8 +289,6 @@ class Ledger {
             return part();
         return together_;
     }
-    [[nodiscard]] std::atomic<Bytes> &overhead_of() noexcept { return together_.of(Kind::overhead); }
-    [[nodiscard]] const std::atomic<Bytes> &overhead_of() const noexcept { return together_.of(Kind::overhead); }
     // Sums a figure over all parts.
     template <class Get>
     [[nodiscard]] std::uint64_t sum(Get get) const noexcept {

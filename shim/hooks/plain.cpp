@@ -15,14 +15,13 @@ using caller_match::Way;
 using policy::kGranule;
 using policy::round_up;
 
-// Serves the request by `call`, which stores the address in `pointer`. `bytes()` returns the bytes that the driver
-// handed out.
+// Serves the request of `owner` by `call`, which stores the address in `pointer`. `bytes()` returns the bytes that the
+// driver handed out.
 template <class Call, class Allocated>
-CUresult allocate(const Request &request, CUdeviceptr *pointer, Call call, Allocated bytes) {
+CUresult allocate(const Request &request, CUcontext owner, CUdeviceptr *pointer, Call call, Allocated bytes) {
     return charged(request, call, [&](Charge &charge) {
         Device &device = request.device;
-        const Allocation allocation{&device, owner_of_memory(), bytes(), request.kind,
-                                    request.reuse.pointer() != nullptr};
+        const Allocation allocation{&device, owner, bytes(), request.kind, request.reuse.pointer() != nullptr};
         if (const auto taken = allocations::add(*pointer, allocation)) {
             charge.keep(*taken);
             trace::allocated(device, request.kind, *pointer, allocation.bytes, *taken);
@@ -41,14 +40,15 @@ CUresult allocate(const Request &request, CUdeviceptr *pointer, Call call, Alloc
 using namespace curb::shim;
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-    Device *device = pointer && bytes ? devices::current() : nullptr;
+    const auto [device, owner] = pointer && bytes ? memory_owner() : MemoryOwner{};
     if (!device) return driver().cuMemAlloc_v2(pointer, bytes);
-    const Request request(*device, Kind::plain, bytes, round_up(bytes, kGranule), Way::runtime, Reuse::into(pointer));
-    return allocate(request, pointer, to_driver<&Driver::cuMemAlloc_v2>(pointer, bytes), [&] { return bytes; });
+    const Request request(*device, Kind::plain, bytes, round_up(bytes, kGranule), Way::runtime,
+                          Reuse::into(pointer, owner));
+    return allocate(request, owner, pointer, to_driver<&Driver::cuMemAlloc_v2>(pointer, bytes), [&] { return bytes; });
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
-    Device *device = pointer && pitch && width && height ? devices::current() : nullptr;
+    const auto [device, owner] = pointer && pitch && width && height ? memory_owner() : MemoryOwner{};
     size_t least = 0;
     // If the product overflows, the driver refuses the call.
     if (!device || __builtin_mul_overflow(width, height, &least))
@@ -58,15 +58,16 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
     size_t worst = 0;
     if (__builtin_mul_overflow(round_up(width, kWidestRowPadding), height, &worst)) worst = ~size_t{0};
     const Request request(*device, Kind::plain, least, round_up(worst, kGranule), Way::none, Reuse::none());
-    return allocate(request, pointer, to_driver<&Driver::cuMemAllocPitch_v2>(pointer, pitch, width, height, element),
+    return allocate(request, owner, pointer,
+                    to_driver<&Driver::cuMemAllocPitch_v2>(pointer, pitch, width, height, element),
                     [&] { return *pitch * height; });
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
-    Device *device = pointer && bytes ? devices::current() : nullptr;
+    const auto [device, owner] = pointer && bytes ? memory_owner() : MemoryOwner{};
     if (!device) return driver().cuMemAllocManaged(pointer, bytes, flags);
     const Request request(*device, Kind::managed, bytes, round_up(bytes, kGranule), Way::none, Reuse::none());
-    return allocate(request, pointer, to_driver<&Driver::cuMemAllocManaged>(pointer, bytes, flags),
+    return allocate(request, owner, pointer, to_driver<&Driver::cuMemAllocManaged>(pointer, bytes, flags),
                     [&] { return bytes; });
 }
 

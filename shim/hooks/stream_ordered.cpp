@@ -105,7 +105,7 @@ std::optional<CUresult> allocate_ahead(pools::Pool &pool, CUdeviceptr *pointer, 
     if (bytes > policy::kPoolUnit || !pool.keeps.load(std::memory_order_relaxed)) return std::nullopt;
     Device &device = *pool.device;
     if (!device.ledger.ahead().offers()) return std::nullopt;
-    const Ledger::Operation operation(&device.ledger);
+    activity::note();
     {
         const pools::Ahead ahead(pool);
         if (!ahead) return std::nullopt;
@@ -119,6 +119,7 @@ std::optional<CUresult> allocate_ahead(pools::Pool &pool, CUdeviceptr *pointer, 
     }
     pools::Pool *from = served_by();
     if (!from || !from->device) return CUDA_SUCCESS;
+    const Ledger::Operation operation(&from->device->ledger);
     const Bytes taken = pools::raise(*from);
     from->places.note(*pointer, bytes);
     pools::note_block(*from, *pointer);

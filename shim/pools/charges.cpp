@@ -70,12 +70,18 @@ void each_holding(const Device &device, Visit visit) noexcept {
     visit_each(device, collect, visit);
 }
 
+// The most that a thread waits for threads that have changed a pool's record but not yet the ledger. Without the wait, a
+// request could be refused for memory that they are about to give back. It is bounded: a fork child would wait forever
+// for its parent's threads.
+constexpr std::uint64_t kMostMs = 1000;
+
 // Marks the requests that have returned. Make it before the pool is read, and call is_read() after the ledger has the
 // new charge: then their units go back. Threads may read a pool at the same time, so that none waits for another.
 class Unread {
   public:
     explicit Unread(Pool &pool) noexcept : pool_(pool), mark_(pool.used_ahead.load(std::memory_order_seq_cst)) {}
     void is_read() const noexcept {
+        const BusyCount::Guard returning(pool_.returning);
         std::uint64_t read = pool_.read_ahead.load(std::memory_order_relaxed);
         while (read < mark_ && !pool_.read_ahead.compare_exchange_weak(read, mark_, std::memory_order_acq_rel)) {
         }
@@ -177,6 +183,16 @@ void threshold_changed(Pool &pool) noexcept {
     pool.requests.store(0, std::memory_order_relaxed);
 }
 
+bool ahead_under_way(const Device &device) noexcept {
+    // Read before the pools: threads that read a pool mark its units as read, then give them back.
+    const std::uint64_t taken = device.ledger.ahead().taken();
+    std::uint64_t returned = 0;
+    const std::shared_lock lock(registry().mutex);
+    for (const auto &[handle, pool] : registry().by_handle)
+        if (pool->device == &device) returned += pool->used_ahead.load() - pool->read_ahead.load();
+    return returned != taken;
+}
+
 void settle_ahead(Device &device) noexcept {
     device.ledger.ahead().take_back();
     if (device.ledger.ahead().bytes() == 0) return;
@@ -184,19 +200,16 @@ void settle_ahead(Device &device) noexcept {
     const RelaxedCapture relaxed;
     each_on(device, [](Pool &pool) {
         if (is_unread(pool)) trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(raise_charged(pool)));
+        pool.returning.wait(kMostMs);
     });
 }
 
 void reconcile(Device &device) noexcept {
-    // A thread in set_charge() may need two more driver calls before it updates the ledger. Without waiting for it, a
-    // request could be refused for memory that thread has just released. The wait is bounded: a fork child would wait
-    // forever for its parent's threads.
-    static constexpr std::uint64_t kMostMs = 1000;
     const KeepErrno keep_errno;
     const RelaxedCapture relaxed;
     each_holding(device, [](Pool &pool) {
         set_charge(pool);
-        pool.settling.wait(kMostMs);
+        pool.settling.wait(kMostMs);  // they may need two more driver calls
     });
 }
 

@@ -23,6 +23,7 @@ struct Pool {
     std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
     BusyCount visitors;                // threads that query the driver about it
     BusyCount settling;                // threads that have changed `charged` but not yet the ledger
+    BusyCount returning;               // threads that have changed `read_ahead` but not yet the ledger
     // Numbers of units that were reserved ahead (Ledger::ahead()): those of requests that have returned, and of these,
     // those that a reading of the pool's size covers.
     std::atomic<std::uint64_t> used_ahead{0}, read_ahead{0};

@@ -110,6 +110,8 @@ class Ahead : NoCopy {
 void query_keeps(Pool &pool) noexcept;
 // Call it when the program has set the threshold: a later request calls query_keeps() again.
 void threshold_changed(Pool &pool) noexcept;
+// True if a request that took a unit may still be in the driver.
+bool ahead_under_way(const Device &device) noexcept;
 // Takes back the units that are offered, and reads the pools that may have grown. Afterwards Ledger::ahead() has only
 // units of requests under way. Calls the driver.
 void settle_ahead(Device &device) noexcept;

@@ -83,6 +83,30 @@ SCENARIO_NAMED(a_lowered_cap_holds_for_the_next_request_to_a_pool) {  // of a po
     EXPECT(curb_sim_high(0) <= 768 * MiB);
 }
 
+// The device is measured while the driver serves a request that has taken a unit ahead. The pool has grown by then, and
+// curb must count neither this growth twice nor the driver's own memory too low.
+SCENARIO_NAMED(a_request_ahead_that_is_under_way_does_not_hide_the_drivers_own_memory) {  // under a cap of 16 GiB
+    start();
+    keep_everything(default_pool());
+    load_module("curb-sim-module global=512MiB\n");
+    const std::uint64_t code = curb_sim_held(0) - kContext;
+    make_pairs(20);
+    CUdeviceptr first = 0, second = 0;
+    MUST(cuMemAllocAsync(&first, 30 * MiB, nullptr));
+    const std::uint64_t before = curb_sim_held(0);
+    curb_sim_hold_return("cuMemAllocAsync");
+    {
+        const Threads thread(1, [&](unsigned) { MUST(cuMemAllocAsync(&second, 30 * MiB, nullptr)); });
+        EXPECT(within(std::chrono::seconds(20), [=] { return curb_sim_held(0) > before; }));
+        const unsigned lists = curb_sim_process_lists();
+        const auto measured = [=] { return told_held(code) != 0 && curb_sim_process_lists() > lists + 1; };
+        EXPECT(within(std::chrono::seconds(5), measured));
+        EXPECT_EQ(told_held(code), curb_sim_held(0));
+        curb_sim_hold_return(nullptr);
+    }
+    EXPECT_EQ(told_held(code), curb_sim_held(0));
+}
+
 // curb reserves ahead for threads that use one small block each. A large request must get what they do not use.
 SCENARIO_NAMED(a_large_request_gets_what_was_reserved_ahead_of_others) {  // under a cap of 8 GiB
     constexpr int kThreads = 4;

@@ -40,6 +40,7 @@ TEST_CASE("a pool far from the cap is asked for its size only now and then, and 
         {{"a_pool_that_keeps_its_memory_is_asked_for_its_size_only_now_and_then", "16GiB"},
          {"a_pool_that_is_set_without_curb_is_charged_from_its_first_block", "16GiB"},
          {"a_lowered_cap_holds_for_the_next_request_to_a_pool", "16GiB"},
+         {"a_request_ahead_that_is_under_way_does_not_hide_the_drivers_own_memory", "16GiB"},
          {"a_large_request_gets_what_was_reserved_ahead_of_others", "8GiB"},
          {"threads_with_a_pool_that_keeps_its_memory_never_take_more_than_the_cap", "4GiB"}}));
     CAPTURE(scenario);

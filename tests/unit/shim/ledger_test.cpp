@@ -55,6 +55,23 @@ TEST_CASE(
     CHECK(ledger.held() == kContext);
 }
 
+TEST_CASE("What another thread allocates and frees while the device is measured is not overhead") {
+    constexpr Bytes kBlock = 2 * curb::policy::MiB, kContext = 512 * curb::policy::MiB;
+    Ledger ledger;
+    curb::policy::Terms no_limit;
+    ledger.reserve(Kind::plain, kBlock, no_limit);
+    ledger.end();
+    const auto measure = [&] {
+        ledger.reserve(Kind::plain, kBlock, no_limit);
+        const Bytes figure = kContext + 2 * kBlock;
+        for (int block = 0; block < 2; ++block) ledger.credit(Kind::plain, kBlock);
+        ledger.end();
+        return std::optional<Bytes>(figure);
+    };
+    CHECK(ledger.reconcile(measure, [](std::int64_t) {}, 1));
+    CHECK(ledger.overhead() == kContext);
+}
+
 namespace {
 
 constexpr Bytes kCap = 4 * curb::policy::GiB;
@@ -237,6 +254,10 @@ TEST_CASE("A ledger that is split shows the exact figure, and refuses nothing th
         CHECK(
             ledger.reconcile([&] { return std::optional<Bytes>(5 * kBlock); }, [&](std::int64_t by) { changed = by; }));
         CHECK(changed == 3 * static_cast<std::int64_t>(kBlock));
+        CHECK(ledger.held() == 5 * kBlock);
+        // While a request ahead is under way, a reconcile does not lower the overhead.
+        CHECK(ledger.reconcile([&] { return std::optional(Ledger::Measured(4 * kBlock, false)); },
+                               [](std::int64_t) { FAIL("changed"); }));
         CHECK(ledger.held() == 5 * kBlock);
     }
 }
