@@ -3,8 +3,7 @@
 //
 // glibc interprets RTLD_NEXT and RTLD_DEFAULT by the return address of the dlsym call. So curb must forward every other
 // look-up to the next dlsym, glibc's or another preload's, by a tail jump that leaves the caller's return address on
-// the stack. With a normal call, the dlsym of every other preload would find the wrong function. C++ guarantees no tail
-// call, so both exports are assembly: save the arguments, call curb_choose_*(), jump to the result.
+// the stack (tail_jump.hpp). With a normal call, the dlsym of every other preload would find the wrong function.
 
 #include <dlfcn.h>
 
@@ -14,6 +13,7 @@
 #include "nvml.hpp"
 #include "real_libc.hpp"
 #include "stubs.hpp"
+#include "tail_jump.hpp"
 #include "thunks/thunks.hpp"
 
 namespace curb::shim {
@@ -84,44 +84,6 @@ extern "C" __attribute__((used)) void *curb_choose_dlvsym(void *handle, const ch
 
 }  // namespace curb::shim
 
-#if defined(__x86_64__)
-#define CURB_TAIL_JUMP(name, choose)             \
-    asm(".text\n.globl " name "\n.type " name    \
-        ", @function\n"                          \
-        ".p2align 4\n" name                      \
-        ":\n"                                    \
-        ".cfi_startproc\n"                       \
-        "endbr64\n"                              \
-        "pushq %rdi\n.cfi_adjust_cfa_offset 8\n" \
-        "pushq %rsi\n.cfi_adjust_cfa_offset 8\n" \
-        "pushq %rdx\n.cfi_adjust_cfa_offset 8\n" \
-        "call " choose                           \
-        "\n"                                     \
-        "popq %rdx\n.cfi_adjust_cfa_offset -8\n" \
-        "popq %rsi\n.cfi_adjust_cfa_offset -8\n" \
-        "popq %rdi\n.cfi_adjust_cfa_offset -8\n" \
-        "jmp *%rax\n"                            \
-        ".cfi_endproc\n.size " name ", .-" name "\n")
-#elif defined(__aarch64__)
-#define CURB_TAIL_JUMP(name, choose)                             \
-    asm(".text\n.globl " name "\n.type " name                    \
-        ", %function\n"                                          \
-        ".p2align 4\n" name                                      \
-        ":\n"                                                    \
-        ".cfi_startproc\n"                                       \
-        "bti c\n"                                                \
-        "stp x29, x30, [sp, #-48]!\n.cfi_adjust_cfa_offset 48\n" \
-        "stp x0, x1, [sp, #16]\n"                                \
-        "str x2, [sp, #32]\n"                                    \
-        "bl " choose                                             \
-        "\n"                                                     \
-        "mov x16, x0\n"                                          \
-        "ldp x0, x1, [sp, #16]\n"                                \
-        "ldr x2, [sp, #32]\n"                                    \
-        "ldp x29, x30, [sp], #48\n.cfi_adjust_cfa_offset -48\n"  \
-        "br x16\n"                                               \
-        ".cfi_endproc\n.size " name ", .-" name "\n")
-#endif
 CURB_TAIL_JUMP("dlsym", "curb_choose_dlsym");
 CURB_TAIL_JUMP("dlvsym", "curb_choose_dlvsym");
 
