@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from lane import Lane
 from measures import Group, LaneSpec, Row
 from pairs import Figure
 from running import NO_TIME, Result, Run, Setting, measured
-from subjects import BARE, CURB, DIRECT, Subject, own_subjects, peer
+from subjects import BARE, CURB, DIRECT, TRACE, Subject, own_subjects, peer
 
 
 class Pairs(unittest.TestCase):
@@ -43,6 +44,7 @@ class Targets(unittest.TestCase):
             for row in group.rows:
                 self.assertIn(row.lane, group.lanes)
                 self.assertTrue(row.against is None or row.against in group.lanes, row.name)
+            self.assertEqual(len({(row.name, row.lane) for row in group.rows}), len(group.rows))
         for driver in measures.ALL:
             names = [group.name for group in measures.groups([]) if driver in group.drivers]
             self.assertEqual(len(set(names)), len(names))
@@ -200,6 +202,89 @@ class Directly(unittest.TestCase):
                 capped = self.functions(driver, curb, Path(folder))
                 differ = {name for name, (found, own) in capped.items() if found != own}
                 self.assertLessEqual({"cuMemAlloc_v2", "cuMemFree_v2", "cuMemGetInfo_v2", "cuLaunchKernel"}, differ)
+
+
+# A program that finds the driver as the CUDA runtime does. total() returns the memory of the GPU; under a cap that is the cap.
+_PROGRAM = """
+import ctypes, sys
+from ctypes import byref, c_size_t, c_uint64, c_void_p
+sys.path.append(%r)
+import turns
+
+cuda = ctypes.CDLL("libcuda.so.1")
+
+def function(name, *types):
+    address = c_void_p()
+    assert cuda.cuGetProcAddress_v2(name, byref(address), 12000, c_uint64(0), None) == 0
+    return ctypes.CFUNCTYPE(ctypes.c_int, *types)(address.value)
+
+context, block, free_bytes, all_bytes = c_void_p(), c_uint64(), c_size_t(), c_size_t()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(byref(context), 0) == cuda.cuCtxSetCurrent(context) == 0
+allocate, free = function(b"cuMemAlloc", c_void_p, c_size_t), function(b"cuMemFree", c_uint64)
+info = function(b"cuMemGetInfo", c_void_p, c_void_p)
+assert ctypes.cast(info, c_void_p).value == ctypes.cast(cuda.cuMemGetInfo_v2, c_void_p).value, "the same has two addresses"
+
+def total():
+    assert info(ctypes.addressof(free_bytes), ctypes.addressof(all_bytes)) == 0
+    return all_bytes.value
+"""
+
+
+class Switched(unittest.TestCase):
+    """Programs behind libbench_switch.so, on the simulated driver."""
+
+    def lane(self, subject: str, script: str, *behind: Path) -> Lane:
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+        setting = Setting(BUILD, self.folder, {}, None)
+        (found,) = (one for one in own_subjects(BUILD / "lib" / "libcurb.so") if one.name == subject)
+        env = setting.environment("sim", self.folder) | found.preload(self.folder, setting.switch)
+        env["LD_PRELOAD"] = ":".join([env["LD_PRELOAD"], *map(str, behind)])
+        programs = str(Path(bench.__file__).parent / "programs")
+        lane = Lane([sys.executable, "-c", _PROGRAM % programs + script], env, self.folder)
+        self.addCleanup(lane.close)
+        return lane
+
+    def test_a_sample_has_steps_by_the_preload_and_by_the_driver_and_the_first_take_turns(self) -> None:
+        script = "seen = []\nturns.serve(lambda count: seen.extend([total()] * count), lambda: seen)"
+        whole = None
+        for subject in (BARE, CURB):
+            with self.subTest(subject):
+                lane = self.lane(subject, script)
+                lane.ready(20)
+                times = [lane.sample(1, 20) for _ in range(2)]
+                self.assertEqual([one.no_direct for one in times if one.direct_ns is None], [])
+                seen = lane.finish(20)
+                whole = whole or seen[0]
+                first = 64 * 2**30 if subject == CURB else whole
+                # Each has its untimed step before it.
+                self.assertEqual(seen, [first] * 2 + [whole] * 4 + [first] * 2)
+
+    def test_books_have_the_memory_that_the_preload_allocated_whoever_frees_it_and_no_other(self) -> None:
+        lane = self.lane(TRACE, """
+switch = ctypes.CDLL(None).bench_switch
+sizes = iter((3, 5, 7, 9))
+for by, freed_by in ((0, 0), (1, 1), (0, 1), (1, 0)):
+    switch(by)
+    assert allocate(ctypes.addressof(block), next(sizes) << 20) == 0
+    switch(freed_by)
+    assert free(block.value) == 0
+turns.say("done")
+""")  # fmt: skip
+        lane.expect("done", 20)
+        lane.close()
+        lines = (self.folder / "trace.json").read_text().splitlines()
+        events = [json.loads(line.rstrip(",")) for line in lines if line.startswith("{")]
+        plain = [one for one in events if one["name"] in ("alloc", "free") and one["args"]["kind"] == "plain"]
+        found = [(one["name"], one["args"]["bytes"] >> 20) for one in plain]
+        self.assertEqual(found, [("alloc", 3), ("free", 3), ("alloc", 7), ("free", 7)])
+
+    def test_look_ups_that_depend_on_the_caller_pass(self) -> None:
+        script = "look_up = ctypes.CDLL(None).second_preload_next_marker\nlook_up.restype = c_void_p\nturns.say('next', at=look_up())"
+        for subject in (BARE, CURB):
+            lane = self.lane(subject, script, BUILD / "tests" / "libsecond_preload.so")
+            self.assertIsNone(lane.expect("next", 20)["at"])  # not its own, which is next to the switch
 
 
 class Lanes(unittest.TestCase):

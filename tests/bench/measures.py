@@ -17,6 +17,8 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 ALL, NOOP, SIM, GPU = ("noop", "sim", "gpu"), ("noop",), ("sim",), ("gpu",)
 _SIZES = {"4 KiB": 4 * KIB, "64 KiB": 64 * KIB, "2 MiB": 2 * MIB, "256 MiB": 256 * MIB, "1 GiB": GIB, "8 GiB": 8 * GIB}
 _AGAIN = "bare, again"
+TWO_PROCESSES = " (two processes)"
+"""The end of the names of rows that compare a program with the bare process. The others compare within its process."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class LaneSpec:
     subject: str
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
+    switch: bool = False
+    """Runs behind libbench_switch.so, so that a program compares within its process too."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +104,13 @@ def _compare(
     argv: Sequence[object],
     targets: dict[str, Target | None],
     drivers: tuple[str, ...] = ALL,
-    env: tuple[tuple[str, str], ...] = (),
     within: bool = False,
     **more: Any,
 ) -> Group:
     """Makes a group that compares the subjects of `targets` and all peers with bare, or `within` their own processes."""
     words = tuple(map(str, argv))
     subjects = [BARE, *targets, *peers]
-    lanes = {subject: LaneSpec(subject, words, env) for subject in subjects}
+    lanes = {subject: LaneSpec(subject, words) for subject in subjects}
     if within:
         rows = [_within(name, subject, targets.get(subject)) for subject in subjects]
     else:
@@ -268,14 +271,17 @@ def _programs(peers: Sequence[str]) -> list[Group]:
     ]
     found = []
     for name, argv, steps, targets, env in table:
-        group = _compare(
-            name, peers, argv, targets, GPU, env,
-            rates=True, operation="step", count=steps, limit_s=14, start_s=150, program=True,
-        )  # fmt: skip
+        own = [BARE, *targets]
+        lanes = {subject: LaneSpec(subject, tuple(argv), env, switch=subject in own) for subject in (*own, *peers)}
         # A control: another bare process, whose ratio must be 1.
-        group.lanes[_AGAIN] = group.lanes[BARE]
-        group.rows.insert(0, Row(name, _AGAIN, BARE))
-        found.append(group)
+        lanes[_AGAIN] = lanes[BARE]
+        # The blocks that the cache keeps make the driver's own calls quicker, so the cache is judged by the bare process.
+        rows = [_within(name, subject, None if subject == CACHED else targets.get(subject)) for subject in own]
+        for lane in (_AGAIN, *targets, *peers):
+            rows.append(Row(name + TWO_PROCESSES, lane, BARE, targets.get(lane) if lane == CACHED else None))
+        found.append(Group(
+            name, GPU, lanes, rows, rates=True, operation="step", count=steps, limit_s=17, start_s=150, program=True,
+        ))  # fmt: skip
     lanes = {
         subject: LaneSpec(subject, ("PYTHON", "PROGRAMS/torch_release.py", how))
         for subject, how in ((BARE, "inside"), (CURB, "signal"))

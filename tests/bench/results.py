@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_tests import Device, describe, markdown_table, newest, write_raw
-from measures import Group, Row
+from measures import TWO_PROCESSES, Group, Row
 from pairs import Figure, Spread
 from running import NO_TIME, Result
 from subjects import Subject
@@ -117,7 +117,8 @@ def table(results: Sequence[Result]) -> str:
 
 
 def page(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Subject], raw: Path) -> str:
-    """Returns the page: the rows with a target, or all if none has one. A row also has the ratios of its other lanes."""
+    """Returns the page: the rows with a target, or all if none has one. A row also has the ratios of its other lanes,
+    and that of a program those to another process."""
     lines = [
         f"# The cost of a cap: {about['machine']}, {about['date']}",
         "",
@@ -137,8 +138,14 @@ def page(results: Sequence[Result], about: dict[str, str], subjects: Sequence[Su
 
 
 def _others(result: Result, some: Sequence[Result]) -> str:
-    beside = [one for one in some if one.row.name == result.row.name and not _target(one) and one is not result]
-    ratios = [(cells(one)[1], one.figure.ratio) for one in beside if one.figure and one.figure.ratio]
+    def name(one: Result) -> str:
+        return one.row.name.removesuffix(TWO_PROCESSES)
+
+    def lane(one: Result) -> str:
+        return cells(one)[1] + one.row.name[len(name(one)) :]
+
+    beside = [one for one in some if name(one) == name(result) and not _target(one) and one is not result]
+    ratios = [(lane(one), one.figure.ratio) for one in beside if one.figure and one.figure.ratio]
     return ", ".join(f"{lane} {_ratio_text(ratio).partition(' ')[0]}" for lane, ratio in ratios)
 
 

@@ -78,6 +78,10 @@ class Setting:
         before = [os.environ["LD_LIBRARY_PATH"]] if os.environ.get("LD_LIBRARY_PATH") else []
         return env | {"LD_LIBRARY_PATH": os.pathsep.join([str(libraries), *before])}
 
+    @property
+    def switch(self) -> Path:
+        return self.build / "tests" / "libbench_switch.so"
+
     def left_s(self) -> float:
         return self.deadline - time.monotonic()
 
@@ -254,7 +258,7 @@ class Run:
 
     def _lane(self, name: str, spec: LaneSpec, subject: Subject) -> Lane:
         folder = self._folder(name, len(self._done))
-        preload = subject.preload(folder)
+        preload = subject.preload(folder, self._setting.switch if spec.switch else None)
         # A probe that starts programs gives the preload to them, and is bare itself.
         starts = "PRELOAD" in spec.argv
         env = self._setting.environment(self.driver, folder) | dict(spec.env) | ({} if starts else preload)

@@ -30,11 +30,12 @@ class Subject:
     drivers: tuple[str, ...] = ("noop", "sim", "gpu")
     cannot: str = ""
 
-    def preload(self, folder: Path) -> dict[str, str]:
-        """Returns the variables that run a program under it. Writes its policy into the folder."""
+    def preload(self, folder: Path, first: Path | None = None) -> dict[str, str]:
+        """Returns the variables that run a program under it, with the preload `first` before it. Writes its policy into the
+        folder."""
         env = dict(self.env)
-        if self.library:
-            env["LD_PRELOAD"] = str(self.library)
+        if libraries := [str(library) for library in (first, self.library) if library]:
+            env["LD_PRELOAD"] = ":".join(libraries)
         if self.policy is not None:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / "job.json"

@@ -1,7 +1,8 @@
 // Sorts and sums with Thrust. Each of Thrust's temporaries, and the loop's own buffer, takes a cudaMalloc and a cudaFree.
-// Answers the commands of turns.py.
+// Answers the commands of turns.py, and takes samples as it does.
 
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 #include <thrust/device_ptr.h>
 #include <thrust/device_vector.h>
 #include <thrust/execution_policy.h>
@@ -46,6 +47,8 @@ unsigned step(unsigned seed) {
 int main() {
     std::vector<unsigned> sums;
     for (unsigned i = 0; i < 5; ++i) sums.push_back(step(i));
+    const auto bench_switch = reinterpret_cast<const char *(*)(int)>(dlsym(RTLD_DEFAULT, "bench_switch"));
+    int direct_first = 1;
     std::puts("{\"event\": \"ready\"}");
     std::fflush(stdout);
     char line[64];
@@ -55,11 +58,26 @@ int main() {
             const auto steps = [&](long many) {
                 for (long i = 0; i < many; ++i) sums.push_back(step(static_cast<unsigned>(sums.size())));
             };
-            steps(count / 8 + 1);  // untimed, because the process has slept
-            const auto start = std::chrono::steady_clock::now();
-            steps(count);
-            const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
-            std::printf("{\"event\": \"sample\", \"ns\": %.0f}\n", time.count() / static_cast<double>(count));
+            const auto timed = [&] {
+                steps(count / 8 + 1);  // untimed, because the process has slept or switched
+                const auto start = std::chrono::steady_clock::now();
+                steps(count);
+                const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+                return time.count() / static_cast<double>(count);
+            };
+            const char *why = bench_switch ? bench_switch(0) : "libbench_switch.so is not preloaded";
+            if (why) {
+                std::printf("{\"event\": \"sample\", \"ns\": %.0f, \"no_direct\": \"%s\"}\n", timed(), why);
+            } else {
+                double ns[2];  // by the functions that the program finds, and by the driver's own
+                direct_first = 1 - direct_first;
+                for (const int direct : {direct_first, 1 - direct_first}) {
+                    bench_switch(direct);
+                    ns[direct] = timed();
+                }
+                bench_switch(0);
+                std::printf("{\"event\": \"sample\", \"ns\": %.0f, \"direct_ns\": %.0f}\n", ns[0], ns[1]);
+            }
         } else {
             std::printf("{\"event\": \"finished\", \"losses\": [");
             for (std::size_t i = 0; i < sums.size(); ++i) std::printf("%s%u", i ? ", " : "", sums[i]);

@@ -1,11 +1,14 @@
-"""A whole program's side of the bench: it makes steps on request, and reports its losses at the end."""
+"""A whole program's side of the bench: it makes steps on request, and reports its losses at the end. Behind libbench_switch.so
+(switch.cpp) a sample has steps by the functions that the program finds, and as many by the driver's own."""
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _PROGRAMS = Path(__file__).resolve().parents[2] / "gpu" / "programs"
 sys.path += [str(_PROGRAMS), str(_PROGRAMS / "training")]
@@ -14,7 +17,11 @@ from talk import say, wait  # noqa: E402
 
 def serve(steps: Callable[[int], None], losses: Callable[[], list[float]] = list) -> None:
     """Answers commands until stdin ends. `steps` makes so many steps and returns when the device has finished them. The caller
-    has made the first, slower ones. Steps after a sleep are slower too, so a sample starts with an eighth more, untimed."""
+    has made the first, slower ones. Steps after a sleep or a switch are slower too, so an eighth more comes first, untimed."""
+    switch = getattr(ctypes.CDLL(None), "bench_switch", None)
+    if switch:
+        switch.restype = ctypes.c_char_p
+    direct_first = True
 
     def timed(count: int) -> float:
         steps(max(count // 8, 1))
@@ -22,15 +29,29 @@ def serve(steps: Callable[[int], None], losses: Callable[[], list[float]] = list
         steps(count)
         return (time.perf_counter_ns() - start) / count
 
-    serve_samples(timed, losses)
+    def sample(count: int) -> dict[str, Any]:
+        nonlocal direct_first
+        if switch is None:
+            return {"ns": timed(count), "no_direct": "libbench_switch.so is not preloaded"}
+        if why := switch(0):
+            return {"ns": timed(count), "no_direct": why.decode()}
+        direct_first = not direct_first
+        times = {}
+        for direct in (direct_first, not direct_first):
+            switch(direct)
+            times["direct_ns" if direct else "ns"] = timed(count)
+        switch(0)
+        return times
+
+    serve_samples(sample, losses)
 
 
-def serve_samples(sample: Callable[[int], float], losses: Callable[[], list[float]] = list) -> None:
-    """Answers commands until stdin ends. `sample` makes so many operations and returns the nanoseconds of one."""
+def serve_samples(sample: Callable[[int], dict[str, Any]], losses: Callable[[], list[float]] = list) -> None:
+    """Answers commands until stdin ends. `sample` makes so many operations and returns the members of the answer (lane.py)."""
     say("ready")
     while True:
         word, _, count = wait().partition(" ")
         if word == "sample":
-            say("sample", ns=sample(int(count)))
+            say("sample", **sample(int(count)))
         else:
             say("finished", losses=losses())
