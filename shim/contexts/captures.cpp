@@ -21,7 +21,6 @@ struct Registry {
 };
 Registry &registry() noexcept { return leaked<Registry>(); }
 
-constinit std::atomic<std::size_t> in_progress{0};
 constinit BusyCount synchronising;
 constinit std::atomic<void (*)() noexcept> on_last_end{[]() noexcept {}};
 
@@ -38,7 +37,8 @@ bool same(const Origin &a, const Origin &b) noexcept {
 }
 
 void ended(std::size_t captures) noexcept {
-    if (captures != 0 && in_progress.fetch_sub(captures) == captures) on_last_end.load(std::memory_order_relaxed)();
+    if (captures != 0 && detail::in_progress.fetch_sub(captures) == captures)
+        on_last_end.load(std::memory_order_relaxed)();
 }
 
 // Removes at most `most` matching records and returns them.
@@ -68,7 +68,7 @@ bool beginning(Origin &origin) noexcept try {
         const std::scoped_lock lock(registry().mutex);
         registry().origins.push_back(origin);
     }
-    in_progress.fetch_add(1);
+    detail::in_progress.fetch_add(1);
     // A thread of curb that is about to enter the driver's synchronisation would break this capture, so wait for it. It
     // may be preempted there, for longer than 2 ms where cores are few. The wait is limited because a synchronisation
     // already inside the driver looks the same from here, and does no harm (measured on an H200).
@@ -96,8 +96,6 @@ void Destroying::done() noexcept {
     ended(here_.size());
     here_.clear();
 }
-
-bool any() noexcept { return in_progress.load() != 0; }
 
 void drop_context(CUcontext context) noexcept {
     if (any()) ended(taken([=](const Origin &one) { return one.context == context; }).size());

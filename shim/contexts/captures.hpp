@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 
+#include <atomic>
+#include <cstddef>
 #include <list>
 #include <optional>
 
@@ -11,8 +13,12 @@
 
 namespace curb::shim::captures {
 
+namespace detail {
+inline constinit std::atomic<std::size_t> in_progress{0};
+}
+
 // True if a capture is in progress. Costs one load.
-bool any() noexcept;
+inline bool any() noexcept { return detail::in_progress.load() != 0; }
 
 // The stream in which a capture began. Equal records are interchangeable: each end removes one of them.
 struct Origin {

@@ -38,8 +38,8 @@ class AheadUnits {
         const std::uint64_t now = word_.load(std::memory_order_seq_cst);
         return reserved(now) - (offered(now) + announced(now)) * kUnit;
     }
-    // Changes with every take(). It can return to an old value only within an operation of the ledger, because units are
-    // offered only there.
+    // Changes with every take(). It can return to an old value only within an operation of the ledger, because units
+    // are offered only there.
     [[nodiscard]] std::uint64_t takes_mark() const noexcept {
         const std::uint64_t now = word_.load(std::memory_order_seq_cst);
         return now / kOneTakeBack << 16 | now % kOneReserved;

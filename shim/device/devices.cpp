@@ -7,12 +7,11 @@
 #include "worker_signal.hpp"
 
 namespace curb::shim::devices {
+
+constinit std::array<Device, kMost> detail::records{};
+
 namespace {
 
-// Never destroyed: threads may call the driver while the process exits. All zero, without a pointer, so that a process
-// without CUDA touches none of its pages at the start.
-constinit std::array<Device, kMost> records{};
-constinit int known = 0;
 constinit std::atomic<int> all_contexts{0};
 
 int attribute(CUdevice_attribute which, CUdevice device) noexcept {
@@ -27,7 +26,7 @@ void discover() noexcept {
     int count = 0;
     if (ask_twice<&Driver::cuDeviceGetCount>(&count) != CUDA_SUCCESS) return;
     for (int ordinal = 0; ordinal < count && ordinal < kMost; ++ordinal) {
-        Device &device = records[static_cast<std::size_t>(ordinal)];
+        Device &device = at(ordinal);
         device.ordinal = ordinal;
         device.reach = policy::kUnbounded;
         std::size_t total = 0;
@@ -43,18 +42,12 @@ void discover() noexcept {
         ask_twice<&Driver::cuDeviceGetUuid>(&gpu, ordinal);
         if (ask_twice<&Driver::cuDeviceGetUuid_v2>(&own, ordinal) != CUDA_SUCCESS) own = gpu;
         device.meter.identify(gpu, own, total != 0 ? total : ~Bytes{0});
-        known = ordinal + 1;
+        detail::known = ordinal + 1;
     }
 }
 
-int count() noexcept { return known; }
-
-Device &at(int ordinal) noexcept { return records[static_cast<std::size_t>(ordinal)]; }
-
-std::span<Device> all() noexcept { return {records.data(), static_cast<std::size_t>(known)}; }
-
 Device *find(CUdevice device) noexcept {
-    return process::active() && device >= 0 && device < known ? &at(device) : nullptr;
+    return process::active() && device >= 0 && device < count() ? &at(device) : nullptr;
 }
 
 Device *current() noexcept {

@@ -55,11 +55,18 @@ namespace devices {
 
 inline constexpr int kMost = 64;  // CUDA_VISIBLE_DEVICES of the largest machines name 16
 
+namespace detail {
+// Never destroyed: threads may call the driver while the process exits. All zero, without a pointer, so that a process
+// without CUDA touches none of its pages at the start.
+extern constinit std::array<Device, kMost> records;
+inline constinit int known = 0;
+}  // namespace detail
+
 // Reads the devices from the driver. Call it in cuInit, before `active()` is true.
 void discover() noexcept;
-[[nodiscard]] int count() noexcept;
-Device &at(int ordinal) noexcept;
-std::span<Device> all() noexcept;
+[[nodiscard]] inline int count() noexcept { return detail::known; }
+inline Device &at(int ordinal) noexcept { return detail::records[static_cast<std::size_t>(ordinal)]; }
+inline std::span<Device> all() noexcept { return {detail::records.data(), static_cast<std::size_t>(count())}; }
 
 // Returns the device of the thread's current context. Null if no context is current (the driver then returns the error)
 // or curb is not active. Calls the driver.

@@ -243,7 +243,8 @@ class Ledger {
         std::atomic<std::uint64_t> done{0};
         Kinds charged, credited;
     };
-    // Returns charged() - credited(). If there are credits in between each time, the result is too low, but not negative.
+    // Returns charged() - credited(). If there are credits in between each time, the result is too low, but not
+    // negative.
     template <class Charged, class Credited>
     static Bytes difference(Charged charged, Credited credited) noexcept {
         constexpr int kTries = 4;

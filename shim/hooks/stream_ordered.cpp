@@ -17,15 +17,34 @@ namespace {
 struct StreamCalls {
     decltype(Driver::cuStreamGetDevice) Driver::*stream_device;
     decltype(Driver::cuStreamIsCapturing) Driver::*is_capturing;
+    decltype(Driver::cuMemAllocAsync) Driver::*alloc;
+    decltype(Driver::cuMemAllocFromPoolAsync) Driver::*alloc_from_pool;
     decltype(Driver::cuMemFreeAsync) Driver::*free;
 };
-constexpr StreamCalls kLegacy{&Driver::cuStreamGetDevice, &Driver::cuStreamIsCapturing, &Driver::cuMemFreeAsync};
+constexpr StreamCalls kLegacy{&Driver::cuStreamGetDevice, &Driver::cuStreamIsCapturing, &Driver::cuMemAllocAsync,
+                              &Driver::cuMemAllocFromPoolAsync, &Driver::cuMemFreeAsync};
 constexpr StreamCalls kPerThread{&Driver::cuStreamGetDevice_ptsz, &Driver::cuStreamIsCapturing_ptsz,
+                                 &Driver::cuMemAllocAsync_ptsz, &Driver::cuMemAllocFromPoolAsync_ptsz,
                                  &Driver::cuMemFreeAsync_ptsz};
+
+// A request as the program makes it.
+struct AsyncRequest {
+    const StreamCalls &calls;
+    CUdeviceptr *pointer;
+    Bytes bytes;
+    bool from_pool;  // from the pool `handle`, not from the device's current one
+    CUmemoryPool handle;
+    CUstream stream;
+
+    [[nodiscard]] CUresult to_driver() const {
+        return from_pool ? (driver().*calls.alloc_from_pool)(pointer, bytes, handle, stream)
+                         : (driver().*calls.alloc)(pointer, bytes, stream);
+    }
+};
 
 // Returns the device whose pool serves this stream. Drivers before 12.8 have no query, so we assume the current device.
 // Wrong if the stream belongs to another device's context.
-Device *query_device(const StreamCalls &calls, CUstream stream) noexcept {
+[[gnu::noinline]] Device *query_device(const StreamCalls &calls, CUstream stream) noexcept {
     CUdevice device = -1;
     const auto ask = [&] { return (driver().*calls.stream_device)(stream, &device); };
     if (ask_twice(ask) == CUDA_SUCCESS) return devices::find(device);
@@ -33,103 +52,70 @@ Device *query_device(const StreamCalls &calls, CUstream stream) noexcept {
 }
 
 // As query_device(), without a driver call in a process with one device, as most are.
-Device *device_of(const StreamCalls &calls, CUstream stream) noexcept {
-    return devices::count() == 1 ? &devices::at(0) : query_device(calls, stream);
+inline Device *device_of(const AsyncRequest &request) noexcept {
+    return devices::count() == 1 ? &devices::at(0) : query_device(request.calls, request.stream);
 }
 
 // True if the stream is being captured: an allocation is then a node of the graph and takes memory at its launch. If
 // the driver does not answer, assume a capture, because other queries could break it.
-bool capturing(const StreamCalls &calls, CUstream stream) noexcept {
-    return captures::any() && captures::capturing(driver().*calls.is_capturing, stream).value_or(true);
+inline bool capturing(const AsyncRequest &request) noexcept {
+    return captures::any() && captures::capturing(driver().*request.calls.is_capturing, request.stream).value_or(true);
 }
 
 // Tries to serve a request that the limits refuse from memory that the pool has reserved but does not use. If the pool
 // grows all the same, because the memory is fragmented or another stream still uses it, frees the allocation again.
-template <class Call>
-CUresult allocate_from_idle(const StreamCalls &calls, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes,
-                            CUstream stream, Call call) {
+CUresult allocate_from_idle(pools::Pool &pool, const AsyncRequest &request) {
     // During a capture nothing is synchronised, so the pool keeps the growth of an undone allocation. So one such
     // growth may exceed the cap, and then no more.
     if (captures::any() && limits::exceeds_cap(*pool.device)) return CUDA_ERROR_OUT_OF_MEMORY;
-    const pools::Claim claim(pool, bytes);
+    const pools::Claim claim(pool, request.bytes);
     if (!claim) return CUDA_ERROR_OUT_OF_MEMORY;
     const Ledger::Operation operation(&pool.device->ledger);
     const Bytes charged_before = pool.charged.load(std::memory_order_acquire);
-    const CUresult result = call();
+    const CUresult result = request.to_driver();
     if (result != CUDA_SUCCESS) return result;
     const Bytes taken = pools::raise(pool);
     const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
     if (!grew || !limits::exceeds_grantable(*pool.device)) {
-        pools::note_block(pool, *pointer);
-        trace::allocated(*pool.device, pool.kind, *pointer, bytes, taken);
+        pools::note_block(pool, *request.pointer);
+        trace::allocated(*pool.device, pool.kind, *request.pointer, request.bytes, taken);
         return CUDA_SUCCESS;
     }
     trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(taken));
-    (driver().*calls.free)(*pointer, stream);
-    *pointer = 0;
+    (driver().*request.calls.free)(*request.pointer, request.stream);
+    *request.pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-template <class Call>
-CUresult allocate(const StreamCalls &calls, pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, CUstream stream,
-                  Call call) {
+// Serves a request from `pool` after checking the limits, and reads the pool's size.
+[[gnu::noinline]] CUresult allocate(pools::Pool &pool, const AsyncRequest &request) {
+    if (!pool.device) return request.to_driver();
     Device &device = *pool.device;
-    const Bytes worst = policy::round_up(bytes, policy::kPoolUnit);
+    const Bytes worst = policy::round_up(request.bytes, policy::kPoolUnit);
     const auto record = [&](Charge &charge) {
         const Bytes taken = pools::raise(pool);
         charge.keep(0);  // raise() has charged the pool; credit the reservation
-        pool.places.note(*pointer, bytes);
+        pool.places.note(*request.pointer, request.bytes);
         admission::reserve_ahead(pool);
-        pools::note_block(pool, *pointer);
-        trace::allocated(device, pool.kind, *pointer, bytes, taken);
+        pools::note_block(pool, *request.pointer);
+        trace::allocated(device, pool.kind, *request.pointer, request.bytes, taken);
         return CUDA_SUCCESS;
     };
     const bool reserved = admission::reserve_now(device, pool.kind, worst);
     if (!reserved) {
         // For an invalid stream, or without a current context, return the driver's own error.
-        if (!query_device(calls, stream)) return call();
-        const CUresult result = allocate_from_idle(calls, pool, pointer, bytes, stream, call);
+        if (!query_device(request.calls, request.stream)) return request.to_driver();
+        const CUresult result = allocate_from_idle(pool, request);
         if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     }
-    const Request request(device, pool.kind, bytes, worst, caller_match::Way::none, Reuse::none());
-    return charged(request, call, record, reserved);
-}
-
-// Serves a request from a pool for which bytes are reserved ahead, without checking the limits. Reads the pool's size
-// only if the memory lies where the pool had none before. Then asks `served_by()` which pool it came from: a library
-// may have set the device's pool without curb's knowledge. nullopt if there are no such bytes, or the driver is out of
-// memory.
-template <class Call, class ServedBy>
-std::optional<CUresult> allocate_ahead(pools::Pool &pool, CUdeviceptr *pointer, Bytes bytes, Call call,
-                                       ServedBy served_by) {
-    if (bytes > policy::kPoolUnit || !pool.keeps.load(std::memory_order_relaxed)) return std::nullopt;
-    Device &device = *pool.device;
-    if (!device.ledger.ahead().offers()) return std::nullopt;
-    activity::note();
-    {
-        const pools::Ahead ahead(pool);
-        if (!ahead) return std::nullopt;
-        const CUresult result = call();
-        if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
-        if (result != CUDA_SUCCESS) return result;
-    }
-    if (pool.places.has(*pointer, bytes)) [[likely]] {
-        trace::allocated(device, pool.kind, *pointer, bytes, 0);
-        return CUDA_SUCCESS;
-    }
-    pools::Pool *from = served_by();
-    if (!from || !from->device) return CUDA_SUCCESS;
-    const Ledger::Operation operation(&from->device->ledger);
-    const Bytes taken = pools::raise(*from);
-    from->places.note(*pointer, bytes);
-    pools::note_block(*from, *pointer);
-    trace::allocated(*from->device, from->kind, *pointer, bytes, taken);
-    return CUDA_SUCCESS;
+    const Request described(device, pool.kind, request.bytes, worst, caller_match::Way::none, Reuse::none());
+    return charged(
+        described, [&] { return request.to_driver(); }, record, reserved);
 }
 
 // Asks the driver for the device's current pool. Null if the driver fails, or if host memory is exhausted. `answer`:
 // the driver's result.
-pools::Pool *query_current(Device &device, CUresult &answer) noexcept {
+[[gnu::noinline]] pools::Pool *query_current(Device &device, CUresult &answer) noexcept {
     const std::uint64_t version = pools::current_version();
     CUmemoryPool handle = nullptr;
     answer = ask_twice([&] { return driver().cuDeviceGetMemPool(&handle, device.ordinal); });
@@ -140,37 +126,72 @@ pools::Pool *query_current(Device &device, CUresult &answer) noexcept {
     return pool;
 }
 
-template <class Call>
-CUresult allocate_async(const StreamCalls &calls, CUdeviceptr *pointer, Bytes bytes, CUstream stream, Call call) {
-    // Checked first: querying the device of a capturing stream would break the capture (measured on an H200).
-    if (!pointer || !bytes || !process::active() || capturing(calls, stream)) return call();
-    Device *device = device_of(calls, stream);
-    if (!device) return call();
+// Charges a request that a unit ahead has served, but whose memory lies where `pool` had none when it was last read.
+// The current pool may be another one: a library may have set it without curb's knowledge.
+[[gnu::noinline]] void charge_new_place(pools::Pool &pool, const AsyncRequest &request) noexcept {
     CUresult answer = CUDA_SUCCESS;
-    if (pools::Pool *last = pools::current_on(*device))
-        if (const auto result =
-                allocate_ahead(*last, pointer, bytes, call, [&] { return query_current(*device, answer); }))
-            return *result;
-    pools::Pool *pool = query_current(*device, answer);
-    if (answer != CUDA_SUCCESS) {
-        // If the driver cannot serve the call, return its own error: a destructor may call a driver that has shut down.
-        const bool could_serve = query_device(calls, stream) != nullptr;
-        return could_serve && device->limited.load(std::memory_order_relaxed) ? CUDA_ERROR_OUT_OF_MEMORY : call();
-    }
-    if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
-    return pool->device ? allocate(calls, *pool, pointer, bytes, stream, call) : call();
+    pools::Pool *from = request.from_pool ? &pool : query_current(*pool.device, answer);
+    if (!from || !from->device) return;
+    const Ledger::Operation operation(&from->device->ledger);
+    const Bytes taken = pools::raise(*from);
+    from->places.note(*request.pointer, request.bytes);
+    pools::note_block(*from, *request.pointer);
+    trace::allocated(*from->device, from->kind, *request.pointer, request.bytes, taken);
 }
 
-template <class Call>
-CUresult allocate_from_pool(const StreamCalls &calls, CUdeviceptr *pointer, Bytes bytes, CUmemoryPool handle,
-                            CUstream stream, Call call) {
-    if (!pointer || !bytes || !handle || !process::active() || capturing(calls, stream)) return call();
-    Device *device = device_of(calls, stream);
-    if (!device) return call();
-    pools::Pool *pool = pools::find(handle, device);
+// Serves a request from a pool for which bytes are reserved ahead, without checking the limits. Reads the pool's size
+// only if the memory lies where the pool had none before. nullopt if there are no such bytes, or the driver is out of
+// memory.
+inline std::optional<CUresult> allocate_ahead(pools::Pool &pool, const AsyncRequest &request) {
+    if (request.bytes > policy::kPoolUnit || !pool.keeps.load(std::memory_order_relaxed)) return std::nullopt;
+    Device &device = *pool.device;
+    if (!device.ledger.ahead().offers()) return std::nullopt;
+    activity::note();
+    {
+        const pools::Ahead ahead(pool);
+        if (!ahead) return std::nullopt;
+        const CUresult result = request.to_driver();
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
+        if (result != CUDA_SUCCESS) return result;
+    }
+    if (pool.places.has(*request.pointer, request.bytes)) [[likely]]
+        trace::allocated(device, pool.kind, *request.pointer, request.bytes, 0);
+    else
+        charge_new_place(pool, request);
+    return CUDA_SUCCESS;
+}
+
+[[gnu::noinline]] CUresult allocate_from_current(Device &device, const AsyncRequest &request) {
+    CUresult answer = CUDA_SUCCESS;
+    pools::Pool *pool = query_current(device, answer);
+    if (answer != CUDA_SUCCESS) {
+        // If the driver cannot serve the call, return its own error: a destructor may call a driver that has shut down.
+        const bool could_serve = query_device(request.calls, request.stream) != nullptr;
+        return could_serve && device.limited.load(std::memory_order_relaxed) ? CUDA_ERROR_OUT_OF_MEMORY
+                                                                             : request.to_driver();
+    }
+    return pool ? allocate(*pool, request) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+inline CUresult allocate_async(const AsyncRequest &request) {
+    // Checked first: querying the device of a capturing stream would break the capture (measured on an H200).
+    if (!request.pointer || !request.bytes || !process::active() || capturing(request)) return request.to_driver();
+    Device *device = device_of(request);
+    if (!device) return request.to_driver();
+    if (pools::Pool *last = pools::current_on(*device))
+        if (const auto result = allocate_ahead(*last, request)) return *result;
+    return allocate_from_current(*device, request);
+}
+
+inline CUresult allocate_from_pool(const AsyncRequest &request) {
+    if (!request.pointer || !request.bytes || !request.handle || !process::active() || capturing(request))
+        return request.to_driver();
+    Device *device = device_of(request);
+    if (!device) return request.to_driver();
+    pools::Pool *pool = pools::find(request.handle, device);
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (const auto result = allocate_ahead(*pool, pointer, bytes, call, [&] { return pool; })) return *result;
-    return pool->device ? allocate(calls, *pool, pointer, bytes, stream, call) : call();
+    if (const auto result = allocate_ahead(*pool, request)) return *result;
+    return allocate(*pool, request);
 }
 
 }  // namespace
@@ -179,20 +200,16 @@ CUresult allocate_from_pool(const StreamCalls &calls, CUdeviceptr *pointer, Byte
 using namespace curb::shim;
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    return allocate_async(kLegacy, pointer, bytes, stream,
-                          [&] { return driver().cuMemAllocAsync(pointer, bytes, stream); });
+    return allocate_async({kLegacy, pointer, bytes, false, nullptr, stream});
 }
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    return allocate_async(kPerThread, pointer, bytes, stream,
-                          [&] { return driver().cuMemAllocAsync_ptsz(pointer, bytes, stream); });
+    return allocate_async({kPerThread, pointer, bytes, false, nullptr, stream});
 }
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    return allocate_from_pool(kLegacy, pointer, bytes, pool, stream,
-                              [&] { return driver().cuMemAllocFromPoolAsync(pointer, bytes, pool, stream); });
+    return allocate_from_pool({kLegacy, pointer, bytes, true, pool, stream});
 }
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    return allocate_from_pool(kPerThread, pointer, bytes, pool, stream,
-                              [&] { return driver().cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream); });
+    return allocate_from_pool({kPerThread, pointer, bytes, true, pool, stream});
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     return free_by_pointer(

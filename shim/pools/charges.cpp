@@ -70,9 +70,9 @@ void each_holding(const Device &device, Visit visit) noexcept {
     visit_each(device, collect, visit);
 }
 
-// The most that a thread waits for threads that have changed a pool's record but not yet the ledger. Without the wait, a
-// request could be refused for memory that they are about to give back. It is bounded: a fork child would wait forever
-// for its parent's threads.
+// The most that a thread waits for threads that have changed a pool's record but not yet the ledger. Without the wait,
+// a request could be refused for memory that they are about to give back. It is bounded: a fork child would wait
+// forever for its parent's threads.
 constexpr std::uint64_t kMostMs = 1000;
 
 // Marks the requests that have returned. Make it before the pool is read, and call is_read() after the ledger has the

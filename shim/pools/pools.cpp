@@ -19,7 +19,6 @@ namespace {
 
 constinit Recent<CUmemoryPool, Pool> recent;
 
-constinit std::array<std::atomic<Pool *>, devices::kMost> current{};
 constinit std::atomic<std::uint64_t> version_of_current{0};
 
 // Returns the entry of `known` for this key, and makes it if needed. The caller holds the lock.
@@ -257,14 +256,10 @@ void put_back(Pool &pool) noexcept try {
     // find() records the pool again at its next use.
 }
 
-Pool *current_on(const Device &device) noexcept {
-    return current[static_cast<std::size_t>(device.ordinal)].load(std::memory_order_acquire);
-}
-
 std::uint64_t current_version() noexcept { return version_of_current.load(std::memory_order_seq_cst); }
 
 void note_current(const Device &device, Pool *pool, std::uint64_t version) noexcept {
-    auto &mine = current[static_cast<std::size_t>(device.ordinal)];
+    auto &mine = detail::current[static_cast<std::size_t>(device.ordinal)];
     mine.store(pool, std::memory_order_seq_cst);
     // The program has set a pool since the driver was asked, and may have done its own clearing before this store.
     if (current_version() != version) mine.store(nullptr, std::memory_order_seq_cst);
@@ -272,7 +267,7 @@ void note_current(const Device &device, Pool *pool, std::uint64_t version) noexc
 
 void current_changed() noexcept {
     version_of_current.fetch_add(1, std::memory_order_seq_cst);
-    for (auto &one : current) one.store(nullptr, std::memory_order_seq_cst);
+    for (auto &one : detail::current) one.store(nullptr, std::memory_order_seq_cst);
 }
 
 }  // namespace curb::shim::pools

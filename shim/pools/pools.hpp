@@ -6,6 +6,7 @@
 // pools and the memory of graphs alike). Thread-safe. Holds no lock while calling the driver.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -116,8 +117,13 @@ bool ahead_under_way(const Device &device) noexcept;
 // units of requests under way. Calls the driver.
 void settle_ahead(Device &device) noexcept;
 
+namespace detail {
+inline constinit std::array<std::atomic<Pool *>, devices::kMost> current{};
+}
 // The pool that serves the device's stream-ordered requests, as last asked: null if the driver must be asked.
-Pool *current_on(const Device &device) noexcept;
+inline Pool *current_on(const Device &device) noexcept {
+    return detail::current[static_cast<std::size_t>(device.ordinal)].load(std::memory_order_acquire);
+}
 // Call current_version() before asking the driver, and pass its result with the answer.
 std::uint64_t current_version() noexcept;
 void note_current(const Device &device, Pool *pool, std::uint64_t version) noexcept;

@@ -68,7 +68,8 @@ TEST_CASE("What another thread allocates and frees while the device is measured 
         ledger.end();
         return std::optional<Bytes>(figure);
     };
-    CHECK(ledger.reconcile(measure, [](std::int64_t) {}, 1));
+    CHECK(ledger.reconcile(
+        measure, [](std::int64_t) {}, 1));
     CHECK(ledger.overhead() == kContext);
 }
 
