@@ -14,7 +14,7 @@
 namespace curb::shim::log {
 
 // Checks whether descriptor 2 is open. Call it before main: a program started without stderr may open any file as 2.
-void check_stderr() noexcept;
+[[gnu::cold]] void check_stderr() noexcept;
 
 class LogFile {
   public:

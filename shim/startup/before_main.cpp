@@ -29,15 +29,14 @@ struct Mentions {
     bool environment = false;  // it may exclude the caps that other systems hand in
 };
 
-// Searches the file instead of parsing it, because every program of a session does this. Allocates nothing.
-Mentions mentions_of(const char *path) noexcept {
+// Searches the file instead of parsing it, because every program of a session does this. Allocates nothing. Apart from
+// mentions_of(), so that a program without a policy needs no stack for the block.
+[[gnu::cold, gnu::noinline]] Mentions search(int fd) noexcept {
     Mentions out;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0) return out;
     constexpr std::string_view kWord = "frameworks", kEscape = "\\u", kCap = "cap\"", kRules = "\"rules\"",
                                kJob = "\"job", kEnvironment = "\"environment\"", kLongest = kEnvironment;
     constexpr auto kNowhere = std::string_view::npos;
-    char block[16 * 1024];
+    char block[2 * 1024];
     struct stat status {};
     const bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
     bool in_rules = false;
@@ -56,8 +55,22 @@ Mentions mentions_of(const char *path) noexcept {
         kept = text.size() < kLongest.size() ? text.size() : kLongest.size();
         memmove(block, text.data() + text.size() - kept, kept);
     }
+    return out;
+}
+
+[[gnu::cold]] Mentions mentions_of(const char *path) noexcept {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) return {};
+    const Mentions out = search(fd);
     close(fd);
     return out;
+}
+
+// Of the user's own policy file.
+[[gnu::cold, gnu::noinline]] Mentions mentions_of_users_file(const char *(*environment)(const char *)) noexcept {
+    char path[PATH_MAX];
+    return config::users_file(environment("XDG_CONFIG_HOME"), environment("HOME"), path) ? mentions_of(path)
+                                                                                         : Mentions();
 }
 
 void add(Mentions &all, const Mentions &more) noexcept {
@@ -75,7 +88,7 @@ bool has_handed_in_cap(const char *const *variables) noexcept {
 }
 
 // Searches all policies of this process. Allocates nothing, because nearly every program runs it and has no policy.
-Mentions mentioned(const char *(*environment)(const char *), const char *const *variables) noexcept {
+[[gnu::cold]] Mentions mentioned(const char *(*environment)(const char *), const char *const *variables) noexcept {
     Mentions all = mentions_of(config::kCeiling);
     if (getauxval(AT_SECURE) != 0) return all;
     const char *cap = environment("CURB_CAP"), *job_cap = environment("CURB_JOB_CAP"),
@@ -83,11 +96,7 @@ Mentions mentioned(const char *(*environment)(const char *), const char *const *
     all.job |= job_cap && *job_cap;
     all.cap |= (cap && *cap) || all.job;
     all.frameworks |= steer && *steer;
-    char path[PATH_MAX];
-    if (named && *named)
-        add(all, mentions_of(named));
-    else if (config::users_file(environment, path))
-        add(all, mentions_of(path));
+    add(all, named && *named ? mentions_of(named) : mentions_of_users_file(environment));
     if (has_handed_in_cap(variables)) (all.environment ? all.cap_in_rule : all.cap) = true;
     return all;
 }

@@ -7,6 +7,6 @@ namespace curb::shim::before_main {
 // the policy's text mentions `frameworks`, it usually decides by the text alone, without parsing it. An invalid policy
 // is reported later, when the program uses CUDA. `environment` returns a variable's value, `variables` are all of them:
 // "NAME=value", the last null.
-void set_environment(const char *(*environment)(const char *), const char *const *variables) noexcept;
+[[gnu::cold]] void set_environment(const char *(*environment)(const char *), const char *const *variables) noexcept;
 
 }  // namespace curb::shim::before_main

@@ -33,26 +33,27 @@ namespace {
 constinit std::once_flag once;
 
 // CURB_POLICY as an absolute path, if it is relative: the program may change its working directory before cuInit.
-// Empty: use the environment's value.
+// Else `is_absolute` is true, which places it beside other data that every start touches.
 constinit char policy_at_start[4096] = {};
+constinit bool is_absolute = true;
 
-void note_relative_policy() {
+[[gnu::cold]] void note_relative_policy() {
     const char *path = getenv("CURB_POLICY");
     if (!path || !*path || *path == '/' || !getcwd(policy_at_start, sizeof policy_at_start)) return;
     const std::size_t folder = strlen(policy_at_start), name = strlen(path);
-    if (folder + 1 + name >= sizeof policy_at_start) {
-        *policy_at_start = '\0';
-        return;
-    }
+    is_absolute = folder + 1 + name >= sizeof policy_at_start;
+    if (is_absolute) return;
     policy_at_start[folder] = '/';
     memcpy(policy_at_start + folder + 1, path, name + 1);
 }
 
-const char *environment(const char *name) noexcept {
-    return *policy_at_start && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
+[[gnu::cold]] const char *environment(const char *name) noexcept {
+    return !is_absolute && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
 }
 
-// curb's only constructor: does the work that must precede main. glibc passes it main's arguments.
+// curb's only constructor: does the work that must precede main. glibc passes it main's arguments. Every start of a
+// program pays for it, mostly by page faults. So what it calls is marked cold: the linker places such code beside
+// constructors.
 __attribute__((constructor)) void at_load(int /*count*/, char ** /*arguments*/, char **variables) {
     const KeepErrno keep_errno;
     log::check_stderr();

@@ -40,7 +40,7 @@ std::size_t threads() noexcept {
 }  // namespace
 
 void watch() noexcept {
-    if (syscall(SYS_gettid) != getpid()) return;
+    if (syscall(SYS_gettid) != syscall(SYS_getpid)) return;
     if (!has_key.load(std::memory_order_acquire)) {
         if (pthread_key_create(&key, on_main_exit) != 0) return;
         has_key.store(true, std::memory_order_release);

@@ -10,7 +10,7 @@
 namespace curb::shim::last_thread {
 
 // Watches for pthread_exit of the main thread. Has an effect only if the main thread calls it. Allocates nothing.
-void watch() noexcept;
+[[gnu::cold]] void watch() noexcept;
 
 // Returns in how many milliseconds to call end_if_alone() again; nullopt if the main thread has not exited.
 std::optional<std::uint64_t> poll() noexcept;

@@ -33,7 +33,9 @@ constexpr std::uint64_t kPollMs = 20;
 constexpr std::size_t kChunk = std::size_t{256} << 10;  // written at once
 constexpr std::chrono::seconds kBetweenTries{1};        // retry pause, e.g. for a full disk
 
-constinit std::atomic<pid_t> runs_in{0};  // the process with the thread; 0 if none
+// Not 0, so that it lies beside other data that every start of a program touches: every end reads it.
+constexpr pid_t kNowhere = -1;
+constinit std::atomic<pid_t> runs_in{kNowhere};  // the process with the thread
 constinit std::atomic<std::uint64_t> flushes_asked{0};
 constinit std::atomic<std::uint64_t> flushes_done{0};
 
@@ -250,11 +252,11 @@ bool start() noexcept {
     return true;
 }
 
-void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
+void in_fork_child() noexcept { runs_in.store(kNowhere, std::memory_order_relaxed); }
 
 std::optional<std::uint64_t> flush() noexcept {
     const pid_t runs = runs_in.load(std::memory_order_acquire);
-    if (runs == 0 || runs != getpid()) return std::nullopt;
+    if (runs == kNowhere || runs != getpid()) return std::nullopt;
     const std::uint64_t asked = flushes_asked.fetch_add(1, std::memory_order_seq_cst) + 1;
     writer_event.post();
     const auto done = [=] { return flushes_done.load(std::memory_order_seq_cst) >= asked; };

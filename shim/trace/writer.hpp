@@ -35,7 +35,7 @@ namespace writer {
 bool start() noexcept;
 // Waits until the ring's present records are in the file: up to 5 s while records leave the ring, and 0.5 s if none
 // does. Returns how many are still in the ring, 0 if all are in the file; nullopt if this process has no such thread.
-std::optional<std::uint64_t> flush() noexcept;
+[[gnu::cold]] std::optional<std::uint64_t> flush() noexcept;
 // Notes that a fork child has no such thread. Async-signal-safe.
 void in_fork_child() noexcept;
 

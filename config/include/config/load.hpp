@@ -89,9 +89,9 @@ using Variables = std::function<const char *(const char *)>;
 // names. Under AT_SECURE it reads no variable. May throw std::bad_alloc.
 Source locate(const Variables &environment);
 
-// Writes the path of the user's default file to `path`; the file may be missing. Returns false if the user has no home,
-// or if `path` is too short. Allocates nothing.
-bool users_file(const Variables &environment, std::span<char> path) noexcept;
+// Writes the path of the user's default file, from the values of XDG_CONFIG_HOME and HOME (null if unset), to `path`.
+// The file may be missing. Returns false if the user has no home, or if `path` is too short. Allocates nothing.
+[[gnu::cold]] bool users_file(const char *config_home, const char *home, std::span<char> path) noexcept;
 
 // The documents of a source.
 struct Reading {

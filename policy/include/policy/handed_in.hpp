@@ -16,7 +16,7 @@ namespace curb::policy {
 // Returns the variables. A name that ends in "_" stands for one variable per device: CUDA_DEVICE_MEMORY_LIMIT_0.
 std::span<const char *const> handed_in_names() noexcept;
 // True if the variable, as "NAME=value", sets a cap.
-bool hands_in_cap(const char *variable) noexcept;
+[[gnu::cold]] bool hands_in_cap(const char *variable) noexcept;
 
 // Reads the variable `name` into `into`. `name`: one of handed_in_names(), with the device's number if it ends in "_".
 // Returns the error; nullopt on success.

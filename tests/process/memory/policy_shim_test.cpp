@@ -191,6 +191,13 @@ TEST_CASE("before main the program's variables are set as the policy says, where
         for (const std::string &line : one.set) CHECK_THAT(found, contains("\n" + line + "\n"));
         for (const std::string &part : one.not_set) CHECK_THAT(found, !contains(part));
     }
+    // curb reads the file in blocks of 2 KiB, of which two share the word.
+    for (const std::size_t begins_at : {2039, 2043, 2046}) {
+        std::string text = R"({ "version": 1,)";
+        text.resize(begins_at, ' ');
+        text += R"("frameworks": { "env": { "MINE": "1" } } })";
+        CHECK_THAT(environment_of(Job().policy(text), env), contains("\nMINE=1\n"));
+    }
     const Ceiling ceiling(kLab);
     if (can_try(ceiling)) CHECK_THAT(environment_of(Job().ceiling(ceiling)), contains("\n" + room + "\n"));
 }
