@@ -11,6 +11,7 @@ LD_LIBRARY_PATH=$PWD/build/sim CURB_SIM_STATE=$(mktemp -u) CURB_SIM_GPUS=2 scrip
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -89,7 +90,13 @@ def earlier_result(options: argparse.Namespace, machine: dict[str, str]) -> repo
     return found
 
 
+def stop(*_: object) -> None:
+    """Ends the case under way and its programs, as Ctrl-C does. The results of the cases before are written."""
+    sys.exit("gpu-test: stopped; --resume DIR goes on")
+
+
 def main() -> int:
+    signal.signal(signal.SIGTERM, stop)
     parser = parser_of("gpu-test", __doc__, "case")
     parser.epilog = "`gpu-test paths` runs only the table of paths to memory, also under other preloads; see its --help."
     parser.add_argument("--name", default="gpu", help="result files are named NAME-DATE-GPU (default gpu)")
