@@ -29,6 +29,8 @@ _OF_CUDA_13 = {
     "libnvJitLink.so.12": "libnvJitLink.so.13",
 }
 _PIP_TIMEOUT_S = 900
+_failed: dict[Path, str] = {}
+"""Why pip could not fetch it, by folder: many cases ask."""
 
 
 class NoTensorFlow(RuntimeError):
@@ -46,7 +48,13 @@ def environment(build: Path, fetch: bool = True) -> dict[str, str]:
     if not (site / "env.sh").exists():
         if not fetch:
             raise NoTensorFlow("TensorFlow is not installed")
-        _fetch(site)
+        if site in _failed:
+            raise NoTensorFlow(_failed[site])
+        try:
+            _fetch(site)
+        except NoTensorFlow as why:
+            _failed[site] = str(why)
+            raise
     return _variables(site)
 
 
