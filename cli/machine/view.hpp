@@ -89,7 +89,7 @@ Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience);
 View only(const View &view, const std::vector<int> &pids);
 // Returns the process's own figures for the device. Returns null if it did not answer.
 const control::GpuStatus *books_of(const View &view, const ViewUse &use);
-// What the processes of one job hold of one GPU together, and their cap, of several policies the lowest.
+// The bytes that the processes of one job hold of one GPU together, and their cap: of several policies the lowest.
 struct JobUse {
     policy::Bytes held = 0, cap = policy::kUnbounded;
 };

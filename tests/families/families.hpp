@@ -106,10 +106,10 @@ enum class Trait {
     open_capture,    // fails when another thread waits for the context
 };
 
-// What ends a block if the program does not free it.
+// The object whose end frees a block that the program does not free.
 enum class EndsWith { nothing, its_context, primary_context };
 
-// What the device loses by a block.
+// The bytes that a block takes of the device.
 enum class Takes {
     nothing,
     bytes,       // exactly its bytes

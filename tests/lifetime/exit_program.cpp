@@ -97,7 +97,7 @@ void write_policy(const char *file, int cap) {
     std::rename(aside.c_str(), file);
 }
 
-// What a program does before it ends.
+// The work of a program before it ends.
 enum class Before { nothing, cuda, statics, threads };
 
 struct Way {

@@ -39,7 +39,7 @@ int inheritable(int file) {
     return file;
 }
 
-// What curb-sim-books prints of a machine.
+// Returns the output of curb-sim-books for a machine.
 std::string books_of(const std::string &state) {
     std::string text;
     FILE *pipe = ::popen((environment("BOOKS") + " " + state).c_str(), "r");

@@ -1,4 +1,4 @@
-// What programs see of their devices, and which device is charged.
+// The devices as programs see them, and which device is charged.
 
 #include "memory.hpp"
 #include "nvml_abi.h"

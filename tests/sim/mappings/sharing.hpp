@@ -1,4 +1,4 @@
-// What the rest of the driver needs to know of memory that is another process's or library's.
+// Memory of another process or library, for the rest of the driver.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,7 @@ Share &share() {
     return share;
 }
 
-// What the process can release for the others of its job.
+// The bytes that the process can release for the others of its job.
 constinit std::atomic<Bytes> cached{0};
 constinit std::atomic<std::uint64_t> caps_changed{0};
 
@@ -67,7 +67,7 @@ constexpr std::uint64_t kNone = ~std::uint64_t{0};
 
 constinit int own_end = -1;  // of the socket by which a process gets its orders
 
-// What a process of the job is told, and answers.
+// An order to a process of the job. It answers each.
 struct Order {
     enum What : int {
         join,
@@ -344,7 +344,7 @@ TEST_CASE("Bytes that a process keeps for the driver's code count for the others
 // Of more than a granule, so that a changed figure shows it.
 constexpr Bytes kPiece = 100'000'000, kRoom = 1'000'000'000;
 
-// What the sum is, seen by a process that holds nothing itself, once it has settled.
+// True once a process that holds nothing itself sees this sum.
 bool others_are(const Process &process, Bytes bytes) {
     return within(10s, [&] { return process.ask(Order::others) == bytes; });
 }
