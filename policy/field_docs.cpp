@@ -1,4 +1,5 @@
-// The meaning of the fields. A file of its own, so that libcurb.so, which does not need these texts, is linked without them.
+// The meaning of the fields. A file of its own, so that libcurb.so, which does not need these texts, is linked without
+// them.
 #include "policy/fields.hpp"
 
 namespace curb::policy {
