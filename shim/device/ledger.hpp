@@ -243,19 +243,19 @@ class Ledger {
         std::atomic<std::uint64_t> done{0};
         Kinds charged, credited;
     };
-    // Returns charged() - credited(). If there are credits in between each time, the result is too low, but not
-    // negative.
+    // Returns charged() - credited(). Returns too little if there are credits in between each time. Returns 0 while
+    // memory is credited that another thread has yet to charge.
     template <class Charged, class Credited>
     static Bytes difference(Charged charged, Credited credited) noexcept {
         constexpr int kTries = 4;
-        Bytes before = credited();
-        for (int tries = 1;; ++tries) {
-            const Bytes added = charged(), removed = credited();
-            if (removed == before) [[likely]]
-                return added - removed;
-            if (tries == kTries) return static_cast<std::int64_t>(added - removed) < 0 ? 0 : added - removed;
+        Bytes before = credited(), added = charged(), removed = credited();
+        for (int tries = 1; removed != before && tries < kTries; ++tries) {
             before = removed;
+            added = charged();
+            removed = credited();
         }
+        const Bytes held = added - removed;
+        return static_cast<std::int64_t>(held) < 0 ? 0 : held;
     }
     [[nodiscard, gnu::noinline, gnu::cold]] Bytes of_parts(Kind kind) const noexcept;
     [[nodiscard]] Bytes sum_of(Kinds Figures::*which, Kind kind) const noexcept {

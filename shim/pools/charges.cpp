@@ -210,6 +210,7 @@ void reconcile(Device &device) noexcept {
     each_holding(device, [](Pool &pool) {
         set_charge(pool);
         pool.settling.wait(kMostMs);  // they may need two more driver calls
+        pool.returning.wait(kMostMs);
     });
 }
 

@@ -52,8 +52,8 @@ constinit bool is_absolute = true;
 }
 
 // curb's only constructor: does the work that must precede main. glibc passes it main's arguments. Every start of a
-// program pays for it, mostly by page faults. So what it calls is marked cold: the linker places such code beside
-// constructors.
+// program pays for it, mostly by page faults. So the functions that each start and each end call are marked cold: the
+// linker places such code beside constructors.
 __attribute__((constructor)) void at_load(int /*count*/, char ** /*arguments*/, char **variables) {
     const KeepErrno keep_errno;
     log::check_stderr();
