@@ -141,8 +141,8 @@ class Ledger {
     [[nodiscard]] Bytes overhead() const noexcept { return overhead_.load(std::memory_order_relaxed); }
 
     // Every change of memory is an operation: it begins before the driver call and ends when the ledger shows what the
-    // driver did. In between, ledger and device may differ. Requests that take units ahead are none: the units show
-    // them.
+    // driver did. In between, ledger and device may differ. A request that takes a unit ahead is no operation: the
+    // units show it.
     void begin() noexcept {
         activity::note();
         figures().begun.fetch_add(1, std::memory_order_seq_cst);
@@ -174,8 +174,8 @@ class Ledger {
     // `changed(bytes)` with the change. False if nothing could be measured.
     //
     // During other operations the overhead is only raised. Memory is charged before the driver allocates it and
-    // credited after the driver freed it, so the figure has at most the charges until after it, less the credits until
-    // before it. Do not call it within your own operation: it would never see the ledger at rest.
+    // credited after the driver freed it, so the figure contains at most all charges until after it, less the credits
+    // until before it. Do not call it within your own operation: it would never see the ledger at rest.
     template <class Measure, class Changed>
     bool reconcile(Measure measure, Changed changed, int attempts = kAttempts) noexcept {
         for (int attempt = 0; attempt < attempts; ++attempt) {

@@ -29,8 +29,8 @@ struct Mentions {
     bool environment = false;  // it may exclude the caps that other systems hand in
 };
 
-// Searches the file instead of parsing it, because every program of a session does this. Allocates nothing. Apart from
-// mentions_of(), so that a program without a policy needs no stack for the block.
+// Searches the file instead of parsing it, because every program of a session does this. Allocates nothing.
+// Separate from mentions_of(), so that a program without a policy needs no stack for the block.
 [[gnu::cold, gnu::noinline]] Mentions search(int fd) noexcept {
     Mentions out;
     constexpr std::string_view kWord = "frameworks", kEscape = "\\u", kCap = "cap\"", kRules = "\"rules\"",
@@ -66,7 +66,7 @@ struct Mentions {
     return out;
 }
 
-// Of the user's own policy file.
+// The same for the user's own policy file.
 [[gnu::cold, gnu::noinline]] Mentions mentions_of_users_file(const char *(*environment)(const char *)) noexcept {
     char path[PATH_MAX];
     return config::users_file(environment("XDG_CONFIG_HOME"), environment("HOME"), path) ? mentions_of(path)

@@ -33,7 +33,7 @@ namespace {
 constinit std::once_flag once;
 
 // CURB_POLICY as an absolute path, if it is relative: the program may change its working directory before cuInit.
-// Else `is_absolute` is true, which places it beside other data that every start touches.
+// Otherwise `is_absolute` stays true. So it is initialised data, whose page every start touches anyway.
 constinit char policy_at_start[4096] = {};
 constinit bool is_absolute = true;
 

@@ -33,7 +33,7 @@ constexpr std::uint64_t kPollMs = 20;
 constexpr std::size_t kChunk = std::size_t{256} << 10;  // written at once
 constexpr std::chrono::seconds kBetweenTries{1};        // retry pause, e.g. for a full disk
 
-// Not 0, so that it lies beside other data that every start of a program touches: every end reads it.
+// Every end of a program reads `runs_in`. Not 0: so it is initialised data, whose page every start touches anyway.
 constexpr pid_t kNowhere = -1;
 constinit std::atomic<pid_t> runs_in{kNowhere};  // the process with the thread
 constinit std::atomic<std::uint64_t> flushes_asked{0};
