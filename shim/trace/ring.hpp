@@ -67,11 +67,12 @@ class Ring {
         return true;
     }
 
-    // Returns the number of records taken so far, and of those that wait to be taken.
+    // Returns the number of the next record, the number of records taken so far, and of those that wait to be taken.
+    [[nodiscard]] std::uint64_t end() const noexcept { return next_.load(std::memory_order_acquire); }
     [[nodiscard]] std::uint64_t taken() const noexcept { return taken_.load(std::memory_order_relaxed); }
     [[nodiscard]] std::uint64_t waiting() const noexcept {
         const std::uint64_t taken_before = taken();
-        return next_.load(std::memory_order_acquire) - taken_before;
+        return end() - taken_before;
     }
 
     // Counts a record that was dropped because the ring was full.

@@ -236,8 +236,13 @@ void run() {
     leave_programs_descriptors();
     for (;;) {
         const std::uint64_t asked = flushes_asked.load(std::memory_order_seq_cst);
-        if (drain_ring()) drain_ring();
-        flushes_done.store(asked, std::memory_order_seq_cst);
+        std::uint64_t end = ring.end();
+        if (drain_ring()) {
+            end = ring.end();
+            drain_ring();
+        }
+        // A record whose thread has not filled it yet holds up those behind it.
+        if (ring.taken() >= end) flushes_done.store(asked, std::memory_order_seq_cst);
         sleep();
     }
 }

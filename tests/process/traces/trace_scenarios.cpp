@@ -5,10 +5,13 @@
 
 #include <atomic>
 #include <csignal>
+#include <filesystem>
+#include <thread>
 
 #include "kept_blocks.hpp"
 
 using namespace scenario;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -51,6 +54,61 @@ SCENARIO_NAMED(threads_trace_as_fast_as_they_can) {
     start();
     in_threads(8, [](unsigned) { take_and_free(CURB_TRACED_PAIRS, 2 * MiB); });
     print_held();
+}
+
+// A signal stops one thread again and again, until that is while it records an event: it has a place in the ring and
+// has not filled it, so the records of another thread are not written. Then the program ends. Prints "rounds N", the
+// pairs of the other thread, and "within an event" if it came to that.
+SCENARIO_NAMED(ends_while_a_thread_is_within_an_event) {
+    static constinit std::atomic<int> stops{0};
+    static int goes_on[2];  // a pipe; a byte lets the thread go on
+    const CUcontext context = start();
+    EXPECT_EQ(pipe(goes_on), 0);
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+        stops.fetch_add(1);
+        char byte = 0;
+        while (read(goes_on[0], &byte, 1) != 1) {
+        }
+    };
+    sigaction(SIGUSR2, &action, nullptr);
+    const std::string trace = "trace-" + std::to_string(getpid()) + ".json";
+    const auto written = [&] {
+        std::error_code none;
+        return std::filesystem::file_size(trace, none);
+    };
+    std::thread stopped([=] {
+        MUST(cuCtxSetCurrent(context));
+        for (;;) take_and_free(1, 2 * MiB);
+    });
+    static constinit std::atomic<int> asked{0}, done{0};
+    std::thread([=] {
+        MUST(cuCtxSetCurrent(context));
+        for (;; usleep(100))
+            if (done < asked) {
+                take_and_free(1, 4 * MiB);
+                ++done;
+            }
+    }).detach();
+    bool is_within = false;
+    int round = 0;
+    for (;;) {
+        ++round;
+        usleep(100 + round * 7 % 300);
+        pthread_kill(stopped.native_handle(), SIGUSR2);
+        while (stops != round) usleep(100);
+        usleep(30'000);  // the writer takes what there is every 20 ms
+        const auto before = written();
+        asked = round;
+        // It may also have stopped with a lock that the other thread needs.
+        is_within = within(50ms, [&] { return done == round; }) && !within(60ms, [&] { return written() != before; });
+        if (is_within || round == 200) break;
+        EXPECT_EQ(write(goes_on[1], "", 1), 1);
+        while (done != round) usleep(100);
+    }
+    if (is_within) std::fprintf(stderr, "within an event\n");
+    std::fprintf(stderr, "rounds %d\n", round);
+    stopped.detach();
 }
 
 SCENARIO_NAMED(a_thread_traces_as_fast_as_it_can) {

@@ -239,6 +239,21 @@ TEST_CASE("the end of a program waits for its trace while that is written, and s
     if (!complete) CHECK_THAT(outcome.err, contains(" events or more are missing at its end"));
 }
 
+TEST_CASE("a thread that stops within an event does not make others' last events vanish unsaid") {
+    Job job;
+    job.policy(traced(R"("cap": "4GiB")"));
+    const Outcome outcome = job.in_its_folder().run("ends_while_a_thread_is_within_an_event");
+    REQUIRE(outcome.status == 0);
+    if (outcome.err.find("within an event") == std::string::npos)
+        return skip("the thread never stopped within an event");
+    std::uint64_t pairs = 0;
+    for (const std::string &line : lines(outcome.err))
+        if (line.starts_with("rounds ")) pairs = std::stoull(line.substr(7));
+    std::uint64_t frees = 0;
+    for (const Event &event : trace_in(job.folder()).of(What::free, Kind::plain)) frees += event.bytes == 4 * MiB;
+    if (frees < pairs) CHECK_THAT(outcome.err, contains(" events or more are missing at its end"));
+}
+
 TEST_CASE("when two threads change a figure at once, the last line has its final value") {
     Job job;
     job.policy(traced(R"("cap": "4GiB")"));
