@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import unittest
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -16,6 +17,12 @@ def skip(why: str) -> NoReturn:
     """Reports that the whole test is skipped, and exits."""
     skipped(why)
     sys.exit(77)
+
+
+def why_closed(path: Path) -> str:
+    """Returns why other users cannot reach the path; empty if they can."""
+    closed = [folder for folder in (path, *path.parents) if not folder.stat().st_mode & 0o001]
+    return f"others may not enter {closed[-1]}" if closed else ""
 
 
 class _Result(unittest.TextTestResult):
