@@ -120,8 +120,8 @@ std::optional<Memory> of(CUgraph graph) noexcept try {
 
 bool made(CUgraphExec executable, Memory memory) noexcept try {
     if (memory.empty()) return true;
-    any.store(true, std::memory_order_release);
     const std::scoped_lock lock(registry().mutex);
+    any.store(true, std::memory_order_release);  // under the lock: forget() clears it there
     Executable &record = registry().executables[executable];
     record = Executable{std::move(memory)};
     for (const CUdeviceptr pointer : record.memory.unfreed) registry().left[pointer] = executable;

@@ -45,6 +45,7 @@ using policy::LogLevel;
 constexpr std::chrono::minutes kMove{60};
 
 constinit std::atomic<bool> napping{false};         // a nap's thread runs
+constinit std::atomic<bool> ending{false};          // exit() has begun
 constinit std::atomic<std::uint64_t> called_ms{0};  // when the first call of the program began to wait; 0: none waits
 // The phase of the nap. A call of the program and stay_out() both change `out`; the first one decides.
 enum class Phase : std::uint8_t { in, out, coming_back, staying_out };
@@ -225,6 +226,8 @@ HostMemory host_memory() {
 // Takes one nap, on the thread curb-nap. The gate is open again when it returns, unless the process is then suspended.
 void take_nap(const HostMemory &most) {
     called_ms.store(0, std::memory_order_seq_cst);
+    // Read after the store: it may have erased the call by which at_exit() ends this nap.
+    if (ending.load(std::memory_order_seq_cst)) return;
     no_room_since_ms.store(0, std::memory_order_relaxed);
     gate::on_wait(noted_call);
     // Ask before the gate closes: without an answer curb could not see later whether the process is back.
@@ -303,7 +306,6 @@ void run() {
     napping.store(false, std::memory_order_release);
 }
 
-constinit std::atomic<bool> ending{false};
 constinit std::atomic<pid_t> naps_in{0};  // a fork child inherits the handler, not the nap
 
 // Looks up a function of libc at run time: each symbol that libcurb.so refers to costs time at every start of a

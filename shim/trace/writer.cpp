@@ -226,10 +226,11 @@ bool drain_ring() noexcept {
     }
 }
 
-// Sleeps 20 ms or until woken; without a trace, until woken.
+// Sleeps 20 ms or until woken; without a trace and with an empty ring, until woken. (A mark may be behind a record that
+// its thread has not filled yet, and nothing wakes us when it is filled.)
 void sleep() noexcept {
     constexpr std::uint64_t kDayMs = 86'400'000;
-    writer_event.wait(*writing ? kPollMs : kDayMs);
+    writer_event.wait(*writing || ring.waiting() != 0 ? kPollMs : kDayMs);
 }
 
 void run() {

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <thread>
 #include <utility>
@@ -14,10 +15,13 @@
 #include "cache.hpp"
 #include "catch.hpp"
 #include "gate.hpp"
+#include "graphs.hpp"
 #include "policy/values/granule.hpp"
 #include "pools.hpp"
+#include "record.hpp"
 #include "sim.h"
 #include "temp_dir.hpp"
+#include "trace.hpp"
 
 using namespace curb::shim;
 using namespace std::chrono_literals;
@@ -292,4 +296,56 @@ TEST_CASE("an alloc and free loop wakes the timer once, until that has found not
     CHECK_FALSE(cache::sweep());
     REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
     CHECK(wakes == 102);
+}
+
+TEST_CASE("a graph is recorded while another thread destroys the only other one") {
+    start();
+    std::atomic<int> missed{0}, left{0};
+    const auto make_and_destroy = [&](std::uintptr_t number) {
+        const auto executable = reinterpret_cast<CUgraphExec>(number);
+        for (int i = 0; i < 300'000; ++i) {
+            graphs::Memory memory;
+            memory.needs.push_back({&devices::at(0), 64 * MiB});
+            const bool made = graphs::made(executable, std::move(memory));
+            const auto needs = graphs::missing(executable);
+            if (!made || !needs || needs->empty()) ++missed;
+            if (!graphs::forget(executable)) ++left;
+        }
+    };
+    std::thread other([&] { make_and_destroy(0x1000); });
+    make_and_destroy(0x2000);
+    other.join();
+    CHECK(missed == 0);
+    CHECK(left == 0);
+}
+
+TEST_CASE("a trace begins although a thread stands still within an event before it") {
+    start();
+    const TempDir dir;
+    const std::string file = dir.write("trace.json", "");
+    REQUIRE(trace::ring.make());
+    std::atomic<bool> taken{false}, may_fill{false};
+    std::thread stands_still([&] {
+        trace::ring.put([&](trace::Record &place) {
+            taken = true;
+            while (!may_fill) std::this_thread::sleep_for(1ms);
+            place = trace::books_event(Kind::plain, 0);
+        });
+    });
+    while (!taken) std::this_thread::sleep_for(1ms);
+    curb::policy::TracePolicy policy;
+    policy.file = file;
+    trace::apply(policy, "test");
+    std::this_thread::sleep_for(100ms);
+    may_fill = true;
+    stands_still.join();
+    bool begun = false;
+    for (int i = 0; i < 500 && !begun; ++i) {
+        std::this_thread::sleep_for(10ms);
+        std::error_code gone;
+        const auto size = std::filesystem::file_size(file, gone);
+        begun = !gone && size != 0;
+    }
+    trace::apply({}, "test");
+    CHECK(begun);
 }

@@ -1,6 +1,8 @@
 // Naps: a process leaves its GPUs by itself when it is idle, and comes back with its next call.
 #include <signal.h>
 
+#include <future>
+
 #include "../traces/traces.hpp"
 #include "capped.hpp"
 #include "ceiling.hpp"
@@ -466,4 +468,20 @@ TEST_CASE("equal programs that wait for room get equal shares") {
     const auto [least, most] = std::minmax_element(given.begin(), given.end());
     CHECK(*least * 3 >= *most * 2);
     CHECK(*least >= 10);
+}
+
+TEST_CASE("a program ends at once if it exits just when a nap begins") {
+    const Machine machine;
+    const fs::path late = machine.folder() / "late";
+    Holding program(machine, 64,
+                    with(under_curb(), {{"LD_PRELOAD", preloaded(CURB_LIBRARY ":" CURB_TARDY_THREADS)},
+                                        {"THREADS_ARE_LATE", late.native()}}));
+    std::ofstream(late) << "yes";
+    const Running asks({CURB_BINARY, "suspend", "--until-used", program.id()}, machine.environment());
+    std::this_thread::sleep_for(1s);  // the nap's thread has not begun yet
+    auto status = std::async(std::launch::async, [&] { return program.finish(); });
+    const bool in_time = status.wait_for(30s) == std::future_status::ready;
+    CHECK(in_time);
+    if (!in_time) program.kill(SIGKILL);
+    CHECK(status.get() == 0);
 }
