@@ -10,6 +10,7 @@
 #include "libcuda.hpp"
 #include "own_thread.hpp"
 #include "waiting.hpp"
+#include "worker_signal.hpp"
 
 constinit std::atomic<std::uint32_t> curb_gate{curb::shim::gate::kNoDriver};
 
@@ -43,6 +44,7 @@ void open() noexcept {
     if (auto *call = opens.load(std::memory_order_acquire); call && is_closed()) call();
     curb_gate.fetch_and(~kClosed, std::memory_order_seq_cst);
     futex_wake(curb_gate);
+    worker::wake_up();  // its timers stood still while the gate was closed
 }
 
 // Opens the gate, unless it was closed or its lease renewed after `seen` was read from `closings`. Does not block.

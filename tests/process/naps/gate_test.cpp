@@ -115,3 +115,24 @@ TEST_CASE("a program with a library that bypasses the gate is not suspended, and
           contains("calls of CUDA would reach the driver past curb") && contains(library));
     CHECK(process("deep " + library) == "0");
 }
+
+TEST_CASE("after a suspend an idle process still releases by itself, and its cache is still swept") {
+    const Machine machine;
+    const std::string policy = machine.write("policy.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB",
+            "cache": { "max": "1GiB", "idle": "3s" } } }, "release": { "idle": "3s" } })");
+    Holding program(machine, 64, {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}});
+    const bool from_cache = GENERATE(true, false);
+    CAPTURE(from_cache);
+    const std::int64_t before = machine.held(program.pid());
+    if (from_cache) {
+        REQUIRE(program.answers("take 256") == "ok");
+        REQUIRE(program.answers("drop") == "ok");
+    } else {
+        REQUIRE(program.answers("pool") == "ok");
+    }
+    REQUIRE(machine.held(program.pid()) == before + 256);
+    suspend(machine, program);
+    std::this_thread::sleep_for(5s);
+    resume(machine, program);
+    CHECK(within(30s, [&] { return machine.held(program.pid()) <= before; }));
+}
