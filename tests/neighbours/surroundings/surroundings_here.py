@@ -218,5 +218,5 @@ MODERN = ("inotify_init1", "eventfd2", "getrandom", "openat2", "clone3", "close_
           "pidfd_open", "rseq", "process_vm_readv", "membarrier", "sched_getaffinity", "getdents64")  # fmt: skip
 # docs/SYSTEM-WIDE.md lists the calls that curb makes. These are not among them.
 NEVER_MADE = ("eventfd2", "memfd_create", "pidfd_open", "pidfd_send_signal", "process_vm_readv", "statx",
-              "io_uring_setup", "userfaultfd", "bpf", "perf_event_open", "ptrace", "membarrier", "signalfd4",
+              "io_uring_setup", "userfaultfd", "bpf", "perf_event_open", "ptrace", "signalfd4",
               "timerfd_create", "epoll_create1", "pipe2", "fchmodat2")  # fmt: skip
