@@ -93,7 +93,7 @@ class Unread {
     std::uint64_t mark_;
 };
 
-// Call it after an allocation from the pool.
+// Call it after a thread may have raised the pool's charge.
 void note_holding(Pool &pool) noexcept try {
     if (pool.kind == Kind::graphs || pool.holding.load(std::memory_order_seq_cst)) return;
     const std::scoped_lock lock(registry().mutex);
@@ -104,14 +104,20 @@ void note_holding(Pool &pool) noexcept try {
     // Out of host memory: the next allocation tries again.
 }
 
-// Call it if the pool has no reserved memory. A concurrent allocation raises the charge before it reads `holding`.
+// Call it if the pool had no reserved memory when it was read. A concurrent allocation raises the charge before it
+// reads `holding`.
 void note_empty(Pool &pool) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    pool.holding.store(false, std::memory_order_seq_cst);
-    if (pool.charged.load(std::memory_order_seq_cst) == 0 && !is_unread(pool))
-        registry().holding.erase(&pool);
-    else
-        pool.holding.store(true, std::memory_order_seq_cst);
+    {
+        const std::scoped_lock lock(registry().mutex);
+        const bool was_holding = pool.holding.exchange(false, std::memory_order_seq_cst);
+        if (pool.charged.load(std::memory_order_seq_cst) == 0 && !is_unread(pool)) {
+            registry().holding.erase(&pool);
+            return;
+        }
+        pool.holding.store(was_holding, std::memory_order_seq_cst);
+    }
+    // Another thread may have found the pool empty too and removed it, before this one raised the charge.
+    note_holding(pool);
 }
 
 // Raises the pool's charge, not the ledger's, to its reserved bytes, which were `now`. Never lowers it: this thread may
@@ -136,13 +142,16 @@ void set_charge(Pool &pool) noexcept {
     // An allocation between our read and our write found its bytes charged already, so read again. Apply both changes
     // to the ledger at once; otherwise another request could get that allocation's bytes.
     const auto again = reserved(pool);
-    const auto change =
-        static_cast<std::int64_t>(raise_charge(pool, again.value_or(0)) - (lowered ? before - after : 0));
+    const Bytes raised = raise_charge(pool, again.value_or(0));
+    const auto change = static_cast<std::int64_t>(raised - (lowered ? before - after : 0));
     if (change > 0) pool.device->ledger.charge(pool.kind, static_cast<Bytes>(change));
     if (change < 0) pool.device->ledger.credit(pool.kind, static_cast<Bytes>(-change));
     trace::books(*pool.device, pool.kind, change);
     if (again) unread.is_read();
-    if (after == 0 && pool.kind != Kind::graphs) note_empty(pool);
+    if (after == 0 && pool.kind != Kind::graphs)
+        note_empty(pool);
+    else if (raised != 0)
+        note_holding(pool);  // another thread may have removed it since each_holding() collected it
 }
 
 void change_thresholds(Device &device, void (Threshold::*how)(CUmemoryPool) noexcept) noexcept {

@@ -78,6 +78,10 @@ TEST_CASE("each of these programs confirms its name") {
                  Case{"a_fork_child_waits_for_nothing_that_its_parents_threads_were_doing", {{"CURB_CAP", "1GiB"}}},
                  Case{"threads_that_wait_for_nvml_share_its_answers", {{"CURB_CAP", "1GiB"}}},
                  Case{"where_nvml_cannot_see_the_process_the_first_free_in_a_stream_is_credited",
+                      {{"CURB_CAP", "1GiB"}, {"CURB_SIM_NVML", "nopids"}}},
+                 Case{"pools_that_grow_while_two_threads_find_them_empty_are_still_credited",
+                      {{"CURB_CAP", "1GiB"}, {"CURB_SIM_NVML", "nopids"}}},
+                 Case{"a_pool_with_the_record_of_one_that_ended_while_it_was_read_is_credited",
                       {{"CURB_CAP", "1GiB"}, {"CURB_SIM_NVML", "nopids"}}});
     CAPTURE(one.scenario);
     Job job;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 
+#include "../../bench/probe/symbols.hpp"
 #include "live.hpp"
 
 using namespace scenario;
@@ -143,6 +144,84 @@ SCENARIO_NAMED(the_end_of_a_pool_that_is_being_asked_is_slept_for) {
     EXPECT(within(std::chrono::milliseconds(900), [&] { return waits != 0 && sleeps_on(waits); }));
     asker.join();
     destroying.join();
+}
+
+namespace {
+
+// Trims the pool in a thread. curb then reads the sizes of all pools, and the driver holds its first answer back until
+// `meanwhile` has ended.
+template <class Meanwhile>
+void while_pools_are_read(CUmemoryPool pool, Meanwhile meanwhile) {
+    const std::uint64_t asked = curb_sim_calls("cuMemPoolGetAttribute");
+    curb_sim_hold_return("cuMemPoolGetAttribute");
+    const Threads reader(1, [=](unsigned) { MUST(cuMemPoolTrimTo(pool, 0)); });
+    EXPECT(within(std::chrono::seconds(10), [=] { return curb_sim_calls("cuMemPoolGetAttribute") > asked; }));
+    meanwhile();
+    curb_sim_hold_return(nullptr);
+}
+
+// Allocates from each pool, then frees: the driver has the memory back, and curb has not read the pools since.
+void use_and_empty(const std::vector<CUmemoryPool> &pools) {
+    std::vector<CUdeviceptr> blocks(pools.size());
+    for (std::size_t i = 0; i < pools.size(); ++i) MUST(cuMemAllocFromPoolAsync(&blocks[i], MiB, pools[i], nullptr));
+    EXPECT_EQ(told_held(), kContext + pools.size() * 32 * MiB);
+    for (const CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuStreamSynchronize(nullptr));
+    EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
+}  // namespace
+
+// One thread begins to read two pools, and another one finds them empty. Both grow before the first one reads the
+// second pool, and the size of the first pool again. NVML does not list the process here and below: else the overhead
+// would be lower by what curb charges too much.
+SCENARIO_NAMED(pools_that_grow_while_two_threads_find_them_empty_are_still_credited) {
+    start();
+    const std::vector<CUmemoryPool> pools{make_pool(), make_pool()};
+    // Bypasses curb: like a request of a third thread that the driver has served and curb has not charged yet.
+    const auto grow =
+        reinterpret_cast<decltype(&cuMemAllocFromPoolAsync)>(own_symbol("libcuda.so.1", "cuMemAllocFromPoolAsync"));
+    EXPECT(grow != nullptr && grow != &cuMemAllocFromPoolAsync);
+    CUdeviceptr blocks[2] = {};
+    use_and_empty(pools);
+    while_pools_are_read(pools[0], [&] {
+        MUST(cuMemPoolTrimTo(pools[0], 0));
+        for (const int i : {0, 1}) MUST(grow(&blocks[i], MiB, pools[i], nullptr));
+    });
+    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    for (const CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuStreamSynchronize(nullptr));
+    MUST(cuMemPoolTrimTo(pools[0], 0));
+    EXPECT_EQ(told_held(), kContext);
+    use_and_empty(pools);
+    MUST(cuMemPoolTrimTo(pools[0], 0));
+    EXPECT_EQ(told_held(), kContext);
+}
+
+// A new pool gets the record of one that was destroyed while another thread read its size.
+SCENARIO_NAMED(a_pool_with_the_record_of_one_that_ended_while_it_was_read_is_credited) {
+    const CUcontext context = start();
+    const CUmemoryPool pool = make_pool();
+    use_and_empty({pool});
+    CUdeviceptr block = 0;
+    std::atomic<pid_t> waits{0};
+    std::thread destroying;
+    while_pools_are_read(pool, [&] {
+        MUST(cuMemAllocFromPoolAsync(&block, MiB, pool, nullptr));
+        destroying = std::thread([&waits, context, pool] {
+            MUST(cuCtxSetCurrent(context));
+            waits = gettid();
+            MUST(cuMemPoolDestroy(pool));
+        });
+        EXPECT(within(std::chrono::seconds(10), [&] { return waits != 0 && sleeps_on(waits); }));
+    });
+    destroying.join();
+    MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuStreamSynchronize(nullptr));
+    const CUmemoryPool next = make_pool();
+    use_and_empty({next});
+    MUST(cuMemPoolTrimTo(next, 0));
+    EXPECT_EQ(told_held(), kContext);
 }
 
 // A program may have thousands of pools, most of them without memory.
