@@ -58,9 +58,9 @@ def device_of(options: argparse.Namespace) -> Device | None:
         return None
 
 
-def chosen(options: argparse.Namespace, peers: Sequence[str]) -> list[measures.Group]:
+def chosen(options: argparse.Namespace, groups: Sequence[measures.Group]) -> list[measures.Group]:
     """Returns the groups that --only selects. Exits if there is none."""
-    found = [group for group in measures.groups(peers) if not options.only or any(word in group.name for word in options.only)]
+    found = [group for group in groups if not options.only or any(word in group.name for word in options.only)]
     if not found:
         sys.exit(f"bench: no group has {' or '.join(options.only)} in its name; --list prints the names")
     return found
@@ -149,15 +149,16 @@ def run(
     names = [subject.name for subject in peers] + [MPS] * (MPS in options.against)
     if len(set(names)) < len(names):
         sys.exit(f"bench: --against: two libraries have the same name ({', '.join(names)})")
-    groups = chosen(options, names)
+    every = measures.groups(names)
+    groups = chosen(options, every)
     mps = Mps(folder / "mps", options.gpu) if MPS in options.against else None
-    earlier = earlier_results(options, groups, about)
+    earlier = earlier_results(options, every, {group.name for group in groups}, about)
     done = {(result.group.name, result.driver) for result in earlier}
     runs: dict[tuple[str, str], Run] = {}
 
     def results() -> list[Result]:
         """Returns those of the run that this one continues too, in the order of the groups."""
-        place = {group.name: number for number, group in enumerate(groups)}
+        place = {group.name: number for number, group in enumerate(every)}
         return sorted([*earlier, *_results(runs.values())], key=lambda result: place[result.group.name])
 
     try:
@@ -188,11 +189,11 @@ def run(
 
 
 def earlier_results(
-    options: argparse.Namespace, groups: Sequence[measures.Group], about: dict[str, str]
+    options: argparse.Namespace, groups: Sequence[measures.Group], again: set[str], about: dict[str, str]
 ) -> list[Result]:
     """Returns the results of the run that --resume continues, and its description in `about`. Exits if that run was of another
-    machine, library or package."""
-    found = written.read(options.resume, groups, options.casts) if options.resume else None
+    machine, library or package. See `written.read` for `again`."""
+    found = written.read(options.resume, groups, again, options.casts) if options.resume else None
     if found is None:
         return []
     if text := differences(found[0], about):
@@ -208,7 +209,7 @@ def _results(runs: Iterable[Run]) -> list[Result]:
 def main() -> int:
     options = options_of()
     if options.list:
-        print("\n".join(f"{group.name}  ({', '.join(group.drivers)})" for group in chosen(options, [])))
+        print("\n".join(f"{group.name}  ({', '.join(group.drivers)})" for group in chosen(options, measures.groups([]))))
         return 0
     device = device_of(options)
     library = library_of(options)

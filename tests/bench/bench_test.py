@@ -161,13 +161,13 @@ class Casts(unittest.TestCase):
         (result,) = self.run_of({CURB: "{'ns': 1}"}, [Row("row", CURB, None)]).results()
         self.assertEqual((result.figure, result.why), (None, NO_TIME))
 
-    def resumed(self, casts: int) -> list[Result]:
-        """Measures a group in three casts, and reads the results back as a run of so many casts does."""
+    def resumed(self, casts: int, only: str = "group") -> list[Result]:
+        """Measures a group in three casts, and reads the results back as a run of `casts` casts of the group `only` does."""
         rows = [Row("row", CURB, BARE), Row("no loss", BARE, None)]
         run = self.run_of({BARE: "{'ns': 1}", CURB: "{'ns': 2 * cast}"}, rows)
         about = {"machine": "2-core machine", "date": "2026-01-01"}
         written.write(run.results(), about, list(self.setting.subjects.values()), self.setting.folder)
-        found = written.read(self.setting.folder, [run.group], casts)
+        found = written.read(self.setting.folder, [run.group], {only}, casts)
         assert found
         self.assertEqual(found[0], about)
         self.assertIn(found[1], ([], run.results()))
@@ -178,6 +178,9 @@ class Casts(unittest.TestCase):
 
     def test_a_group_of_fewer_casts_is_measured_again(self) -> None:
         self.assertEqual(self.resumed(4), [])
+
+    def test_a_group_that_is_not_measured_again_is_kept(self) -> None:
+        self.assertEqual(len(self.resumed(4, only="another group")), 2)
 
     def test_a_group_without_time_is_measured_again(self) -> None:
         self.setting.deadline = 0

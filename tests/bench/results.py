@@ -162,9 +162,11 @@ def write(results: Sequence[Result], about: dict[str, str], subjects: Sequence[S
     return [out / f"{stem}.md", raw]
 
 
-def read(folder: Path, groups: Sequence[Group], casts: int) -> tuple[dict[str, str], list[Result]] | None:
-    """Returns the machine and the results of the newest run in the folder: of those of these groups that were measured in all
-    their casts. None: there is no run."""
+def read(
+    folder: Path, groups: Sequence[Group], again: set[str], casts: int
+) -> tuple[dict[str, str], list[Result]] | None:
+    """Returns the machine and the results of the newest run in the folder, without the groups named in `again` that were not
+    measured in all their casts. None: there is no run."""
     content = newest(folder, "bench")
     if content is None:
         return None
@@ -173,8 +175,8 @@ def read(folder: Path, groups: Sequence[Group], casts: int) -> tuple[dict[str, s
     for record in content["rows"]:
         if found := rows.get((record["group"], record["driver"], record["name"], record["lane"])):
             by_group.setdefault((record["group"], record["driver"]), []).append(_result(record, *found))
-    whole = [some for some in by_group.values() if _is_whole(some, casts)]
-    return content["machine"], [result for some in whole for result in some]
+    kept = [some for (name, _), some in by_group.items() if name not in again or _is_whole(some, casts)]
+    return content["machine"], [result for some in kept for result in some]
 
 
 def _is_whole(results: Sequence[Result], casts: int) -> bool:
