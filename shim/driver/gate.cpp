@@ -86,6 +86,11 @@ Closing close(For whom, std::chrono::milliseconds lease) noexcept {
     return Closing::uncounted;
 }
 
+void open_if_abandoned() noexcept {
+    const std::uint32_t seen = closings.load(std::memory_order_acquire);
+    if (is_closed() && lease_is_over() && is_running()) open_after(seen);
+}
+
 void open(For whom) noexcept {
     const std::scoped_lock lock(closing);
     if (closed_for == whom || (whom == For::client && lease_is_over())) open();
@@ -96,8 +101,10 @@ const void *call_under_way() noexcept { return readers::driver_call(); }
 void on_wait(void (*call)() noexcept) noexcept { waits.store(call, std::memory_order_release); }
 void on_open(void (*call)() noexcept) noexcept { opens.store(call, std::memory_order_release); }
 
-void watch() noexcept { curb_gate.fetch_or(kWatched, std::memory_order_acq_rel); }
-void note_call() noexcept { curb_gate.fetch_and(~kWatched, std::memory_order_acq_rel); }
+bool take_called() noexcept { return (curb_gate.fetch_or(kWatched, std::memory_order_acq_rel) & kWatched) == 0; }
+void note_call() noexcept {
+    if (!own_thread::is_own()) curb_gate.fetch_and(~kWatched, std::memory_order_acq_rel);
+}
 
 void at_exit() noexcept {
     ending.store(true, std::memory_order_release);

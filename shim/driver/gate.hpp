@@ -23,7 +23,7 @@ namespace curb::shim::gate {
 // Bits of curb_gate.
 inline constexpr std::uint32_t kClosed = 1;
 inline constexpr std::uint32_t kNoDriver = 2;  // libcuda has not been found yet
-inline constexpr std::uint32_t kWatched = 4;   // the next call clears this bit, and passes
+inline constexpr std::uint32_t kWatched = 4;   // the program's next call clears this bit, and passes
 
 inline bool is_closed() noexcept { return (curb_gate.load(std::memory_order_acquire) & kClosed) != 0; }
 
@@ -44,6 +44,8 @@ enum class Closing : std::uint8_t {
 Closing close(For whom, std::chrono::milliseconds lease) noexcept;
 // Opens the gate if it is closed for this one. A client also opens a gate whose lease is over. Not async-signal-safe.
 void open(For whom) noexcept;
+// Opens the gate if its lease is over and the driver says that the process is running. Does not block.
+void open_if_abandoned() noexcept;
 // Returns the slot of a running function that must return before the process may be moved (name_of_slot). Null if there
 // is none. Exact only while the gate is closed.
 const void *call_under_way() noexcept;
@@ -54,11 +56,9 @@ void on_wait(void (*call)() noexcept) noexcept;
 // Sets the function that runs each time the gate opens, before any call passes. It must be async-signal-safe.
 void on_open(void (*call)() noexcept) noexcept;
 
-// Begins to watch for calls of the driver; only the first call pays for it. was_called() is true if a call has begun
-// since watch().
-void watch() noexcept;
-inline bool was_called() noexcept { return (curb_gate.load(std::memory_order_acquire) & kWatched) == 0; }
-// Records that a call has begun.
+// True if the program has begun a call of the driver since the last take_called(). Only its next call pays for that.
+bool take_called() noexcept;
+// Records that a call has begun. Calls of curb's own threads do not count.
 void note_call() noexcept;
 
 // Call it when the process ends: waiting calls return.

@@ -394,6 +394,7 @@ std::optional<std::uint64_t> poll() noexcept try {
         state.reset();
         return std::nullopt;
     }
+    const bool was_called = gate::take_called();
     constexpr policy::Duration kNever = policy::Duration::max();
     const policy::Duration idle = policy.idle.value_or(kNever), beside = policy.when_others_wait.value_or(kNever);
     const std::uint64_t next = policy::IdlePeriod::poll_interval_ms(std::min(idle, beside)), now = now_ms();
@@ -405,7 +406,7 @@ std::optional<std::uint64_t> poll() noexcept try {
     }
     // A waiting request counts as use: out of its GPUs, the process would wait for itself to come back, and block
     // others.
-    if (gate::was_called() || gate::call_under_way() || wait_queue::any()) state->period.used(now);
+    if (was_called || gate::call_under_way() || wait_queue::any()) state->period.used(now);
     const auto due = [&] {
         return state->period.due(now, backed_off(idle)) ||
                (state->period.due(now, backed_off(beside)) && others_wait());

@@ -12,7 +12,7 @@
 namespace curb::shim::nap {
 
 // Begins a nap if the process has been idle for long enough. Returns the milliseconds until the next call. nullopt if
-// the policy has no naps. On the worker, which calls gate::watch() after its own calls of the driver. Calls NVML.
+// the policy has no naps. On the worker. Calls NVML.
 std::optional<std::uint64_t> poll() noexcept;
 
 // For `curb suspend --until-used`: has the worker begin a nap, whatever the policy says. status() shows the result.

@@ -68,11 +68,10 @@ double milliseconds_since(Clock::time_point start) {
 }
 
 // Returns the bytes that this process holds of the device, by NVML. If NVML does not see the process, the bytes that
-// all processes hold.
-std::int64_t held_on(Device &device) {
-    auto figure = device.meter.held_by_process();
-    if (!figure) figure = device.meter.used_by_all();
-    return static_cast<std::int64_t>(figure.value_or(0));
+// all processes hold. nullopt if NVML does not answer.
+std::optional<std::uint64_t> held_on(Device &device) {
+    const auto figure = device.meter.held_by_process();
+    return figure ? figure : device.meter.used_by_all();
 }
 
 std::string run_body(policy::Step step) {
@@ -84,17 +83,21 @@ std::string run_body(policy::Step step) {
     return kBodies[static_cast<std::size_t>(step)]();
 }
 
-// Runs a step and measures the bytes that it freed. A device whose use grew meanwhile counts as negative.
+// Runs a step and measures the bytes that it freed. A device whose use grew meanwhile counts as negative. A device
+// without a figure before or after the step does not count: the process may be suspended during the step.
 control::StepReport run_measured(policy::Step step) {
     const auto start = Clock::now();
-    std::vector<std::pair<Device *, std::int64_t>> before;
+    std::vector<std::pair<Device *, std::uint64_t>> before;
     for (Device &device : devices::all())
-        if (devices::in_use(device)) before.emplace_back(&device, held_on(device));
+        if (const auto held = devices::in_use(device) ? held_on(device) : std::nullopt)
+            before.emplace_back(&device, *held);
     control::StepReport report;
     report.step = step;
     report.reason = run_body(step);
     for (const auto &[device, held] : before) {
-        const std::int64_t freed = held - held_on(*device);
+        const auto left = held_on(*device);
+        if (!left) continue;
+        const auto freed = static_cast<std::int64_t>(held - *left);
         report.freed += freed;
         if (freed > 0)
             device->released[static_cast<std::size_t>(step)].fetch_add(static_cast<Bytes>(freed),

@@ -54,14 +54,12 @@ void sleep_for(Next milliseconds) noexcept {
 bool do_what_is_due() {
     const Work work = take_work();
     for (const std::string &line : work.lines) log::write(policy::LogLevel::info, line);
-    const bool was_called = gate::was_called();
     if (work.apply_with_driver) process::apply_with_driver(work.measure_if_stale);
     for (Device &device : devices::all()) {
         const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
         if ((!work.measured && !soon) || !devices::in_use(device) || gate::is_closed()) continue;
         reconcile(device);
     }
-    if (!was_called) gate::watch();  // these calls were ours: a request for status must not prevent a nap
     if (work.measured) work.measured();
     return work.apply_with_driver || work.measured || !work.lines.empty();
 }
@@ -101,19 +99,22 @@ Next do_periodic_work() noexcept {
     if (gate::is_closed()) return sooner(nap, last_thread::poll());
     const Next release = sooner(idle::poll(), soft_limit::poll());
     const Next next = sooner(sooner(cache::sweep(), release), sooner(adjust_thresholds(), last_thread::poll()));
-    if (nap) gate::watch();
     return sooner(nap, next);
 }
 
-// Runs the queued work. Returns the milliseconds to sleep then; 0 if there may be more.
+// Runs the queued work. Returns the milliseconds to sleep then; 0 if there may be more. While the gate is closed,
+// releases wait: the process is out of its GPUs, so it has nothing to release and NVML has no figure of it.
 Next work(std::vector<release::Request> &waiting) {
+    constexpr std::uint64_t kGatePollMs = 1000;
     const own_thread::Awake awake;
     take_requests(waiting);
-    if (!waiting.empty()) {
+    if (!waiting.empty()) gate::open_if_abandoned();
+    if (!waiting.empty() && !gate::is_closed()) {
         release::run(waiting, take_requests);
         return 0;
     }
-    return do_what_is_due() ? Next(0) : do_periodic_work();
+    const Next next = do_what_is_due() ? Next(0) : do_periodic_work();
+    return waiting.empty() ? next : sooner(next, kGatePollMs);
 }
 
 void run_releases() {

@@ -2,6 +2,7 @@
 // synchronisation or a query gets through, the simulated driver ends the program by SIGSEGV, as the real one does.
 #include "capped.hpp"
 #include "control/client.hpp"
+#include "naps.hpp"
 #include "simulated.hpp"
 
 namespace {
@@ -20,6 +21,23 @@ control::GateReport ask_gate(const Program &program, std::optional<std::uint64_t
     const control::Reply reply = control::ask(program.pid(), control::GateRequest{close_for}, 10s);
     REQUIRE(std::holds_alternative<control::GateReport>(reply));
     return std::get<control::GateReport>(reply);
+}
+
+// Suspends the program, or lets it nap. A release that is requested then must run after its return.
+void releases_when_it_is_back(bool naps) {
+    const Machine machine;
+    Holding program(machine, 64, napping(machine, naps ? R"("idle": "200ms")" : ""));
+    REQUIRE(program.answers("pool") == "ok");
+    if (!naps) suspend(machine, program);
+    REQUIRE(is_out(machine, program));
+    REQUIRE(::kill(program.pid(), SIGUSR1) == 0);
+    std::this_thread::sleep_for(500ms);
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    if (!naps) resume(machine, program);
+    CHECK(program.answers("check") == "right");
+    const auto log = [&] { return contents(machine.folder() / "nap.log"); };
+    CHECK(within(10s, [&] { return log().find("released 256 MiB in ") != std::string::npos; }));
+    CHECK_THAT(log(), !contains("released -"));
 }
 
 }  // namespace
@@ -136,3 +154,17 @@ TEST_CASE("after a suspend an idle process still releases by itself, and its cac
     resume(machine, program);
     CHECK(within(30s, [&] { return machine.held(program.pid()) <= before; }));
 }
+
+TEST_CASE("a release that is requested opens a gate whose command was killed", "[kernel]") {
+    const Machine machine;
+    Holding program(machine, 64);
+    const std::int64_t before = machine.held(program.pid());
+    REQUIRE(program.answers("pool") == "ok");
+    CHECK(ask_gate(program, 1500).closed);
+    REQUIRE(::kill(program.pid(), SIGUSR1) == 0);
+    CHECK(within(10s, [&] { return machine.held(program.pid()) == before; }));
+}
+
+TEST_CASE("a release that is requested during a suspend runs after it") { releases_when_it_is_back(false); }
+
+TEST_CASE("a release that is requested in a nap runs after it", "[kernel]") { releases_when_it_is_back(true); }
