@@ -19,6 +19,8 @@ from processes import PORTION, SEED, run
 import matrix
 
 CAP = 3072
+MOST = 500_000
+"""Operations of one run, roughly: a minute or two on two busy cores, so a run has time left before it counts as hung."""
 POLICIES: dict[str, dict[str, Any]] = {
     # Those that wait wake each other with every free, and take ten times as long.
     "waiting, cache": {
@@ -64,6 +66,7 @@ def main() -> int:
         return not sequence(int(only))
     wanted = matrix.figure("operations") // PORTION
     runs = [(name, blocks) for name in POLICIES for blocks in ("pools-end", "no-pools")]
+    runs *= wanted // (len(runs) * MOST) + 1
     done, released, wrong = 0, 0, 0
     for number, (name, blocks) in enumerate(runs):
         share = (wanted - done) // (len(runs) - number) // (8 if "waiting" in name else 1) + 1
