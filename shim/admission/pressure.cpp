@@ -49,8 +49,8 @@ bool Pressure::is_quiet(std::uint64_t now_ms) noexcept {
 
 bool Pressure::start_refusal(Device &device, std::uint64_t now_ms) noexcept {
     const Bytes before = held(device);
-    int nobody = 0;
-    if (!refused_thread_.compare_exchange_strong(nobody, this_thread(), std::memory_order_acq_rel)) return false;
+    int none = 0;
+    if (!refused_thread_.compare_exchange_strong(none, this_thread(), std::memory_order_acq_rel)) return false;
     // Another thread may have been refused and have retried since the check.
     if (now_ms < quiet_until_.load(std::memory_order_acquire)) {
         refused_thread_.store(0, std::memory_order_release);

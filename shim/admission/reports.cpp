@@ -217,7 +217,7 @@ void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
     device.waited.fetch_add(1, std::memory_order_relaxed);
     trace::waiting(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     log_line(policy::LogLevel::info, [&] {
-        return "holding a request for " + human(bytes) + " on " + device.name() + ", for " +
+        return "a request for " + human(bytes) + " on " + device.name() + " waits, for " +
                policy::format(gpu.terms.growth.wait) + " at the most: " + words(device, gpu, hit).text;
     });
 }
@@ -229,7 +229,7 @@ void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Lim
         return "a request for " + human(bytes) + " on " + device.name() + " has waited for " + policy::format(held) +
                ", and waits for " + policy::format(gpu.terms.growth.wait) +
                " at the most: " + words(device, gpu, hit).text + ". curb ps " + std::to_string(getpid()) +
-               " shows what waits";
+               " shows the request";
     });
 }
 

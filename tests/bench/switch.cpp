@@ -5,10 +5,10 @@
 // The program calls bench_switch() between its steps. Calls of a framework's own threads may be under way then: each
 // goes one way or the other. It cannot switch functions to which the program is linked (-lcuda).
 //
-// curb's books miss what happens in direct steps. That does no harm if memory is freed by the function that allocated
-// it. Otherwise curb would keep the record of freed memory, and could give its address out again from its cache, with
-// another size. So cuMemAlloc_v2 and cuMemFree_v2 have wrappers here in place of thunks. Other memory (pitched,
-// managed, mapped, of pools) has none: the bench's programs allocate it before their steps, and keep it.
+// curb's books miss what happens in direct steps. That does no harm if each block is freed as it was allocated: by
+// curb or directly. Otherwise curb would keep the record of freed memory, and could give its address out again from its
+// cache, with another size. So cuMemAlloc_v2 and cuMemFree_v2 have wrappers here in place of thunks. Other memory
+// (pitched, managed, mapped, of pools) has none: the bench's programs allocate it before their steps, and keep it.
 
 #include <dlfcn.h>
 

@@ -112,13 +112,13 @@ def main() -> int:
     wrong = [case for case in cases if not case.holds and not case.by_design]
     meant = sum(not case.holds and case.by_design for case in cases)
     print(furthest(cases))
-    nobody = [beginning for beginning in BY_DESIGN if not any(case.name.startswith(beginning) for case in cases)]
-    for beginning in nobody:
+    unused = [beginning for beginning in BY_DESIGN if not any(case.name.startswith(beginning) for case in cases)]
+    for beginning in unused:
         print(f"no case begins with '{beginning}'")
     print(f"{len(cases) - len(wrong) - meant} of {len(cases)} cases hold under curb, {meant} differ by design")
     if not there:
         print("curb wrote no log: it was not there")
-    return 1 if wrong or nobody or not cases or not there else 0
+    return 1 if wrong or unused or not cases or not there else 0
 
 
 if __name__ == "__main__":

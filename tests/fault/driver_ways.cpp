@@ -18,7 +18,7 @@ WAY(contexts, R"({"version": 1, "gpu": {"*": {"cap": "4GiB"}}})") {
     p.read_books();
     DO(cuDevicePrimaryCtxReset_v2, 0);
     p.read_books();
-    p.mend();
+    p.end_fault();
     DO(cuDevicePrimaryCtxRetain, &primary, 0);
     DO(cuCtxSetCurrent, primary);
     DO(cuMemAlloc_v2, &inside, 16 * MiB);
@@ -38,7 +38,7 @@ WAY(a_primary_context_with_several_users, R"({"version": 1, "gpu": {"*": {"cap":
     p.read_books();
     DO(cuDevicePrimaryCtxRetain, &primary, 0);
     DO(cuCtxSetCurrent, primary);
-    p.mend();
+    p.end_fault();
     DO(cuMemAlloc_v2, &block, 16 * MiB);
     DO(cuMemFree_v2, block);
     p.read_books();
@@ -49,7 +49,7 @@ WAY(heaps, kCapped) {
     p.start();
     DO(cuCtxSetLimit, CU_LIMIT_MALLOC_HEAP_SIZE, 100 * MiB);
     p.read_books();
-    p.mend();
+    p.end_fault();
     DO(cuCtxSetLimit, CU_LIMIT_MALLOC_HEAP_SIZE, 8 * MiB);
     p.read_books();
     p.cap_holds(kCap);
@@ -67,7 +67,7 @@ WAY(code, kCapped) {
     DO(cuKernelGetFunction, &function, kernel);
     DO(cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
     p.read_books();
-    p.mend();
+    p.end_fault();
     DO(cuLibraryUnload, library);
     p.read_books();
     p.cap_holds(kCap);
@@ -96,7 +96,7 @@ WAY(captures, R"({"version": 1, "gpu": {"*": {"cap": "2GiB", "cache": {"max": "5
     // No capture is in progress, so curb keeps a freed block, and a release waits for the pools.
     DO(cuMemFree_v2, plain);
     p.read_books();
-    p.mend();
+    p.end_fault();
     DO(cuGraphExecDestroy, executable);
     DO(cuGraphDestroy, graph);
     DO(cuDeviceGraphMemTrim, 0);

@@ -44,7 +44,7 @@ void go_through(Program &p, const families::Family &family) {
     }
     p.read_books();
     family.give(use, blocks[0]);
-    p.mend();
+    p.end_fault();
     family.give(use, blocks[1]);
     DO(cuStreamDestroy_v2, place.streams[1]);
     DO(cuCtxSynchronize);

@@ -26,7 +26,7 @@ WAY(memory_without_a_policy, kNoPolicy) {
     DO(cuMemGetInfo_v2, &free, &total);
     DO(cuDeviceTotalMem_v2, &total, 0);
     p.read_books();
-    p.mend();
+    p.end_fault();
     DO(cuMemFree_v2, block);
     DO(cuMemFree_v2, small);
     p.read_books();
@@ -46,11 +46,11 @@ WAY(kept_blocks, R"({"version": 1, "gpu": {"*": {"cap": "2GiB", "cache": {"max":
     CUdeviceptr second = take(p, 40 * MiB);
     CUipcMemHandle handle;
     int device = -1;
-    if (second != 0) {  // not refused for want of memory
+    if (second != 0) {  // not refused for lack of memory
         DO(cuIpcGetMemHandle, &handle, second);
         DO(cuPointerGetAttribute, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, second);
     }
-    p.mend();
+    p.end_fault();
     DO(cuMemFree_v2, second);
     DO(cuMemFree_v2, large);
     p.release(R"(["cache"])");
@@ -71,7 +71,7 @@ WAY(kept_blocks_of_a_context_that_ends,
     DO(cuCtxSetCurrent, primary);
     const CUdeviceptr block = take(p, 64 * MiB);
     p.read_books();
-    p.mend();
+    p.end_fault();
     DO(cuCtxDestroy_v2, own);
     DO(cuMemFree_v2, block);
     p.release(R"(["cache"])");
@@ -94,7 +94,7 @@ WAY(idle_memory_of_a_pool_at_the_cap, kCapped) {
     DO(cuMemFree_v2, plain);
     DO(cuMemAlloc_v2, &plain, 1200 * MiB);
     p.read_books();
-    p.mend();
+    p.end_fault();
     DO(cuMemFree_v2, plain);
     DO(cuMemPoolTrimTo, pool, 0);
     p.read_books();
@@ -109,7 +109,7 @@ WAY(growth, R"({"version": 1, "gpu": {"*": {"cap": "2GiB",
     for (CUdeviceptr &one : blocks) DO(cuMemAlloc_v2, &one, 200 * MiB);
     REFUSED(cuMemAlloc_v2, &none, 3 * GiB);
     p.read_books();
-    p.mend();
+    p.end_fault();
     for (const CUdeviceptr one : blocks) DO(cuMemFree_v2, one);
     p.release(R"(["pools"])");
     p.read_books();
@@ -129,7 +129,7 @@ WAY(releases, kCapped) {
     p.release(R"(["cache", "pools", "frameworks", "pressure"])");
     DO(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept);
     if (kept != ~0ULL) p.problem("the pool's release threshold is told as " + std::to_string(kept));
-    p.mend();
+    p.end_fault();
     DO(cuMemFreeAsync, two, stream);
     p.release(R"(["pools"])");
     DO(cuStreamDestroy_v2, stream);
@@ -145,7 +145,7 @@ WAY(live_caps_and_a_trace, R"({"version": 1, "gpu": {"*": {"cap": "2GiB"}}, "tra
     DO(cuMemAllocAsync, &pooled, 400 * MiB, nullptr);
     DO(cuMemFreeAsync, pooled, nullptr);
     if (p.set_cap("1GiB")) REFUSED(cuMemAlloc_v2, &none, 500 * MiB);
-    p.mend();
+    p.end_fault();
     p.set_cap("2GiB");
     DO(cuMemFree_v2, block);
     p.release(R"(["pools"])");

@@ -78,7 +78,7 @@ Wanted Program::ask(const control::Request &request) {
 bool Program::again(int attempt) {
     constexpr int kOfDriver = 3, kOfHost = 2000;
     if (injector_.is_of_driver()) return attempt < kOfDriver;
-    if (fault_.lasting && attempt == 4) mend();
+    if (fault_.lasting && attempt == 4) end_fault();
     std::this_thread::sleep_for(10ms);
     return attempt < kOfHost;
 }
@@ -193,7 +193,7 @@ void Program::holds(curb::policy::Kind kind, Bytes bytes) {
                 books_text(books));
 }
 
-void Program::mend() {
+void Program::end_fault() {
     if (fault_.lasting) injector_.pause(true);
 }
 

@@ -24,7 +24,7 @@ struct Fault {
     int code = 0;            // CUresult or errno
     bool others = false;     // a call of threads that are not the program's
     bool lasting =
-        false;  // of the host: all later calls fail too, until mend() or until a call was refused a few times
+        false;  // of the host: all later calls fail too, until end_fault() or until a call was refused a few times
 };
 
 // Makes calls fail.
@@ -39,7 +39,7 @@ class Injector {
     virtual const char *failed() = 0;           // the name of the call that failed; null: none yet
     virtual std::uint64_t calls() = 0;          // how many were counted
     // True if calls of the driver fail: the program must see an error of its own call. False for faults of the host:
-    // curb may refuse for want of memory, and may have no control socket.
+    // curb may refuse for lack of memory, and may have no control socket.
     virtual bool is_of_driver() const { return false; }
 };
 
@@ -96,7 +96,7 @@ class Program {
     // Checks that the books have `bytes` of this kind.
     void holds(curb::policy::Kind kind, Bytes bytes);
     // Ends a lasting fault: what follows must go as without it.
-    void mend();
+    void end_fault();
     // Checks that `cap` is in force: a request of its size is refused, and one of a third is granted.
     void cap_holds(Bytes cap);
     // Asks curb over its socket for a release by these steps, and waits for its end.

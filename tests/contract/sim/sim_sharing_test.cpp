@@ -71,7 +71,7 @@ TEST_CASE("the child: NVML alone sees the other's GiB", "[.child]") {
     CHECK(memory.free == memory.total - memory.used);
 }
 
-TEST_CASE("the child: NVML lists nobody", "[.child]") {
+TEST_CASE("the child: NVML lists no process", "[.child]") {
     const Nvml nvml;
     CHECK(nvml.processes(nvml.device()).empty());
 }
@@ -89,7 +89,7 @@ TEST_CASE("the child: holds a GiB on a shared machine", "[.child]") {
     const std::string me = "OTHER=" + std::to_string(::getpid());
     CHECK(run_case("the child: sees the other's GiB through CUDA and NVML", {me}) == 0);
     CHECK(run_case("the child: NVML alone sees the other's GiB") == 0);
-    CHECK(run_case("the child: NVML lists nobody", {"CURB_SIM_NVML=nopids"}) == 0);
+    CHECK(run_case("the child: NVML lists no process", {"CURB_SIM_NVML=nopids"}) == 0);
     CHECK(run_case("the child: takes 2 GiB and is killed") == 128 + SIGKILL);
     CHECK(device_used() == kGiB + kContext);
 

@@ -58,7 +58,7 @@ TEST_CASE("a request that waits goes on as soon as memory comes back or the poli
         GENERATE("a_request_waits_for_a_free_in_another_thread", "a_request_that_waits_follows_an_edit");
     const Outcome outcome =
         succeeds(Job().policy(growing(R"("cap": "1GiB", "growth": { "wait": "20s" })")).run(scenario));
-    CHECK_THAT(outcome.err, contains("holding a request for") && contains("for 20s at the most") &&
+    CHECK_THAT(outcome.err, contains(" on cuda:0 waits, for 20s at the most") &&
                                 contains("of the cap of 1 GiB is held") && contains("granted"));
     if (scenario == "a_request_that_waits_follows_an_edit")
         CHECK_THAT(outcome.err, contains("new policy in force") && contains(R"(/gpu/*/cap: "1GiB" -> "2GiB")") &&

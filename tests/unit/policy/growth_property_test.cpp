@@ -188,7 +188,7 @@ class Model {
                     break;
                 case Verdict::wait:
                     must(released && !never && !step_helps, "waiting comes when nothing else can be done");
-                    must(now_ - began < wait, "nobody is held longer than the policy says");
+                    must(now_ - began < wait, "no request waits longer than the policy says");
                     now_ += 1 + random() % (one_in(random_, 4) ? 1'000 : 50);
                     if (quiet_) now_ += static_cast<std::uint64_t>(rules_.growth.every.count());
                     if (!quiet_ && one_in(random_, 2)) others_move();
