@@ -30,17 +30,23 @@ class _Memory(ctypes.Structure):
 
 
 class Device:
-    """One GPU as NVML sees it, by nvidia-smi's index. Thread-safe."""
+    """One GPU as NVML sees it, by nvidia-smi's index or by UUID. Thread-safe."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, which: int | str) -> None:
         try:
             self._library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError as error:
             raise NvmlError(str(error)) from error
         self._call("nvmlInit_v2")
         self._handle = ctypes.c_void_p()
-        self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(self._handle))
-        self.index = index
+        if isinstance(which, int):
+            self.index = which
+            self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(which), ctypes.byref(self._handle))
+        else:
+            self._call("nvmlDeviceGetHandleByUUID", which.encode(), ctypes.byref(self._handle))
+            index = ctypes.c_uint()
+            self._call("nvmlDeviceGetIndex", self._handle, ctypes.byref(index))
+            self.index = index.value
 
     def held(self) -> dict[int, int]:
         """Returns the bytes that each process holds on the device, by pid."""
