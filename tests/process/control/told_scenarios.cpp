@@ -241,8 +241,8 @@ std::string prepare_calls(int way, bool again) {
     returned = wrong = 0;
     for (const OneCall &call : all_calls()) {
         void *function = reached(call, way);
-        callers.emplace_back([=] {
-            MUST(cuCtxSetCurrent(told_context));
+        callers.emplace_back([=, context = told_context] {  // the main thread may set told_context again
+            MUST(cuCtxSetCurrent(context));
             while (!calling) std::this_thread::sleep_for(std::chrono::milliseconds(1));
             do {
                 const CUresult result = call.make(function);
