@@ -152,7 +152,7 @@ def run(
     every = measures.groups(names)
     groups = chosen(options, every)
     mps = Mps(folder / "mps", options.gpu) if MPS in options.against else None
-    earlier = earlier_results(options, every, {group.name for group in groups}, about)
+    earlier = earlier_results(options, every, {group.name for group in groups}, names, about)
     done = {(result.group.name, result.driver) for result in earlier}
     runs: dict[tuple[str, str], Run] = {}
 
@@ -189,17 +189,20 @@ def run(
 
 
 def earlier_results(
-    options: argparse.Namespace, groups: Sequence[measures.Group], again: set[str], about: dict[str, str]
+    options: argparse.Namespace, groups: Sequence[measures.Group], again: set[str], peers: list[str], about: dict[str, str]
 ) -> list[Result]:
     """Returns the results of the run that --resume continues, and its description in `about`. Exits if that run was of another
-    machine, library or package. See `written.read` for `again`."""
+    machine, library or package, or against other peers too. See `written.read` for `again`."""
     found = written.read(options.resume, groups, again, options.casts) if options.resume else None
     if found is None:
         return []
-    if text := differences(found[0], about):
+    machine, subjects, results = found
+    if text := differences(machine, about):
         sys.exit(f"bench: the run in {options.resume} is of another machine or build ({text}); start a new one: --out DIR")
-    about.update(found[0])
-    return found[1]
+    if more := [name for name in subjects if name not in (*OWN, *peers)]:
+        sys.exit(f"bench: the run in {options.resume} is also against {' and '.join(more)}; name it again: --against")
+    about.update(machine)
+    return results
 
 
 def _results(runs: Iterable[Run]) -> list[Result]:

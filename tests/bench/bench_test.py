@@ -169,9 +169,9 @@ class Casts(unittest.TestCase):
         written.write(run.results(), about, list(self.setting.subjects.values()), self.setting.folder)
         found = written.read(self.setting.folder, [run.group], {only}, casts)
         assert found
-        self.assertEqual(found[0], about)
-        self.assertIn(found[1], ([], run.results()))
-        return found[1]
+        self.assertEqual(found[:2], (about, [BARE, CURB]))
+        self.assertIn(found[2], ([], run.results()))
+        return found[2]
 
     def test_a_measured_group_is_read_back_as_it_was_written(self) -> None:
         self.assertEqual([result.row.name for result in self.resumed(3)], ["row", "no loss"])

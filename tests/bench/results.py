@@ -164,9 +164,9 @@ def write(results: Sequence[Result], about: dict[str, str], subjects: Sequence[S
 
 def read(
     folder: Path, groups: Sequence[Group], again: set[str], casts: int
-) -> tuple[dict[str, str], list[Result]] | None:
-    """Returns the machine and the results of the newest run in the folder, without the groups named in `again` that were not
-    measured in all their casts. None: there is no run."""
+) -> tuple[dict[str, str], list[str], list[Result]] | None:
+    """Returns the machine, the subjects and the results of the newest run in the folder, without the groups named in `again`
+    that were not measured in all their casts. None: there is no run."""
     content = newest(folder, "bench")
     if content is None:
         return None
@@ -176,7 +176,7 @@ def read(
         if found := rows.get((record["group"], record["driver"], record["name"], record["lane"])):
             by_group.setdefault((record["group"], record["driver"]), []).append(_result(record, *found))
     kept = [some for (name, _), some in by_group.items() if name not in again or _is_whole(some, casts)]
-    return content["machine"], [result for some in kept for result in some]
+    return content["machine"], list(content["subjects"]), [result for some in kept for result in some]
 
 
 def _is_whole(results: Sequence[Result], casts: int) -> bool:
