@@ -172,7 +172,7 @@ class Detail {
         for (std::size_t i = 0; i < policy::kLimits; ++i)
             if (books.refused[i] != 0)
                 out.push_back(
-                    fmt::format("{} met {}", books.refused[i], policy::limit_text(static_cast<policy::Limit>(i))));
+                    fmt::format("{} hit {}", books.refused[i], policy::limit_text(static_cast<policy::Limit>(i))));
         return (out.size() > 1 ? fmt::format("{}: ", control::refused(books)) : "") + policy::joined(out, ", ");
     }
     static std::string by_step(const control::GpuStatus &books) {
@@ -195,7 +195,7 @@ class Detail {
         title("last refusals");
         for (auto one = status.refusals.rbegin(); one != status.refusals.rend(); ++one) {
             line(2, clock_text(one->at, now_),
-                 fmt::format("{} on cuda:{} met {}{}; {} was held",
+                 fmt::format("{} on cuda:{} hit {}{}; {} was held",
                              one->bytes == 0 ? "code of unknown size" : format_human(one->bytes), one->gpu,
                              policy::limit_text(one->why), one->limit > 0 ? ", " + format_human(one->limit) : "",
                              format_human(one->held)));

@@ -280,7 +280,7 @@ class Notes {
         const auto &refusals = process.status->refusals;
         const auto last = std::find_if(refusals.rbegin(), refusals.rend(), is_here);
         if (last == refusals.rend() || now_ - last->at > kNews || is_raised(books, *last)) return;
-        say("{} was refused {}{}, last {}: {} met {}; {}", who, counted(control::refused(books), "request"), where,
+        say("{} was refused {}{}, last {}: {} hit {}; {}", who, counted(control::refused(books), "request"), where,
             clock_text(last->at, now_), last->bytes == 0 ? "code of unknown size" : format_human(last->bytes),
             policy::limit_text(last->why), help(process.pid, books, *last));
     }

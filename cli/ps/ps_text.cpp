@@ -77,7 +77,7 @@ std::string span_text(control::UnixMs from, control::UnixMs to) {
 }
 
 std::string wait_text(const control::Waiting &one, int pid, control::UnixMs now) {
-    return fmt::format("{} since {}{}: it met {}{}; it fails in {} unless there is room by then",
+    return fmt::format("{}, {} so far{}: it hit {}{}; it fails in {} unless there is room by then",
                        policy::format_human(one.bytes), span_text(one.since, now),
                        one.thread == pid ? "" : fmt::format(" (thread {})", one.thread), policy::limit_text(one.why),
                        one.step ? "; the next growth step is due in " + span_text(now, *one.step) : "",

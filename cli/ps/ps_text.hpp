@@ -29,13 +29,13 @@ std::string ps_json(const View &view, const std::vector<PsError> &errors, contro
 std::string gpu_label(const View &view, const ViewGpu &gpu);
 // Returns "NVML says that it holds 3 GiB of GPU 0". Empty if NVML does not list the process.
 std::string nvml_says(const View &view, std::size_t process);
-// Returns "800 MiB since 3 s (thread 4720): it met the allowance; the next growth step is due in 5 s; it fails in 27 s
-// unless there is room by then". `pid`: of the process; its main thread, which has the same number, is not named.
+// Returns "800 MiB, 3 s so far (thread 4720): it hit the allowance; the next growth step is due in 5 s; it fails in 27
+// s unless there is room by then". `pid`: of the process; its main thread, which has the same number, is not named.
 std::string wait_text(const control::Waiting &one, int pid, control::UnixMs now);
 // Returns "until its next CUDA call", or, if a process that naps waits for room, "and a call has waited 5 s for room to
 // come back; 4712 (python3) holds 70 GiB of GPU 0": the largest on each of its GPUs.
 std::string nap_end_text(const View &view, std::size_t process, control::UnixMs now);
-// Returns what helps a process whose requests meet this limit.
+// Returns what helps a process whose requests hit this limit.
 std::string remedy_for(policy::Limit why, int pid);
 // Returns the colour of a state.
 Ink ink_of(State state);

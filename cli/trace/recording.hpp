@@ -48,7 +48,7 @@ struct Moment {
     [[nodiscard]] policy::Bytes limit() const noexcept {
         return moves_memory() ? 0 : static_cast<policy::Bytes>(charge);
     }
-    // Returns the limit that a refused request met. nullopt if it has no figure.
+    // Returns the limit that a refused request hit. nullopt if it has no figure.
     [[nodiscard]] std::optional<policy::Bytes> limit_hit() const {
         return limit() == 0 ? std::nullopt : bounded(limit());
     }

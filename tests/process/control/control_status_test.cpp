@@ -161,8 +161,8 @@ TEST_CASE("a status lists requests that wait: for what, since when and until whe
     const auto doctor = [&] {
         return process.curb({"doctor", process.id()}).out;
     };  // reports a wait after some seconds
-    CHECK(within(20s, [&] { return doctor().find("it waits on cuda:0 for 64 MiB since ") != std::string::npos; }));
-    CHECK_THAT(doctor(), contains("it met the allowance; the next growth step is due in "));
+    CHECK(within(20s, [&] { return doctor().find("it waits on cuda:0 for 64 MiB, ") != std::string::npos; }));
+    CHECK_THAT(doctor(), contains("it hit the allowance; the next growth step is due in "));
     CHECK(said.gpus[0].waited >= 1);
     CHECK(refused(said) == 0);
 }

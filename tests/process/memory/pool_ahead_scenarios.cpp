@@ -165,7 +165,7 @@ SCENARIO_NAMED(threads_with_a_pool_that_keeps_its_memory_never_take_more_than_th
         while (!mine.empty()) give_last();
         MUST(cuStreamSynchronize(stream));
     });
-    EXPECT(refused > 0);  // else the test never met the cap
+    EXPECT(refused > 0);  // else the test never hit the cap
     // An allocation that curb undoes may exceed its grant (decision 0004), by less than curb keeps free for the driver.
     EXPECT(curb_sim_high(0) <= 4 * GiB);
     MUST(cuMemPoolTrimTo(default_pool(), 0));

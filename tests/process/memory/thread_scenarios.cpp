@@ -41,7 +41,7 @@ SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
         }
         for (const CUdeviceptr block : mine) MUST(cuMemFree_v2(block));
     });
-    EXPECT(refused > 0);  // else the test never met the cap
+    EXPECT(refused > 0);  // else the test never hit the cap
     EXPECT(within(std::chrono::seconds(1), [] { return told_held() == kContext; }));
 }
 

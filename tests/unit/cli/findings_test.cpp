@@ -405,7 +405,7 @@ TEST_CASE("findings about a process under curb") {
     with(note, "could not leave its GPUs when it was idle: it has managed memory", "tries again",
          [](P &p) { p.status->nap = {.refused = "it has managed memory"}; });
     with(note,
-         "it waits on cuda:0 for 1 GiB since 3 s (thread 4720): it met the allowance; the next growth step is "
+         "it waits on cuda:0 for 1 GiB, 3 s so far (thread 4720): it hit the allowance; the next growth step is "
          "due in 5 s; it fails in 27 s",
          "growth.start", [](P &p) {
              p.now = 10'000;

@@ -39,15 +39,15 @@ GPU 0, NVIDIA H100 80GB HBM3, cuda:0, GPU-8f3a1b2c-0000-4000-8000-000000000000
   cached      512 MiB of it, for reuse
   cap         7 GiB, set by curb cap (7GiB), the machine's ceiling
   allowance   8 GiB, until the next growth step
-  refused     14: 12 met the cap, 2 met a full device
+  refused     14: 12 hit the cap, 2 hit a full device
   waited      3 requests have waited for memory
   released    3.25 GiB: cache 256 MiB, pools 3 GiB
   NVML says   7.63 GiB
 requests that wait
-  cuda:0      800 MiB since 3 s (thread 4720): it met the allowance; the next growth step is due in 5 s; it fails in 27 s unless there is room by then
-  cuda:0      1 GiB since 0 s: it met the cap; it fails in 29 s unless there is room by then
+  cuda:0      800 MiB, 3 s so far (thread 4720): it hit the allowance; the next growth step is due in 5 s; it fails in 27 s unless there is room by then
+  cuda:0      1 GiB, 0 s so far: it hit the cap; it fails in 29 s unless there is room by then
 last refusals
-  12:30:04    2 GiB on cuda:0 met the cap, 8 GiB; 7.5 GiB was held
+  12:30:04    2 GiB on cuda:0 hit the cap, 8 GiB; 7.5 GiB was held
 last releases; another one is under way
   12:29:04    3 GiB in 44 ms on SIGUSR1
     cache       0 B in 0.2 ms: nothing cached
@@ -87,7 +87,7 @@ TEST_CASE("problems, missing parts and suspension are shown") {
                                                contains("  job.json:1:1: it is empty\n") &&
                                                contains("nothing is written any more: No space left on device"));
     status.gpus[0].refused = {5};
-    CHECK_THAT(detail(view, std::nullopt), contains("refused     5 met the cap\n"));
+    CHECK_THAT(detail(view, std::nullopt), contains("refused     5 hit the cap\n"));
     status.policy = {};
     status.trace.reset();
     status.signal = "none";

@@ -47,7 +47,7 @@ GPU 0  NVIDIA H100 80GB HBM3  35.5 GiB of 80 GiB used, 44.5 GiB free
   4800  alice        -     7 GiB      -          -        -        -         -  stopped  python3 serve.py
 GPU 1  NVIDIA H100 80GB HBM3  0 B of 80 GiB used, 80 GiB free
 
-4711 (python3) was refused 12 requests on GPU 0, last 12:30:04: 2 GiB met the cap; help: raise it: curb cap 4711 10GiB
+4711 (python3) was refused 12 requests on GPU 0, last 12:30:04: 2 GiB hit the cap; help: raise it: curb cap 4711 10GiB
 4800 (python3) runs under curb, and has not answered for 300 ms: it is stopped; kill -CONT 4800; NVML says that it holds 7 GiB of GPU 0
 )");
     CHECK(table(machine(), 400) == wide);
@@ -123,7 +123,7 @@ GPU 0  35.5 GiB of 80 GiB used
 GPU 1  0 B of 80 GiB used, 80 GiB free
 
 4711 (python3) was refused 12 requests
-  on GPU 0, last 12:30:04: 2 GiB met the
+  on GPU 0, last 12:30:04: 2 GiB hit the
   cap; help: raise it: curb cap 4711
   10GiB
 4800 (python3) runs under curb, and has
@@ -305,18 +305,18 @@ TEST_CASE("the note on refused requests has the last one's time, size, reason an
         return notes_of(view);
     };
     CHECK(refuse(policy::Limit::cap, 2 * GiB) ==
-          "7 (python3) was refused 1 request, last 12:31:04: 2 GiB met the cap; help: raise it: curb cap 7 10GiB\n");
+          "7 (python3) was refused 1 request, last 12:31:04: 2 GiB hit the cap; help: raise it: curb cap 7 10GiB\n");
     CHECK_THAT(refuse(policy::Limit::cap, 2 * GiB, kNow - 600'000), contains("last 12:21:04: "));
-    CHECK_THAT(refuse(policy::Limit::cap, 0), contains("code of unknown size met the cap") && contains(" 9GiB"));
+    CHECK_THAT(refuse(policy::Limit::cap, 0), contains("code of unknown size hit the cap") && contains(" 9GiB"));
     CHECK_THAT(refuse(policy::Limit::cap, 2 * GiB - 300 * MiB), contains("curb cap 7 9GiB"));
     CHECK_THAT(refuse(policy::Limit::cap, 2 * GiB - 200 * MiB), contains("curb cap 7 10GiB"));  // none to spare
     // Programs ask for absurd sizes, too.
     for (const Bytes bytes : {81 * GiB, ~Bytes{0}})
         CHECK_THAT(refuse(policy::Limit::cap, bytes), contains("help: none: the GPU has 80 GiB\n"));
     books(view).allowance = 8 * GiB;
-    CHECK_THAT(refuse(policy::Limit::allowance, GiB), contains("1 GiB met the allowance; help: it grows with time"));
+    CHECK_THAT(refuse(policy::Limit::allowance, GiB), contains("1 GiB hit the allowance; help: it grows with time"));
     CHECK_THAT(refuse(policy::Limit::keep_free, GiB), contains("help: other processes have to free memory"));
-    CHECK_THAT(refuse(policy::Limit::device, GiB), contains("met a full device; help: make room"));
+    CHECK_THAT(refuse(policy::Limit::device, GiB), contains("hit a full device; help: make room"));
     books(view).ceiling = true;
     CHECK_THAT(refuse(policy::Limit::cap, GiB), contains("the machine's ceiling") && !contains("curb cap"));
 }
@@ -327,8 +327,9 @@ TEST_CASE("the note on a long wait has its limit and deadline") {
     auto &waits = view.processes[0].status->waits;
     waits = {{0, 9, kNow - 3'000, 800 * MiB, policy::Limit::allowance, kNow + 27'000, kNow + 5'000},
              {0, 7, kNow - 2'000, GiB, policy::Limit::allowance, kNow + 28'000, kNow + 5'000}};
-    CHECK_THAT(notes_of(view), contains("7 (python3) waits for 800 MiB since 3 s (thread 9): it met the allowance; ") &&
-                                   contains("in 5 s; it fails in 27 s unless there is room by then; 1 more wait\n"));
+    CHECK_THAT(notes_of(view),
+               contains("7 (python3) waits for 800 MiB, 3 s so far (thread 9): it hit the allowance; ") &&
+                   contains("in 5 s; it fails in 27 s unless there is room by then; 1 more wait\n"));
     waits = {{0, 7, kNow - 900, 800 * MiB, policy::Limit::cap, kNow + 27'000, {}}};
     CHECK(notes_of(view).empty());  // too short to be noted
 }

@@ -92,7 +92,7 @@ TEST_CASE("Above the keys stand the notes on the selected process, if there are 
     view.processes[0].status->policy.error.clear();
     view.processes[0].status->gpus[0].live_cap.reset();
     view.processes[0].status->gpus[0].cap = 8 * GiB;
-    CHECK_THAT(screen(24), contains("4711 (python3) waits for 800 MiB since 3 s (thread 4720)") &&
+    CHECK_THAT(screen(24), contains("4711 (python3) waits for 800 MiB, 3 s so far (thread 4720)") &&
                                contains("growth step is due in 5 s"));
     CHECK_THAT(screen(11), !contains("waits for"));
     state.at = 1;
