@@ -217,8 +217,8 @@ void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
     device.waited.fetch_add(1, std::memory_order_relaxed);
     trace::waiting(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     log_line(policy::LogLevel::info, [&] {
-        return "a request for " + human(bytes) + " on " + device.name() + " waits, for " +
-               policy::format(gpu.terms.growth.wait) + " at the most: " + words(device, gpu, hit).text;
+        return "a request for " + human(bytes) + " on " + device.name() + " waits (at most " +
+               policy::format(gpu.terms.growth.wait) + "): " + words(device, gpu, hit).text;
     });
 }
 
@@ -227,9 +227,8 @@ void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Lim
     report(logged_long_wait, [&] {
         const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()) / 1000 * 1000);
         return "a request for " + human(bytes) + " on " + device.name() + " has waited for " + policy::format(held) +
-               ", and waits for " + policy::format(gpu.terms.growth.wait) +
-               " at the most: " + words(device, gpu, hit).text + ". curb ps " + std::to_string(getpid()) +
-               " shows the request";
+               " (at most " + policy::format(gpu.terms.growth.wait) + "): " + words(device, gpu, hit).text +
+               ". curb ps " + std::to_string(getpid()) + " shows the request";
     });
 }
 

@@ -58,8 +58,8 @@ TEST_CASE("a request that waits goes on as soon as memory comes back or the poli
         GENERATE("a_request_waits_for_a_free_in_another_thread", "a_request_that_waits_follows_an_edit");
     const Outcome outcome =
         succeeds(Job().policy(growing(R"("cap": "1GiB", "growth": { "wait": "20s" })")).run(scenario));
-    CHECK_THAT(outcome.err, contains(" on cuda:0 waits, for 20s at the most") &&
-                                contains("of the cap of 1 GiB is held") && contains("granted"));
+    CHECK_THAT(outcome.err, contains(" on cuda:0 waits (at most 20s): ") && contains("of the cap of 1 GiB is held") &&
+                                contains("granted"));
     if (scenario == "a_request_that_waits_follows_an_edit")
         CHECK_THAT(outcome.err, contains("new policy in force") && contains(R"(/gpu/*/cap: "1GiB" -> "2GiB")") &&
                                     contains(R"(/gpu/*/growth/wait: "20s" -> not set)"));
@@ -71,7 +71,7 @@ TEST_CASE("a request waits no longer than the policy says, and not at all if it 
                      .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB", "growth": { "wait": "1500ms" } } } })")
                      .run("a_request_waits_no_longer_than_the_policy_says"));
     // After a second there is a warning, once for both requests.
-    const std::string warning = "a request for 64 MiB on cuda:0 has waited for 1s, and waits for 1500ms at the most: ";
+    const std::string warning = "a request for 64 MiB on cuda:0 has waited for 1s (at most 1500ms): ";
     CHECK(count(outcome.err, warning) == 1);
     CHECK_THAT(outcome.err, contains("of the cap of 1 GiB is held") && contains("refused 64 MiB on cuda:0"));
 }

@@ -278,8 +278,8 @@ SCENARIO_NAMED(a_thread_that_is_cancelled_while_curb_works_ends_alone) {
         pthread_testcancel();
         return nullptr;
     };
-    EXPECT(end_of_a_thread_cancelled(asks_for_too_much, context, [] { return log_says(" on cuda:0 waits, for "); }) ==
-           PTHREAD_CANCELED);
+    EXPECT(end_of_a_thread_cancelled(asks_for_too_much, context,
+                                     [] { return log_says(" on cuda:0 waits (at most "); }) == PTHREAD_CANCELED);
     EXPECT(log_says("refused 300 MiB"));
     MUST(cuMemFree_v2(most));
     EXPECT_EQ(told_held(), kContext);
