@@ -1,4 +1,4 @@
-# bash completion for curb(1). Bash finds it as /usr/share/bash-completion/completions/curb, or is told: source curb.bash
+# bash completion for curb(1). Bash finds it as /usr/share/bash-completion/completions/curb, or with `source curb.bash`
 #
 # Commands and options are what `curb COMMAND --help` lists, asked at each completion (3 ms a question). Nothing here
 # asks processes or the driver, which might make the shell wait. Works with and without bash-completion, and under set -u.

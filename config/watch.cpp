@@ -89,7 +89,7 @@ Watch::Watch(std::vector<std::string> paths, Unreadable unreadable)
       unreadable_(std::move(unreadable)),
       trouble_(paths_.size()),
       trouble_before_(paths_.size()),
-      told_(paths_.size()),
+      reported_(paths_.size()),
       texts_(paths_.size()),
       inotify_(new_inotify()) {}
 
@@ -135,10 +135,10 @@ Watch::Texts Watch::read() {
 
 void Watch::tell_of_unreadable() {
     for (std::size_t i = 0; i < paths_.size(); ++i) {
-        if (trouble_[i].message != trouble_before_[i].message || trouble_[i].message == told_[i].message) continue;
-        told_[i] = trouble_[i];
-        told_[i].file = paths_[i];
-        if (unreadable_) unreadable_(told_[i]);
+        if (trouble_[i].message != trouble_before_[i].message || trouble_[i].message == reported_[i].message) continue;
+        reported_[i] = trouble_[i];
+        reported_[i].file = paths_[i];
+        if (unreadable_) unreadable_(reported_[i]);
     }
 }
 

@@ -139,7 +139,7 @@ struct Mapped {
 
 inline constexpr std::string_view kPreloadFile = "/etc/ld.so.preload";
 
-// A libcurb.so that the loader was told to load into a process, seen from that process's root.
+// A libcurb.so that a process preloads, seen from that process's root.
 struct Preloaded {
     std::string path;
     bool there = false;

@@ -253,10 +253,10 @@ int bring_back_when_asked(int pid) {
             continue;
         }
         char first = 0;
-        const bool is_told = ::read(STDIN_FILENO, &first, 1) == 1;
-        if (is_told && first == 'l') return 0;
+        const bool is_answered = ::read(STDIN_FILENO, &first, 1) == 1;
+        if (is_answered && first == 'l') return 0;
         const int status = Resuming({.patience = std::chrono::hours(24), .bytes = {}, .nap = true}, pid, nullptr).run();
-        if (is_told || status == 0) return status;  // the process sees the end, and starts another helper
+        if (is_answered || status == 0) return status;  // the process sees the end, and starts another helper
         std::this_thread::sleep_for(std::chrono::milliseconds(100));  // its pipe is closed: the process is about to end
     }
 }

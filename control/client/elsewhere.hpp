@@ -20,7 +20,7 @@ struct InnerSocket {
 
 // Returns the XDG_RUNTIME_DIR with which the process was started; empty: none, or it may not be inspected.
 std::string runtime_directory_of(int pid);
-// Returns its pid in the innermost pid namespace that it lives in; `pid` if that is this one, or cannot be told.
+// Returns its pid in the innermost pid namespace that it lives in; `pid` if that is this one, or unknown.
 int innermost_pid(int pid);
 
 // Returns the sockets of the process, if it lives in another pid or mount namespace than this one. Empty if it does

@@ -34,12 +34,12 @@ Shared &shared() noexcept { return leaked<Shared>(); }
 void note_errors(const config::Diagnostics &diagnostics) {
     constexpr std::size_t kMost = 2000;  // it is part of each status, which clients poll
     std::string text;
-    std::size_t told = 0;
+    std::size_t written = 0;
     for (const auto &one : diagnostics) {
-        if (told != 0 && text.size() > kMost) break;
-        text += (told++ == 0 ? "" : "; ") + one.text();
+        if (written != 0 && text.size() > kMost) break;
+        text += (written++ == 0 ? "" : "; ") + one.text();
     }
-    if (told < diagnostics.size()) text += "; and " + std::to_string(diagnostics.size() - told) + " more";
+    if (written < diagnostics.size()) text += "; and " + std::to_string(diagnostics.size() - written) + " more";
     const std::scoped_lock lock(shared().mutex);
     shared().wrong = shortened(std::move(text), 2 * kMost);
 }

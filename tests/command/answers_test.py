@@ -79,7 +79,7 @@ class Policy(Answers):
 
 class ReleaseAndMoves(Answers):
     def test_release_suspend_and_resume(self) -> None:
-        pid = self.machine.told().pid
+        pid = self.machine.run_program().pid
         self.assertIn("steps", self.answer("release", "release", "--json", pid)[0])
         self.assertIn("error", self.answer("release", "release", "--json", NOBODY, status=1)[0])
         ours = self.answer("release", "release", "--tree", os.getpid(), "--json")  # root's --all asks other tests' too
@@ -90,7 +90,7 @@ class ReleaseAndMoves(Answers):
         self.assertFalse(self.answer("resume", "resume", "--json", pid, status=1)[0]["resumed"])
 
     def test_several_processes_are_one_answer_in_the_order_of_the_pids(self) -> None:
-        pids = [self.machine.told().pid, NOBODY, self.machine.told().pid]
+        pids = [self.machine.run_program().pid, NOBODY, self.machine.run_program().pid]
         for command, words, done in (
             ("release", [], "freed"), ("cap", ["6GiB"], "gpus"), ("suspend", [], "seconds"), ("resume", [], "seconds"),
         ):  # fmt: skip
@@ -99,7 +99,7 @@ class ReleaseAndMoves(Answers):
             self.assertEqual([done in one for one in answers], [True, False, True], command)
 
     def test_a_description_of_processes_none_of_which_is_moved_is_an_empty_list(self) -> None:
-        self.machine.told()
+        self.machine.run_program()
         self.assertEqual(json.loads(self.machine.curb("resume", "--json", "--tree", os.getpid()).stdout), [])
 
 
@@ -110,7 +110,7 @@ class Steering(Answers):
         super().setUp()
         self.write("8GiB")
         environment = self.machine.under_curb(CURB_POLICY=str(self.machine.folder / "job.json"))
-        self.pid = self.machine.told(environment).pid
+        self.pid = self.machine.run_program(environment).pid
 
     def write(self, cap: str, gpu: str = "*") -> None:
         self.machine.policy({"gpu": {gpu: {"cap": cap}}})
@@ -148,7 +148,7 @@ class Doctor(Answers):
         self.doctor(LD_LIBRARY_PATH="/nonexistent")
 
     def test_a_capped_process(self) -> None:
-        process = self.machine.told()
+        process = self.machine.run_program()
         answer = self.doctor(process.pid)
         self.assertEqual(answer["pid"], process.pid)
         self.assertTrue(answer["healthy"], answer)
@@ -162,7 +162,7 @@ class Ps(Answers):
     gpus = 2
 
     def test_a_machine_with_processes(self) -> None:
-        one, other = self.machine.told(), self.machine.told(self.machine.bare)
+        one, other = self.machine.run_program(), self.machine.run_program(self.machine.bare)
         self.answer("ps", "ps", "--json")
         self.answer("ps", "ps", "--json", one.pid)
         answer = self.answer("ps", "ps", "--json", one.pid, other.pid, NOBODY, status=1)

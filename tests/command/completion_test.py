@@ -174,7 +174,7 @@ class Processes(unittest.TestCase):
     def test_pids_with_their_names(self):
         with Machine(BUILD) as machine:
             environment = {"XDG_RUNTIME_DIR": str(machine.runtime)}
-            one, other = machine.told(), machine.told()
+            one, other = machine.run_program(), machine.run_program()
             offered = completed("curb release ", environment=environment)
             for process in (one, other):
                 self.assertIn(f"{process.pid}  (scenarios)", offered)
@@ -298,7 +298,7 @@ class Fish(unittest.TestCase):
     @unittest.skipUnless(shutil.which("fish"), "fish is not here (scripts/setup test)")
     def test_pids(self):
         with tempfile.TemporaryDirectory() as self.folder, Machine(BUILD) as machine:
-            process = machine.told()
+            process = machine.run_program()
             offered = self.offered("curb release ", XDG_RUNTIME_DIR=str(machine.runtime))
         self.assertIn(str(process.pid), offered[0])
 

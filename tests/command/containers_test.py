@@ -23,7 +23,7 @@ class ContainersTest(OfMachine):
     def setUp(self) -> None:
         super().setUp()
         hide = 'mount -t tmpfs -o mode=700 none "$XDG_RUNTIME_DIR" && exec "$@"'
-        program = [str(BUILD / "tests/scenarios"), "does_what_it_is_told"]
+        program = [str(BUILD / "tests/scenarios"), "runs_commands"]
         self.process = self.machine.start(
             [*NAMESPACES, "sh", "-c", hide, "sh", "env", f"LD_PRELOAD={BUILD / 'lib/libcurb.so'}", *program],
             self.machine.bare | {"CURB_CAP": "4GiB", "CURB_LOG": "off"},

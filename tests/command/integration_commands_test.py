@@ -64,10 +64,10 @@ class Kernelspec(Command):
         self.assertEqual(spec["argv"][1:-5], ["run", "--cap", "2GiB", "--nap", "10m", "--steer", "--"])
         self.assertEqual(spec["argv"][-4:], ["-m", "ipykernel_launcher", "-f", "{connection_file}"])
         self.assertEqual((spec["language"], spec["display_name"]), ("python", "Python 3 (2GiB of each GPU)"))
-        told = self.folder / "connection.json"
-        words = [word.replace("{connection_file}", str(told)) for word in spec["argv"]]
+        connection = self.folder / "connection.json"
+        words = [word.replace("{connection_file}", str(connection)) for word in spec["argv"]]
         subprocess.run(words, env={**self.machine.bare, **self.python}, cwd="/", check=True)
-        self.assertEqual(told.read_text(), CAPPED)
+        self.assertEqual(connection.read_text(), CAPPED)
 
     def test_places(self) -> None:
         self.install("--prefix", "venv", "--name", "small")

@@ -40,8 +40,8 @@ class JobTest(OfMachine):
         self.job = f"job_test-{os.getpid()}-{self._testMethodName}"
         self.log = self.machine.folder / "stderr"
 
-    def told(self, **environment: str) -> Process:
-        program = [BUILD / "tests/scenarios", "does_what_it_is_told"]
+    def run_program(self, **environment: str) -> Process:
+        program = [BUILD / "tests/scenarios", "runs_commands"]
         with self.log.open("a") as log:
             return self.machine.start(program, self.machine.under_curb(**{"CURB_JOB": self.job} | environment), stderr=log)
 
@@ -50,7 +50,7 @@ class JobTest(OfMachine):
         return int(process.line())
 
     def test_two_processes_share_a_cap_and_a_refusal_says_which_holds_what(self) -> None:
-        one, other = self.told(CURB_JOB_CAP="4GiB"), self.told(CURB_JOB_CAP="4GiB")
+        one, other = self.run_program(CURB_JOB_CAP="4GiB"), self.run_program(CURB_JOB_CAP="4GiB")
         held = self.filled(one)
         self.assertLessEqual(self.filled(other), CONTEXT)
         self.assertLessEqual(self.machine.used(), 4 * GIB)
@@ -71,7 +71,7 @@ class JobTest(OfMachine):
 
     def test_the_others_release_as_often_as_requests_lack_something(self) -> None:
         policy = self.machine.policy({"gpu": {"*": {"cache": {"max": "4GiB", "idle": "10m"}}}})
-        pair = [self.told(CURB_JOB_CAP="4GiB", CURB_POLICY=str(policy)) for _ in range(2)]
+        pair = [self.run_program(CURB_JOB_CAP="4GiB", CURB_POLICY=str(policy)) for _ in range(2)]
         for _ in range(4):
             for process in pair:
                 process.asked("take 2048")
@@ -79,13 +79,13 @@ class JobTest(OfMachine):
         self.assertLessEqual(self.machine.used(), 4 * GIB)
 
     def test_curb_cap_sets_the_cap_of_a_job(self) -> None:
-        one, other = self.told(CURB_JOB_CAP="8GiB"), self.told(CURB_JOB_CAP="8GiB")
+        one, other = self.run_program(CURB_JOB_CAP="8GiB"), self.run_program(CURB_JOB_CAP="8GiB")
         one.asked("take 64")
         other.asked("take 64")
         done = self.machine.curb("cap", "--job", f"tree {self.job}", "4GiB")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn(f"job tree {self.job}: cuda:0 cap 8 GiB -> 4 GiB\n", done.stdout)
-        later = self.told(CURB_JOB_CAP="8GiB")
+        later = self.run_program(CURB_JOB_CAP="8GiB")
         for process in (other, later, one):
             self.filled(process)
         self.assertLessEqual(self.machine.used(), 4 * GIB)
@@ -99,8 +99,8 @@ class JobTest(OfMachine):
         self.assertIn("no job '42' is running", none.stderr)
 
     def test_a_job_is_a_selection(self) -> None:
-        mine = [self.told(CURB_JOB_CAP="8GiB") for _ in range(2)]
-        apart = self.told(CURB_JOB_CAP="8GiB", CURB_JOB=f"{self.job}-other")
+        mine = [self.run_program(CURB_JOB_CAP="8GiB") for _ in range(2)]
+        apart = self.run_program(CURB_JOB_CAP="8GiB", CURB_JOB=f"{self.job}-other")
         for process in (*mine, apart):
             process.asked("take 64")
         for job in (self.job, f"tree {self.job}", f"{self.job}*r", "*"):
@@ -112,7 +112,7 @@ class JobTest(OfMachine):
 
     def test_requests_at_the_cap_of_a_job_are_served_in_order(self) -> None:
         policy = self.machine.policy({"gpu": {"*": {"growth": {"wait": "60s"}}}})
-        holder, first, second = (self.told(CURB_JOB_CAP="8GiB", CURB_POLICY=str(policy)) for _ in range(3))
+        holder, first, second = (self.run_program(CURB_JOB_CAP="8GiB", CURB_POLICY=str(policy)) for _ in range(3))
         for process in (first, second, holder):
             process.asked("take 64")
         holder.asked("take 5000")
@@ -131,7 +131,7 @@ class JobTest(OfMachine):
         self.assertTrue(within(lambda: answer()["processes"][0]["status"].get("waits")), "it does not wait")
 
     def test_what_other_systems_hand_in_caps_where_curb_does_not(self) -> None:
-        process = self.told(CUDA_DEVICE_MEMORY_LIMIT_0="2g", CURB_JOB="")
+        process = self.run_program(CUDA_DEVICE_MEMORY_LIMIT_0="2g", CURB_JOB="")
         held = self.filled(process)
         self.assertLessEqual(held, 2 * GIB)
         self.assertGreater(held, 2 * GIB - SLACK)
@@ -139,35 +139,35 @@ class JobTest(OfMachine):
         self.assertIn("2 GiB, from CUDA_DEVICE_MEMORY_LIMIT_0", self.machine.curb("ps", str(process.pid)).stdout)
         self.assertIn("CUDA_DEVICE_MEMORY_LIMIT_0=2g", self.machine.curb("doctor", str(process.pid)).stdout)
         process.kill()
-        above = self.told(NVIDIA_GPU_MEMORY_LIMIT="2048", CURB_CAP="3GiB", CURB_JOB="")
+        above = self.run_program(NVIDIA_GPU_MEMORY_LIMIT="2048", CURB_CAP="3GiB", CURB_JOB="")
         self.assertGreater(self.filled(above), 3 * GIB - SLACK)
         above.kill()
         shown = self.machine.curb("policy", "show", GPU_MEMORY_LIMIT="4096", HOME="/nonexistent").stdout
         self.assertRegex(shown, r"cap +4GiB +GPU_MEMORY_LIMIT")
         ignoring = self.machine.policy({"environment": False})
-        free = self.told(GPU_MEMORY_LIMIT="1024", CURB_POLICY=str(ignoring), CURB_JOB="")
+        free = self.run_program(GPU_MEMORY_LIMIT="1024", CURB_POLICY=str(ignoring), CURB_JOB="")
         free.asked("take 2048")
-        wrong = self.told(GPU_MEMORY_LIMIT="lots", CURB_JOB="")
+        wrong = self.run_program(GPU_MEMORY_LIMIT="lots", CURB_JOB="")
         wrong.asked("take 64")
         self.assertIn("GPU_MEMORY_LIMIT is 'lots', which is not a limit that curb can read", self.log.read_text())
 
     def test_above_the_soft_limit_of_its_cgroup_a_process_releases(self) -> None:
         policy = self.machine.policy({"gpu": {"*": {"cap": "8GiB", "cache": {"max": "4GiB", "idle": "10m"}}}})
-        process = self.told(CURB_POLICY=str(policy), CURB_JOB="", CURB_LOG="info", CURB_SIM_SOFT_LIMIT=str(2 * GIB))
+        process = self.run_program(CURB_POLICY=str(policy), CURB_JOB="", CURB_LOG="info", CURB_SIM_SOFT_LIMIT=str(2 * GIB))
         process.asked("take 3072")
         process.asked("drop")
         self.assertTrue(within(lambda: self.machine.used() <= 2 * GIB))
         self.assertTrue(within(lambda: "on the soft limit of its cgroup" in self.log.read_text()))
 
     def test_jobs_apart_do_not_share_and_a_lower_own_cap_holds(self) -> None:
-        one = self.told(CURB_JOB_CAP="4GiB", CURB_CAP="2GiB")
-        other = self.told(CURB_JOB_CAP="4GiB", CURB_JOB=f"{self.job}-other")
+        one = self.run_program(CURB_JOB_CAP="4GiB", CURB_CAP="2GiB")
+        other = self.run_program(CURB_JOB_CAP="4GiB", CURB_JOB=f"{self.job}-other")
         self.assertLessEqual(self.filled(one), 2 * GIB)
         self.assertGreater(self.filled(other), 4 * GIB - SLACK)
 
     def test_an_edit_lowers_the_cap_of_the_job(self) -> None:
         policy = self.machine.policy({"job": {"cap": "4GiB"}})
-        one = self.told(CURB_POLICY=str(policy))
+        one = self.run_program(CURB_POLICY=str(policy))
         one.asked("take 64")
         self.machine.policy({"job": {"cap": "600MiB"}})
         self.assertTrue(within(lambda: one.answer("take 64") == "refused"))
@@ -178,7 +178,7 @@ class JobTest(OfMachine):
         self.assertGreaterEqual(segment, 0)
         try:
             done = subprocess.run(
-                [BUILD / "tests/scenarios", "does_what_it_is_told"],
+                [BUILD / "tests/scenarios", "runs_commands"],
                 env=self.machine.under_curb(CURB_JOB=self.job, CURB_JOB_CAP="4GiB"),
                 input="", capture_output=True, text=True, timeout=PATIENCE_S, check=False,
             )  # fmt: skip
@@ -193,7 +193,7 @@ class JobTest(OfMachine):
         if subprocess.run([*words, prepare], capture_output=True, timeout=PATIENCE_S, check=False).returncode != 0:
             self.skipTest(f"this user may not: {' '.join(words)} {prepare!r}")
         preload = ["env", f"LD_PRELOAD={BUILD / 'lib/libcurb.so'}"]
-        program = [BUILD / "tests/scenarios", "does_what_it_is_told"]
+        program = [BUILD / "tests/scenarios", "runs_commands"]
         environment = self.machine.bare | {"CURB_JOB": self.job, "CURB_JOB_CAP": "4GiB"}
         with self.log.open("a") as log:
             return self.machine.start([*words, f'{prepare} && exec "$@"', "sh", *preload, *program], environment, stderr=log)
@@ -208,7 +208,7 @@ class JobTest(OfMachine):
         for options in ("ro", "size=4k"):
             fill = "" if options == "ro" else " && head -c 4096 /dev/zero > /dev/shm/full"
             process = self.apart(["--mount"], f"mount -t tmpfs -o {options} none /dev/shm{fill}")
-            other = self.told(CURB_JOB_CAP="4GiB")
+            other = self.run_program(CURB_JOB_CAP="4GiB")
             process.asked("take 2048")
             self.filled(other)
             self.assertLessEqual(self.machine.used(), 4 * GIB)

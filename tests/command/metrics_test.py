@@ -45,7 +45,7 @@ class Metrics(OfMachine):
         return list(families_of(self.text()))
 
     def test_figures_are_those_of_the_drivers_books(self):
-        capped, bare = self.machine.told(), self.machine.told(self.machine.bare)
+        capped, bare = self.machine.run_program(), self.machine.run_program(self.machine.bare)
         capped.asked("pool")
         device = self.machine.books()[0]
         held = {process["pid"]: process["bytes"] for process in device["processes"]}
@@ -68,7 +68,7 @@ class Metrics(OfMachine):
         self.assertEqual(values(families, "curb_processes", state="uncapped"), [1])
 
     def test_what_a_release_gave_back_is_counted(self):
-        process = self.machine.told()
+        process = self.machine.run_program()
         process.asked("pool")
         released = self.machine.curb("release", str(process.pid))
         self.assertEqual((released.returncode, released.stderr), (0, ""))
@@ -76,7 +76,7 @@ class Metrics(OfMachine):
         self.assertEqual(values(self.families(), "curb_released_bytes_total", step="pools", **own), [256 * MIB])
 
     def test_a_file_has_the_same_series_and_everybody_may_read_it(self):
-        self.machine.told()
+        self.machine.run_program()
         file = self.machine.folder / "curb.prom"
         self.text("--textfile", str(file))
         self.assertEqual(file.stat().st_mode & 0o7777, 0o644)
@@ -92,7 +92,7 @@ class Metrics(OfMachine):
 
     @unittest.skipUnless(PROMTOOL, "promtool is not here (scripts/setup test)")
     def test_promtool_has_nothing_to_say(self):
-        self.machine.told()
+        self.machine.run_program()
         file = self.machine.folder / "curb.prom"
         self.text("--textfile", str(file))
         run = subprocess.run([PROMTOOL, "check", "metrics"], input=file.read_text(), capture_output=True, text=True, check=False)

@@ -127,7 +127,7 @@ class Newcomer(unittest.TestCase):
         rows = [[cell.strip() for cell in row.split("|")] for row in ROWS.strip().splitlines()]
         self.assertGreaterEqual(len(rows), 60)
         with Machine(BUILD) as machine:
-            process = machine.told()
+            process = machine.run_program()
             folder = machine.folder / "home"
             folder.mkdir()
             (folder / "job.json").write_text('{"version": 1}')

@@ -60,9 +60,9 @@ class Scraped(unittest.TestCase):
     def setUpClass(cls):
         with contextlib.ExitStack() as stack:
             machine = cls.machine = stack.enter_context(Machine(BUILD, gpus=2))
-            cls.process = machine.told()
+            cls.process = machine.run_program()
             cls.process.asked("pool")
-            machine.told(machine.bare)
+            machine.run_program(machine.bare)
             folder = machine.folder / "texts"
             folder.mkdir()
             assert machine.curb("metrics", "--textfile", folder / "curb.prom").returncode == 0

@@ -20,7 +20,7 @@ class Case(OfMachine):
     def launched(self, *options: str) -> tuple[int, int]:
         """Starts a shell that waits for a shell, which waits for a program under curb. Returns the pids of the first and the last."""
         run = [BUILD / "bin/curb", "run", "--quiet", "--sim", *options]
-        command = [*run, "--", BUILD / "tests/scenarios", "does_what_it_is_told"]
+        command = [*run, "--", BUILD / "tests/scenarios", "runs_commands"]
         shells = ["sh", "-c", """sh -c '"$@"; true' sh "$@"; true""", "sh"]
         shell = self.machine.start([*shells, *map(str, command)], self.machine.bare)
         program = shell.pid
@@ -46,7 +46,7 @@ class Flags(Case):
         trace, log = self.machine.folder / "trace.json", self.machine.folder / "log"
         command = [
             BUILD / "bin/curb", "run", "--quiet", "--cap", "8GiB", "--cap", "cuda:0=4GiB", "--growth", "1GiB:256MiB:0s",
-            "--trace", str(trace), "--log", f"info:{log}", "--", BUILD / "tests/scenarios", "does_what_it_is_told",
+            "--trace", str(trace), "--log", f"info:{log}", "--", BUILD / "tests/scenarios", "runs_commands",
         ]  # fmt: skip
         process = self.machine.start(command, self.machine.bare | {"LD_PRELOAD": ""})
         gpu = self.gpu(process.pid)
@@ -65,7 +65,7 @@ class Flags(Case):
             self.assertNotIn(why, self.machine.curb("run", "--stacks", "64MiB", *words, "--", "true").stderr)
 
     def test_the_variables_do_the_same_without_curb_run(self) -> None:
-        process = self.machine.told(self.machine.under_curb(CURB_CAP="4GiB", CURB_GROWTH="1GiB:1GiB:10s", CURB_WAIT="100ms"))
+        process = self.machine.run_program(self.machine.under_curb(CURB_CAP="4GiB", CURB_GROWTH="1GiB:1GiB:10s", CURB_WAIT="100ms"))
         gpu = self.gpu(process.pid)
         self.assertEqual((gpu["cap"], gpu["allowance"]), (4096 * MIB, 1024 * MIB))
 
@@ -78,7 +78,7 @@ class Flags(Case):
 
     def test_a_wrong_variable_refuses_all_memory_and_names_itself(self) -> None:
         process = Process(
-            [BUILD / "tests/scenarios", "does_what_it_is_told"],
+            [BUILD / "tests/scenarios", "runs_commands"],
             self.machine.under_curb(CURB_WAIT="30"), stderr=subprocess.PIPE,
         )  # fmt: skip
         self.addCleanup(process.kill)
@@ -99,10 +99,10 @@ class Selection(Case):
         self.assertEqual(self.pids("--tree", shell), {program})
 
     def test_descriptions(self) -> None:
-        one, other = self.machine.told(), self.machine.told()
+        one, other = self.machine.run_program(), self.machine.run_program()
         both = {one.pid, other.pid}
         user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-        for options in (["--name", "scen*"], ["--name", "*does_what*"], ["--name", "does_what_it_is_told"], ["--user", user],
+        for options in (["--name", "scen*"], ["--name", "*runs_c*"], ["--name", "runs_commands"], ["--user", user],
                         ["--gpu", "nvml:0"], ["--gpu", "cuda:0"], ["--tree", os.getpid()],
                         ["--name", "x*", "--name", "scenarios"]):  # fmt: skip
             self.assertTrue(both <= self.pids(*options), options)
@@ -112,7 +112,7 @@ class Selection(Case):
         self.assertEqual(self.pids("--tree", one.pid), {one.pid})
 
     def test_several_at_once(self) -> None:
-        one, other = self.machine.told(), self.machine.told()
+        one, other = self.machine.run_program(), self.machine.run_program()
         one.asked("pool")
         run = self.machine.curb("release", "--tree", os.getpid())
         self.assertEqual(run.returncode, 0, run.stderr)
@@ -133,7 +133,7 @@ class Selection(Case):
         self.assertEqual(self.machine.curb("resume", "--tree", os.getpid()).stdout.count("resumed "), 2)
 
     def test_a_simulated_machine_is_that_of_the_processes(self) -> None:
-        process = self.machine.told()
+        process = self.machine.run_program()
         for words in (["ps", "--sim", process.pid], ["doctor", "--sim", process.pid], ["suspend", "--sim", process.pid],
                       ["ps", "--sim"], ["resume", "--sim", process.pid]):  # fmt: skip
             run = self.machine.curb(*words, LD_LIBRARY_PATH="", CURB_SIM_STATE="")

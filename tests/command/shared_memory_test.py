@@ -48,15 +48,15 @@ class SharedMemoryTest(OfMachine):
                 self.shared = shared
                 yield way
 
-    def told(self) -> Process:
+    def run_program(self) -> Process:
         more = {"CURB_JOB": self.job, "CURB_JOB_CAP": "8GiB"} | ({"CURB_SIM_SHARED": self.shared} if self.shared else {})
-        process = self.machine.told(self.machine.under_curb(**more))
+        process = self.machine.run_program(self.machine.under_curb(**more))
         process.asked("take 2")
         return process
 
     def made(self, way: Way) -> tuple[Process, str]:
         """The maker, and the name by which others open its memory."""
-        maker = self.told()
+        maker = self.run_program()
         if way.take:
             maker.asked(way.take)
         maker.tell(way.export)
@@ -81,12 +81,12 @@ class SharedMemoryTest(OfMachine):
     def test_a_survivor_is_charged_until_it_closes(self) -> None:
         for way in self.cases():
             maker, name = self.made(way)
-            user = self.told()
+            user = self.run_program()
             self.opens(user, way, name)
             self.assertEqual(self.machine.used(), 2 * EACH + SHARED)
             maker.kill()
             self.expect_held(user, EACH + SHARED)
-            other = self.told()  # in the slot that the maker had
+            other = self.run_program()  # in the slot that the maker had
             self.expect_held(other, 2 * EACH + SHARED)
             user.asked(way.close)
             self.expect_held(other, 2 * EACH)
@@ -95,10 +95,10 @@ class SharedMemoryTest(OfMachine):
     def test_of_two_survivors_one_is_charged_and_then_the_other(self) -> None:
         for way in self.cases():
             maker, name = self.made(way)
-            users = [self.told() for _ in range(2)]
+            users = [self.run_program() for _ in range(2)]
             for user in users:
                 self.opens(user, way, name)
-            other = self.told()
+            other = self.run_program()
             maker.kill()
             self.expect_held(other, 3 * EACH + SHARED)
             self.expect_held(users[0], 3 * EACH + SHARED)
@@ -111,7 +111,7 @@ class SharedMemoryTest(OfMachine):
     def test_what_is_opened_twice_counts_once_until_both_are_closed(self) -> None:
         for way in self.cases((IPC,)):
             maker, name = self.made(way)
-            user, other = self.told(), self.told()
+            user, other = self.run_program(), self.run_program()
             self.opens(user, way, name)
             self.opens(user, way, name)
             maker.kill()
@@ -124,7 +124,7 @@ class SharedMemoryTest(OfMachine):
     def test_what_is_closed_before_its_maker_ends_is_free(self) -> None:
         for way in self.cases(drivers=("",)):
             maker, name = self.made(way)
-            user = self.told()
+            user = self.run_program()
             self.opens(user, way, name)
             user.asked(way.close)
             self.assertEqual(self.machine.used(), 2 * EACH + SHARED)
@@ -134,7 +134,7 @@ class SharedMemoryTest(OfMachine):
     def test_what_its_maker_frees_passes_to_a_survivor_too(self) -> None:
         for way in self.cases((HANDLE,)):
             maker, name = self.made(way)
-            user = self.told()
+            user = self.run_program()
             self.opens(user, way, name)
             maker.asked(way.free)
             self.expect_held(maker, 2 * EACH + SHARED)
@@ -145,7 +145,7 @@ class SharedMemoryTest(OfMachine):
     def test_a_fork_of_a_survivor_changes_nothing(self) -> None:
         for way in self.cases(drivers=("",)):
             maker, name = self.made(way)
-            user, other = self.told(), self.told()
+            user, other = self.run_program(), self.run_program()
             self.opens(user, way, name)
             user.asked("fork")
             child = int(user.answer("fork and stay"))
@@ -158,7 +158,7 @@ class SharedMemoryTest(OfMachine):
     def test_where_memory_ends_with_its_maker_the_job_counts_it_until_it_is_closed(self) -> None:
         for way in self.cases((IPC,), ("ends",)):
             maker, name = self.made(way)
-            user, other = self.told(), self.told()
+            user, other = self.run_program(), self.run_program()
             self.opens(user, way, name)
             maker.kill()
             other.answer("fill again")
@@ -171,7 +171,7 @@ class SharedMemoryTest(OfMachine):
     def test_curb_ps_counts_it_in_the_sum_of_the_job(self) -> None:
         for way in self.cases(drivers=("uncounted",)):
             maker, name = self.made(way)
-            user = self.told()
+            user = self.run_program()
             self.opens(user, way, name)
             maker.kill()
             self.expect_held(user, EACH + SHARED)

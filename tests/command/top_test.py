@@ -89,7 +89,7 @@ class Top(OfMachine):
         return terminal
 
     def test_all_gpus_and_processes_are_on_80_by_24(self) -> None:
-        capped, bare = self.machine.told(), self.machine.told(self.machine.bare)
+        capped, bare = self.machine.run_program(), self.machine.run_program(self.machine.bare)
         terminal = self.top()
         lines = terminal.shows(str(capped.pid), str(bare.pid), "running", "no curb", "q quit")
         self.assertTrue(lines[0].startswith("curb top"))
@@ -98,7 +98,7 @@ class Top(OfMachine):
         self.assertTrue(lines[-1].startswith("r release"), lines)
 
     def test_keys_ask_and_then_act(self) -> None:
-        process = self.machine.told()
+        process = self.machine.run_program()
         process.asked("pool")
         terminal = self.top()
         terminal.shows("774 MiB")
@@ -127,7 +127,7 @@ class Top(OfMachine):
         terminal.shows("ended with 0")
 
     def test_q_leaves_at_once_while_a_command_runs(self) -> None:
-        process = self.machine.told()
+        process = self.machine.run_program()
         terminal = self.top()
         terminal.shows_only(process.pid)
         os.kill(process.pid, signal.SIGSTOP)  # curb release waits 5 s for it
@@ -145,7 +145,7 @@ class Top(OfMachine):
         terminal.shows("ended with 0")
 
     def test_order_filter_and_selection(self) -> None:
-        few, many = self.machine.told(), self.machine.told()
+        few, many = self.machine.run_program(), self.machine.run_program()
         many.asked("take 64")
         terminal = self.top()
         terminal.shows("by held", str(few.pid))
@@ -164,7 +164,7 @@ class Top(OfMachine):
         terminal.shows(str(few.pid), str(many.pid))
 
     def test_it_follows_the_size_of_the_window(self) -> None:
-        self.machine.told()
+        self.machine.run_program()
         terminal = self.top()
         terminal.shows("q quit")
         for columns, lines in ((40, 10), (20, 4), (120, 40), (80, 24)):
@@ -174,7 +174,7 @@ class Top(OfMachine):
         terminal.shows("ended with 0")
 
     def test_without_unicode_or_colours_it_is_ascii(self) -> None:
-        self.machine.told()
+        self.machine.run_program()
         text = "\n".join(self.top(LC_ALL="C", NO_COLOR="1").shows("running", "q quit"))
         self.assertTrue(text.isascii(), text)
 

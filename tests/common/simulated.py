@@ -28,7 +28,7 @@ def within(condition: Callable[[], Any], patience: float = PATIENCE_S, pause: fl
 
 
 class Process:
-    """A program that takes commands, one a line, as that of tests/process/control/told_scenarios.cpp does."""
+    """A program that takes commands, one a line, as that of tests/process/control/command_scenarios.cpp does."""
 
     def __init__(self, command: list[Any], environment: dict[str, str], **options: Any) -> None:
         # pylint: disable=consider-using-with
@@ -125,9 +125,9 @@ class Machine:
             self.wait_for_socket(process.pid)
         return process
 
-    def told(self, environment: dict[str, str] | None = None) -> Process:
-        """Starts the program of told_scenarios.cpp, by default under a cap of 8 GiB."""
-        return self.start([self.build / "tests/scenarios", "does_what_it_is_told"], environment or self.under_curb(CURB_CAP="8GiB"))
+    def run_program(self, environment: dict[str, str] | None = None) -> Process:
+        """Starts the program of command_scenarios.cpp, by default under a cap of 8 GiB."""
+        return self.start([self.build / "tests/scenarios", "runs_commands"], environment or self.under_curb(CURB_CAP="8GiB"))
 
     def wait_for_socket(self, pid: int) -> None:
         """Waits for a process's control socket, which comes a moment after its first use of CUDA."""

@@ -25,7 +25,7 @@ CUstream stream_of(Program &p) {
 
 }  // namespace
 
-WAY(a_device_whose_size_is_told_late_has_its_cap, R"({"version": 1, "gpu": {"*": {"cap": "10%"}}})") {
+WAY(a_device_whose_size_is_known_late_has_its_cap, R"({"version": 1, "gpu": {"*": {"cap": "10%"}}})") {
     fail("cuDeviceTotalMem_v2");
     p.start();
     p.cap_holds(p.device_size() / 10);
@@ -50,7 +50,7 @@ WAY(a_capture_goes_on_when_its_end_is_refused, kKeeps) {
     if (p.read_books().cached != 64 * MiB) p.problem("a block is not kept, as if a capture were in progress");
 }
 
-WAY(a_capture_ends_when_it_is_told_late_that_it_is_one, kKeeps) {
+WAY(a_capture_that_is_reported_late_ends, kKeeps) {
     p.start();
     CUstream stream = stream_of(p);
     CUgraph graph = nullptr;
@@ -75,7 +75,7 @@ WAY(a_pool_keeps_its_charge_while_the_driver_does_not_tell_its_size, kCapped) {
     p.holds(Kind::pools, 64 * MiB);
 }
 
-WAY(memory_of_a_pool_that_is_not_told_is_refused_under_a_cap, kCapped) {
+WAY(memory_of_an_unknown_pool_is_refused_under_a_cap, kCapped) {
     p.start();
     CUdeviceptr block = 0;
     fail("cuDeviceGetMemPool", 2);

@@ -128,7 +128,7 @@ WAY(releases, kCapped) {
     DO(cuMemFreeAsync, one, stream);
     p.release(R"(["cache", "pools", "frameworks", "pressure"])");
     DO(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept);
-    if (kept != ~0ULL) p.problem("the pool's release threshold is told as " + std::to_string(kept));
+    if (kept != ~0ULL) p.problem("the pool's release threshold is reported as " + std::to_string(kept));
     p.end_fault();
     DO(cuMemFreeAsync, two, stream);
     p.release(R"(["pools"])");

@@ -127,7 +127,7 @@ bool alike(const Books &one, const Books &other) {
     if (slack() == 0) return one == other;
     for (std::size_t kind = 0; kind < one.kinds.size(); ++kind)
         if (!alike(one.kinds[kind], other.kinds[kind])) return false;
-    return alike(one.held, other.held) && alike(one.driver, other.driver) && alike(one.told, other.told) &&
+    return alike(one.held, other.held) && alike(one.driver, other.driver) && alike(one.shown, other.shown) &&
            alike(one.cached, other.cached) && one.contexts == other.contexts;
 }
 
@@ -153,7 +153,7 @@ Books Program::read_books() {
     }
     Books books;
     books.driver = curb_sim_held(0);
-    books.told = total - free;
+    books.shown = total - free;
     if (!injector_.is_of_driver()) {
         if (report_.books_read < kMostBooks) report_.books[report_.books_read++] = books;
         return books;
@@ -169,7 +169,7 @@ Books Program::read_books() {
     }
     const control::GpuStatus &gpu = status.gpus.front();
     books.held = gpu.held;
-    if (slack() != 0 && !gpu.cap) books.told = 0;  // a real device's own figure, which its other users change
+    if (slack() != 0 && !gpu.cap) books.shown = 0;  // a real device's own figure, which its other users change
     books.kinds = gpu.kinds;
     books.cached = gpu.cached;
     books.contexts = gpu.contexts;

@@ -47,7 +47,7 @@ class Injector {
 struct Books {
     std::array<Bytes, curb::policy::kKinds> kinds{};
     Bytes held = 0, driver = 0;  // the driver's is NVML's figure, without managed memory
-    Bytes told = 0;              // held, as cuMemGetInfo shows it to the program; 0: not compared
+    Bytes shown = 0;             // held, as cuMemGetInfo shows it to the program; 0: not compared
     Bytes cached = 0;
     int contexts = 0;
     bool operator==(const Books &) const = default;

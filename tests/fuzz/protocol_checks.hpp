@@ -73,7 +73,7 @@ inline std::string broken(std::string_view bytes) {
             return "the lines are not those of the bytes";
         left.remove_prefix(line.size() + 1);
     }
-    if (whole.too_long != (std::min(left.find('\n'), left.size()) >= kLine)) return "a long line is not told";
+    if (whole.too_long != (std::min(left.find('\n'), left.size()) >= kLine)) return "a long line is not reported";
     if (!whole.too_long && left.find('\n') != std::string_view::npos) return "a line is missing";
     for (std::string_view rest = bytes;;) {
         const std::size_t end = std::min(rest.find('\n'), rest.size());

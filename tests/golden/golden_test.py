@@ -69,7 +69,7 @@ def start(library: Path | None, **more: str) -> int:
         return callgrind(["/bin/true"], Path(name), {"LD_PRELOAD": "./libcurb.so"} | more if library else more)[""]
 
 
-def told_by(library: Path) -> dict[str, int]:
+def counts_of(library: Path) -> dict[str, int]:
     """Returns what the loader has to do for the library at every start."""
     relocations = subprocess.run(["readelf", "-rW", library], check=True, capture_output=True, text=True).stdout
     return {
@@ -93,7 +93,7 @@ def measured(library: Path, paths: Path, driver: Path) -> dict[str, float]:
         figures["an event of the trace"] = (traced.result()[pair] - plain[pair]) / 2
         figures["start of /bin/true"] = starts[1].result() - starts[0].result()
         figures["start of /bin/true, more with CURB_CAP"] = capped_start.result() - starts[1].result()
-    return {path: round(figure, 1) for path, figure in figures.items()} | told_by(library)
+    return {path: round(figure, 1) for path, figure in figures.items()} | counts_of(library)
 
 
 def judged(golden: dict[str, float], now: dict[str, float]) -> tuple[list[str], list[str]]:

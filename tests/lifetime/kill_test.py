@@ -135,9 +135,9 @@ class Kills:
         self.make_old(left)
         process = started([PROGRAM, "probe"], self.machine.under_curb())
         assert process.stdout
-        told = process.stdout.readline().strip()
+        shown = process.stdout.readline().strip()
         books = self.machine.books()[0]
-        assert told == str(CONTEXT + 64 * MIB).encode(), f"the next process is told that {told!r} are in use"
+        assert shown == str(CONTEXT + 64 * MIB).encode(), f"the next process sees {shown!r} in use"
         assert [one["pid"] for one in books["processes"]] == [process.pid], f"the dead still hold memory: {books}"
         assert books["used"] == CONTEXT + 64 * MIB, f"the device is not as it was: {books}"
         own = f"{process.pid}-"

@@ -57,7 +57,7 @@ def end_all(processes: list[subprocess.Popen[bytes]]) -> int:
     """Returns how many have warned that NVML does not answer in time."""
     late = 0
     for process in processes:
-        status, out, err = finish(process, "a process that was told to end", b"")
+        status, out, err = finish(process, "a process that was to end", b"")
         warned = b"NVML does not answer" in err and LATE.fullmatch(err) is not None
         assert (status, out) == (0, b"") and (warned or not err), (status, out, err)
         late += warned

@@ -158,9 +158,9 @@ class Crowd(Judge):
             out.append(f"curb ps leaves out {sorted(missing)}")
         if listed := {use["pid"] for gpu in answer["gpus"] for use in gpu["uses"]} & self.ended:
             out.append(f"curb ps lists {listed}, which have ended")
-        told = {one["pid"]: one for one in answer["processes"]}
+        shown = {one["pid"]: one for one in answer["processes"]}
         for member in self.members:
-            one = told.get(member.pid, {})
+            one = shown.get(member.pid, {})
             of_traffic = "traffic_program" in str(one.get("command"))
             if not of_traffic or one["under_curb"] != (member.kind != "without curb"):
                 out.append(f"of {member.pid}, {member.kind}, curb ps says {one}")

@@ -117,7 +117,7 @@ class Crowd:
         self.expect_cap("the end")
         print(f"{self.processes} processes held at most {self.high_mib():.1f} MiB of {self.cap_mib} at once", flush=True)
         self.expect(within(lambda: self.machine.used() == 0), f"{self.machine.used()} bytes are held after the end of all")
-        last = self.machine.told(self.machine.under_curb({"log": {"level": "off"}}, **self.environment))
+        last = self.machine.run_program(self.machine.under_curb({"log": {"level": "off"}}, **self.environment))
         last.tell("fill")
         filled = int(last.line()) / MIB
         # The last block of 64 MiB may not fit, and curb keeps memory free for code (policy::driver_reserve).

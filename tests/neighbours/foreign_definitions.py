@@ -31,8 +31,8 @@ def definitions(names: dict[str, str], trap: str) -> str:
 def main() -> int:
     library, curbs, all_of_them = (Path(argument) for argument in sys.argv[1:4])
     command = ["nm", "--defined-only", str(library)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    rows = (line.split() for line in told.splitlines())
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rows = (line.split() for line in output.splitlines())
     names = {name: kind for _, kind, name in (row for row in rows if len(row) == 3)
              if re.fullmatch(r"(_Z|__cxa_|__gxx_)\w+", name) and kind.lower() in "twvbdri"}
     trap = "udf #0" if int.from_bytes(library.read_bytes()[18:20], "little") == AARCH64 else "ud2"

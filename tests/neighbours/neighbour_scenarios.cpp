@@ -96,7 +96,7 @@ void works_and_ends_with_equal_books() {
         }
     }
     EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT(within(20s, [] { return told_held() == curb_sim_held(0); }));
+    EXPECT(within(20s, [] { return shown_held() == curb_sim_held(0); }));
     // It ends with live memory, while a release may be under way.
     take(20 * MiB);
     kill(getpid(), SIGUSR1);
@@ -155,7 +155,7 @@ void allocate_a_hundred_times(Look look) {
 }  // namespace
 
 SCENARIO_NAMED(allocates_a_hundred_times) {
-    allocate_a_hundred_times([] { EXPECT_EQ(curb_sim_held(0), told_held()); });
+    allocate_a_hundred_times([] { EXPECT_EQ(curb_sim_held(0), shown_held()); });
 }
 SCENARIO_NAMED(allocates_past_us) {
     allocate_a_hundred_times([] {});
@@ -190,7 +190,7 @@ bool plugin_allocates(int flags) {
 SCENARIO_NAMED(a_plugin_binds_past_us) {
     if (!plugin_allocates(RTLD_DEEPBIND)) return;
     const CUdeviceptr block = take(100 * MiB);
-    EXPECT(within(20s, [] { return told_held(64 * MiB) == curb_sim_held(0); }));
+    EXPECT(within(20s, [] { return shown_held(64 * MiB) == curb_sim_held(0); }));
     fill([] {
         CUdeviceptr more = 0;
         return cuMemAlloc_v2(&more, 32 * MiB);
@@ -201,5 +201,5 @@ SCENARIO_NAMED(a_plugin_binds_past_us) {
 // A plugin that is linked with -Bsymbolic and opened without RTLD_DEEPBIND does not bypass curb.
 SCENARIO_NAMED(a_plugin_is_bound_to_itself) {
     plugin_allocates(0);
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 64 * MiB);
 }

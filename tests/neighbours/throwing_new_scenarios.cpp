@@ -53,6 +53,6 @@ SCENARIO_NAMED(operator_new_is_the_hosts) {
         return cuMemAlloc_v2(&block, 16 * MiB);
     });
     raise(SIGUSR1);
-    EXPECT(within(std::chrono::seconds(20), [] { return told_held() == curb_sim_held(0); }));
+    EXPECT(within(std::chrono::seconds(20), [] { return shown_held() == curb_sim_held(0); }));
     EXPECT_EQ(trespasses.load(), 0);
 }

@@ -58,7 +58,7 @@ class Watch {
     Unreadable unreadable_;
     // Why each file could not be read: at the last read, at the one before, and as reported. Both must agree, because a
     // file that is being replaced can be anything for a moment. Empty message: it was read, or is missing.
-    std::vector<Diagnostic> trouble_, trouble_before_, told_;
+    std::vector<Diagnostic> trouble_, trouble_before_, reported_;
     Texts texts_;               // last returned
     std::vector<int> watched_;  // the directories of the paths and of their targets
     int inotify_;               // -1: polls only

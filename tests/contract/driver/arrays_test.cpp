@@ -8,12 +8,12 @@ TEST_CASE("an array returns its shape, and its memory requirements only if it is
     const Gpu gpu;
     const CUDA_ARRAY3D_DESCRIPTOR descriptor{1024, 1024, 0, CU_AD_FORMAT_FLOAT, 1, flags};
     CUarray array = nullptr;
-    CUDA_ARRAY_DESCRIPTOR told{};
+    CUDA_ARRAY_DESCRIPTOR reported{};
     CUDA_ARRAY_MEMORY_REQUIREMENTS requirements{};
     REQUIRE(cuArray3DCreate_v2(&array, &descriptor) == CUDA_SUCCESS);
     CHECK(gpu.took(flags ? 0 : 4 * kMiB));
-    CHECK(cuArrayGetDescriptor_v2(&told, array) == CUDA_SUCCESS);
-    CHECK(told.Width == 1024);
+    CHECK(cuArrayGetDescriptor_v2(&reported, array) == CUDA_SUCCESS);
+    CHECK(reported.Width == 1024);
     const bool deferred = flags == CUDA_ARRAY3D_DEFERRED_MAPPING;
     CHECK(cuArrayGetMemoryRequirements(&requirements, array, 0) ==
           (deferred ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE));
@@ -53,10 +53,10 @@ class Texture {
     Texture(const Texture &) = delete;
     Texture &operator=(const Texture &) = delete;
     CUDA_ARRAY_MEMORY_REQUIREMENTS requirements() const {
-        CUDA_ARRAY_MEMORY_REQUIREMENTS told{};
-        REQUIRE((levels_ ? cuMipmappedArrayGetMemoryRequirements(&told, mipmap_, 0)
-                         : cuArrayGetMemoryRequirements(&told, array_, 0)) == CUDA_SUCCESS);
-        return told;
+        CUDA_ARRAY_MEMORY_REQUIREMENTS reported{};
+        REQUIRE((levels_ ? cuMipmappedArrayGetMemoryRequirements(&reported, mipmap_, 0)
+                         : cuArrayGetMemoryRequirements(&reported, array_, 0)) == CUDA_SUCCESS);
+        return reported;
     }
 
   private:

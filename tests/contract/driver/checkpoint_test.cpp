@@ -72,7 +72,7 @@ class Child {
         ::posix_spawn_file_actions_init(&files);
         ::posix_spawn_file_actions_adddup2(&files, in[0], kIn);
         ::posix_spawn_file_actions_adddup2(&files, out[1], kOut);
-        std::string program = "/proc/self/exe", what = "the child: does as it is told";
+        std::string program = "/proc/self/exe", what = "the child: runs commands";
         char *arguments[] = {program.data(), what.data(), nullptr};
         REQUIRE(::posix_spawn(&pid_, "/proc/self/exe", &files, nullptr, arguments, environ) == 0);
         ::posix_spawn_file_actions_destroy(&files);
@@ -124,7 +124,7 @@ constexpr size_t kBlock = 512 * kMiB;
 
 }  // namespace
 
-TEST_CASE("the child: does as it is told", "[.child]") {
+TEST_CASE("the child: runs commands", "[.child]") {
     const Gpu gpu;
     CUdeviceptr managed = 0;
     const CUdeviceptr block = allocate(kBlock);

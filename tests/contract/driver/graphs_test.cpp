@@ -252,10 +252,10 @@ TEST_CASE("a node returns its type and its parameters") {
     params.alloc = memory_node(kMiB);
     REQUIRE(cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &params) == CUDA_SUCCESS);
     CHECK(params.alloc.dptr != 0);
-    CUDA_MEM_ALLOC_NODE_PARAMS told{};
-    REQUIRE(cuGraphMemAllocNodeGetParams(node, &told) == CUDA_SUCCESS);
-    CHECK(told.dptr == params.alloc.dptr);
-    CHECK(told.bytesize == kMiB);
+    CUDA_MEM_ALLOC_NODE_PARAMS reported{};
+    REQUIRE(cuGraphMemAllocNodeGetParams(node, &reported) == CUDA_SUCCESS);
+    CHECK(reported.dptr == params.alloc.dptr);
+    CHECK(reported.bytesize == kMiB);
     CUgraphNodeType type{};
     REQUIRE(cuGraphNodeGetType(node, &type) == CUDA_SUCCESS);
     CHECK(type == CU_GRAPH_NODE_TYPE_MEM_ALLOC);

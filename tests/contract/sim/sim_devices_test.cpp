@@ -133,9 +133,9 @@ TEST_CASE("the child: is on an instance of a GPU", "[.child]") {
     CHECK(of_whole[0].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE);
     nvmlMemory_t memory{};
     CHECK(nvmlDeviceGetMemoryInfo(instance, &memory) == NVML_SUCCESS);
-    char told[96];
-    REQUIRE(nvmlDeviceGetUUID(instance, told, sizeof told) == NVML_SUCCESS);
-    CHECK(told == text_of("MIG-", own));
+    char reported[96];
+    REQUIRE(nvmlDeviceGetUUID(instance, reported, sizeof reported) == NVML_SUCCESS);
+    CHECK(reported == text_of("MIG-", own));
 }
 
 TEST_CASE("in MIG mode CUDA is on an instance, which NVML finds by a UUID of its own") {

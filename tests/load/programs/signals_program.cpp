@@ -76,7 +76,7 @@ void on_signal_once(int) {
     note();
 }
 void on_information(int number, siginfo_t *info, void *context) {
-    say(number == SIGUSR1 && info && info->si_pid == getpid() && context, "the handler is told who sent it");
+    say(number == SIGUSR1 && info && info->si_pid == getpid() && context, "the handler knows the sender");
     if (info->si_code == SI_TKILL) note();
 }
 

@@ -73,7 +73,7 @@ SCENARIO_NAMED(kept_blocks_go_before_a_request_is_refused) {
     // NVML counts managed memory for no process, but curb charges it.
     fill_the_cache();
     MUST(cuMemAllocManaged(&block, kAsked, CU_MEM_ATTACH_GLOBAL));
-    EXPECT(within(std::chrono::seconds(1), [] { return told_held() <= kContext + kAsked; }));
+    EXPECT(within(std::chrono::seconds(1), [] { return shown_held() <= kContext + kAsked; }));
     MUST(cuMemFree_v2(block));
     nothing_is_left_but(kContext);
 }
@@ -85,7 +85,7 @@ SCENARIO_NAMED(a_request_that_nothing_would_help_leaves_the_cache_alone) {
     EXPECT_EQ(cuMemAlloc_v2(&block, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
     // cuMemGetInfo shows the kept blocks as free, and a request of that size succeeds.
-    const auto [free_bytes, total] = told();
+    const auto [free_bytes, total] = mem_info();
     EXPECT_EQ(free_bytes, kRoom);
     EXPECT_EQ(total, kCap);
     MUST(cuMemAlloc_v2(&block, free_bytes));
@@ -108,7 +108,7 @@ SCENARIO_NAMED(kept_blocks_go_when_the_device_is_full) {
         for (std::uint64_t bytes = 0; bytes < kMostKept; bytes += kPiece) blocks.push_back(take(kPiece));
         for (const CUdeviceptr block : blocks) MUST(cuMemFree_v2(block));
         EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
-        EXPECT_EQ(told().free, 1200 * MiB - kContext);
+        EXPECT_EQ(mem_info().free, 1200 * MiB - kContext);
     };
     full();
     MUST(cuMemFree_v2(take(600 * MiB)));
@@ -134,7 +134,7 @@ SCENARIO_NAMED(a_release_gives_the_cache_back) {
     fill_the_cache();
     kill(getpid(), SIGUSR1);
     EXPECT(soon(nothing_kept));
-    EXPECT(soon([] { return told_held() == kContext; }));
+    EXPECT(soon([] { return shown_held() == kContext; }));
 }
 
 // The policy's only step is "pools". The log line of a release ends with the books.
@@ -175,7 +175,7 @@ SCENARIO_NAMED(nothing_is_kept_or_handed_out_beyond_the_cap) {
     start();
     const CUdeviceptr stays = take(100 * MiB), block = take(4 * MiB), kept = keep(2 * MiB);
     edit_cache("256MiB", "600MiB");
-    EXPECT(soon([] { return told_total() == 600 * MiB; }));
+    EXPECT(soon([] { return shown_total() == 600 * MiB; }));
     EXPECT(soon([] { return curb_sim_held(0) == kContext + 104 * MiB; }));
     CUdeviceptr none = 0;
     EXPECT_EQ(cuMemAlloc_v2(&none, 2 * MiB), CUDA_ERROR_OUT_OF_MEMORY);

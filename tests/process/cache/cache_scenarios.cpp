@@ -82,12 +82,12 @@ SCENARIO_NAMED(no_more_is_kept_than_the_policy_says_and_the_oldest_goes_first) {
         EXPECT(curb_sim_held(0) <= kContext + 5 * 64 * MiB);
     }
     EXPECT_EQ(curb_sim_held(0), kContext + kMostKept);
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     // Requests get the newest block first: it is the likeliest to be in the device's own caches.
     const Asked asked;
     for (std::size_t i = 4; i > 0; --i) EXPECT_EQ(take(64 * MiB), blocks[i]);
     EXPECT_EQ(asked.allocations(), 0U);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
 }
 
 // Blocks of 4 KiB: freeing one returns its granule only if the rest of the granule is free too.
@@ -97,22 +97,22 @@ SCENARIO_NAMED(blocks_that_share_granules_count_by_what_they_keep_from_the_devic
     for (int i = 0; i < 4 * 512; ++i) blocks.push_back(take(4 * KiB));
     EXPECT_EQ(curb_sim_held(0), kContext + 8 * MiB);
     for (std::size_t i = 0; i < blocks.size(); i += 2) MUST(cuMemFree_v2(blocks[i]));
-    EXPECT_EQ(told_held(), kContext + 8 * MiB);  // freeing the kept blocks would return nothing
+    EXPECT_EQ(shown_held(), kContext + 8 * MiB);  // freeing the kept blocks would return nothing
     for (std::size_t i = 1; i < blocks.size(); i += 2) MUST(cuMemFree_v2(blocks[i]));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext + 8 * MiB);
     const Asked asked;
     std::vector<CUdeviceptr> again;
     for (std::size_t i = 0; i < blocks.size(); ++i) again.push_back(take(4 * KiB));
     EXPECT_EQ(asked.allocations(), 0U);
-    EXPECT_EQ(told_held(), kContext + 8 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 8 * MiB);
     std::sort(blocks.begin(), blocks.end());
     std::sort(again.begin(), again.end());
     EXPECT(blocks == again);
     // A new block in a granule of kept blocks puts that granule in use.
     for (const CUdeviceptr block : again) MUST(cuMemFree_v2(block));
     const CUdeviceptr other = take(8 * KiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0) - 8 * MiB);
+    EXPECT_EQ(shown_held(), curb_sim_held(0) - 8 * MiB);
     MUST(cuMemFree_v2(other));
     nothing_is_left_but(kContext);
 }
@@ -201,7 +201,7 @@ SCENARIO_NAMED(nothing_is_kept_when_the_driver_reports_an_error) {
     EXPECT(driver_frees(take(2 * MiB)));
     const CUdeviceptr block = take(2 * MiB);
     EXPECT_EQ(static_cast<int>(cuMemFree_v2(block)), 700);
-    EXPECT_EQ(told_held(), kContext + 2 * MiB);  // it is still allocated
+    EXPECT_EQ(shown_held(), kContext + 2 * MiB);  // it is still allocated
     EXPECT(!driver_frees(block));
     nothing_is_left_but(kContext);
 }
@@ -212,16 +212,16 @@ SCENARIO_NAMED(a_kept_block_that_the_driver_will_not_free_stays_kept) {
     const CUdeviceptr block = keep(64 * MiB);
     kill(getpid(), SIGUSR1);
     EXPECT(soon([] { return curb_sim_calls("cuMemFree_v2") == 2; }));
-    EXPECT(soon([] { return told_held() == kContext; }));  // the program sees kept blocks as free
+    EXPECT(soon([] { return shown_held() == kContext; }));  // the program sees kept blocks as free
     EXPECT_EQ(take(64 * MiB), block);
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 64 * MiB);
     MUST(cuMemFree_v2(block));
     // It ends with its context at the latest.
     MUST(cuDevicePrimaryCtxReset_v2(0));
     start();
     EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 // A call can return an error of earlier work and still have its effect: a second one would act on what is not curb's.

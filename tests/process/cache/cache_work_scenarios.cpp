@@ -104,7 +104,7 @@ SCENARIO_NAMED(a_context_is_not_destroyed_under_a_block_that_is_being_given_up) 
     EXPECT(soon([] { return curb_sim_calls("cuMemFree_v2") == 1; }));
     MUST(cuCtxDestroy_v2(own));
     EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 // One thread resets and retains the primary context, another tries to destroy it, which the driver refuses. Both wait

@@ -22,7 +22,7 @@ Capped capped(const Machine &machine, Words command, const Environment &more = {
     return Capped(machine.runtime(), {std::move(command), with(machine.environment(), more), {}, socket});
 }
 // The usual program, which runs the test's commands.
-Capped told(const Machine &machine, const Environment &more = {{"CURB_CAP", "8GiB"}}) {
+Capped usual(const Machine &machine, const Environment &more = {{"CURB_CAP", "8GiB"}}) {
     return capped(machine, Capped::How().command, more);
 }
 Outcome doctor(const Machine &machine, const Words &words, const Environment &more = {}) {
@@ -69,7 +69,7 @@ TEST_CASE("curb doctor finds nothing wrong with a capped program, nor with one b
     const Machine machine;
     const std::string preload =
         GENERATE(CURB_LIBRARY, CURB_LIBRARY ":" CURB_SECOND_PRELOAD, CURB_SECOND_PRELOAD " " CURB_LIBRARY);
-    Capped process = told(machine, {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preloaded(preload)}});
+    Capped process = usual(machine, {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preloaded(preload)}});
     CHECK(process("pool") == "ok");
     const Outcome outcome = doctor(machine, process.pid());
     finds_nothing(outcome);
@@ -142,7 +142,7 @@ TEST_CASE("curb doctor notes TensorFlow that does not use the GPU, and TensorFlo
     };
     says(capped(machine, {CURB_PLUGIN_HOST, "none"}, beside, false), "TensorFlow is loaded, and libcuda is not");
     says(capped(machine, {CURB_PLUGIN_HOST, "init"}, beside), "TensorFlow is loaded, and it has no context on a GPU");
-    Capped uses = told(machine, beside);
+    Capped uses = usual(machine, beside);
     CHECK(uses("take 1024") == "ok");
     says(uses, "curb has refused nothing, and ");
 }
@@ -199,14 +199,14 @@ TEST_CASE("curb doctor recognises a program with rights of its own, for root and
     };
     // Even the user who started a setuid program may not read its files in /proc.
     finds(asked_by_nobody(process.pid()), "its program has another user's rights (setuid)");
-    Capped of_root = told(machine, {});
+    Capped of_root = usual(machine, {});
     finds(asked_by_nobody(of_root.pid()), "belongs to root, so it cannot be looked into");
 }
 
 TEST_CASE("curb doctor says that a PID is of no process, of a thread, or of a zombie") {
     const Machine machine;
     finds(doctor(machine, 2147483647), "there is no process 2147483647");
-    Capped process = told(machine, {});
+    Capped process = usual(machine, {});
     std::string thread;
     for (const auto &entry : fs::directory_iterator("/proc/" + std::to_string(process.pid()) + "/task"))
         if (entry.path().filename() != std::to_string(process.pid())) thread = entry.path().filename();
@@ -321,7 +321,7 @@ TEST_CASE("curb doctor notes harmless facts: a sleeping or divided GPU, an older
 
 TEST_CASE("curb doctor notes a stopped process, and does not count it as a problem") {
     const Machine machine;
-    Capped process = told(machine);
+    Capped process = usual(machine);
     ::kill(process.pid(), SIGSTOP);
     REQUIRE(within(10s, [&] { return state_of(process.pid()) == 'T'; }));
     const Outcome outcome = doctor(machine, process.pid());
@@ -332,7 +332,7 @@ TEST_CASE("curb doctor notes a stopped process, and does not count it as a probl
 
 TEST_CASE("curb doctor tells a fork child from a program that has not used CUDA yet") {
     const Machine machine;
-    Capped process = told(machine);
+    Capped process = usual(machine);
     const int child = std::stoi(process("fork and stay"));
     const Outcome outcome = doctor(machine, child);
     ::kill(child, SIGKILL);
@@ -344,7 +344,7 @@ TEST_CASE("curb doctor notes that libcurb.so was replaced after the program star
     const Machine machine;
     const fs::path library = machine.folder() / "libcurb.so";
     fs::copy_file(CURB_LIBRARY, library);
-    Capped process = told(machine, {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preloaded(library.string())}});
+    Capped process = usual(machine, {{"CURB_CAP", "8GiB"}, {"LD_PRELOAD", preloaded(library.string())}});
     fs::remove(library);
     const Outcome outcome = doctor(machine, process.pid());
     finds_nothing(outcome);

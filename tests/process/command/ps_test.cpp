@@ -110,7 +110,7 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
     fs::permissions(machine.state_file(), fs::perms(0666));
     Environment theirs = machine.environment();
     theirs.erase("XDG_RUNTIME_DIR");  // so its socket is below /tmp, where root searches too
-    Running users({CURB_SCENARIOS, "does_what_it_is_told"}, with(theirs, under_curb()), becoming(kSomebody));
+    Running users({CURB_SCENARIOS, "runs_commands"}, with(theirs, under_curb()), becoming(kSomebody));
     REQUIRE(users.says() == "ready");
     REQUIRE(within(20s, [&] { return !socket_of(folder, users).empty(); }));
 
@@ -178,7 +178,7 @@ TEST_CASE("a process on an instance of a divided GPU is shown under that instanc
 TEST_CASE("curb ps shows the beginning of a very long command line") {
     const Machine machine;
     Running wordy({CURB_SCENARIOS}, with(machine.environment(), under_curb()), [] {
-        Words words{std::string(120'000, 'x'), "does_what_it_is_told"};
+        Words words{std::string(120'000, 'x'), "runs_commands"};
         ::execv(CURB_SCENARIOS, pointers(words).data());
     });
     REQUIRE(wordy.says() == "ready");

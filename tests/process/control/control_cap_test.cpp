@@ -30,10 +30,10 @@ TEST_CASE("a live cap is in force when the answer comes, higher or lower than th
     CHECK(lower.gpus[0].before == 2 * GiB);
     CHECK(lower.gpus[0].now == 1 * GiB);
     CHECK(lower.gpus[0].held == kContext);
-    CHECK(process("told") == std::to_string(1 * GiB));
+    CHECK(process("total") == std::to_string(1 * GiB));
     CHECK(number(process("fill")) <= 1 * GiB);
     set(process, cap("4GiB"));
-    CHECK(process("told") == std::to_string(4 * GiB));
+    CHECK(process("total") == std::to_string(4 * GiB));
     const std::uint64_t held = number(process("fill"));
     CHECK(held > 3 * GiB);
     CHECK(held <= 4 * GiB);

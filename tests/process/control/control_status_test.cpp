@@ -194,7 +194,7 @@ TEST_CASE("status and live caps are answered within 50 ms while threads allocate
     CHECK(quickest([&] { status(process); }) < 50ms);
     int size = 0;
     CHECK(quickest([&] { set(process, cap((++size % 2) != 0 ? "2GiB" : "3GiB")); }) < 50ms);
-    CHECK(process("told") == std::to_string(3 * GiB));
+    CHECK(process("total") == std::to_string(3 * GiB));
     CHECK(status(process).releasing);
     releasing.join();
     CHECK(!status(process).releasing);

@@ -1,5 +1,5 @@
 // A process under libcurb.so on the simulated driver, beside the test, that runs the test's commands, one a line
-// (told_scenarios.cpp). It has a runtime directory of its own, or the test's.
+// (command_scenarios.cpp). It has a runtime directory of its own, or the test's.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ struct RuntimeFolder {
 class Capped : private RuntimeFolder, public Running {
   public:
     struct How {
-        Words command{CURB_SCENARIOS, "does_what_it_is_told"};
+        Words command{CURB_SCENARIOS, "runs_commands"};
         Environment environment{};
         std::function<void()> prepare{};  // in the child, before exec
         bool socket = true;               // wait until it answers on its control socket

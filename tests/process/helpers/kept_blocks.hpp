@@ -45,7 +45,7 @@ inline bool soon(bool (*condition)()) { return within(std::chrono::seconds(5), c
 inline void nothing_is_left_but(std::uint64_t bytes) {
     kill(getpid(), SIGUSR1);
     EXPECT(within(std::chrono::seconds(5), [=] { return curb_sim_held(0) == bytes; }));
-    EXPECT(within(std::chrono::seconds(1), [=] { return told_held() == bytes; }));
+    EXPECT(within(std::chrono::seconds(1), [=] { return shown_held() == bytes; }));
 }
 
 }  // namespace scenario

@@ -98,18 +98,18 @@ inline std::uint64_t kept_for_driver(std::uint64_t cap, std::uint64_t code) {
 }
 
 // Returns the device's bytes as cuMemGetInfo shows them.
-struct Told {
+struct MemInfo {
     std::size_t free = 0, total = 0;
 };
-inline Told told() {
-    Told out;
+inline MemInfo mem_info() {
+    MemInfo out;
     MUST(cuMemGetInfo_v2(&out.free, &out.total));
     return out;
 }
-inline std::uint64_t told_total() { return told().total; }
+inline std::uint64_t shown_total() { return mem_info().total; }
 // Returns the bytes that are shown as held: total - free, less what curb keeps free for the driver.
-inline std::uint64_t told_held(std::uint64_t code = 0) {
-    const auto [free, total] = told();
+inline std::uint64_t shown_held(std::uint64_t code = 0) {
+    const auto [free, total] = mem_info();
     return total - free - (total == 80 * GiB ? 0 : kept_for_driver(total, code));  // 80 GiB: not capped
 }
 

@@ -105,12 +105,12 @@ inline Environment with_library(const Machine &machine, const std::string &name)
 
 inline Environment under_curb() { return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_CAP", "40GiB"}}; }
 
-// A program that runs the test's commands (told_scenarios.cpp). Ready for the first one once constructed.
+// A program that runs the test's commands (command_scenarios.cpp). Ready for the first one once constructed.
 class Program : public Running {
   public:
     explicit Program(const Machine &machine, const Environment &more = under_curb(),
                      const std::function<void()> &prepare = {})
-        : Running({CURB_SCENARIOS, "does_what_it_is_told"}, with(machine.environment(), more), prepare) {
+        : Running({CURB_SCENARIOS, "runs_commands"}, with(machine.environment(), more), prepare) {
         REQUIRE(says() == "ready");
     }
 };

@@ -65,7 +65,7 @@ SCENARIO_NAMED(a_release_that_is_delayed_refuses_no_request) {
 
 SCENARIO_NAMED(an_edit_is_in_force_within_a_second) {
     const auto comes_into_force = [](std::uint64_t cap) {
-        return within(std::chrono::milliseconds(1000), [cap] { return told_total() == cap; });
+        return within(std::chrono::milliseconds(1000), [cap] { return shown_total() == cap; });
     };
     start();
     EXPECT(comes_into_force(1 * GiB));
@@ -74,7 +74,7 @@ SCENARIO_NAMED(an_edit_is_in_force_within_a_second) {
     // An invalid policy never replaces a valid one; the next valid one does.
     write_in_place(policy_file(), R"({ "version": 1, "gpu": { "*": { "cap": "7Gib" } } })");
     edit("{");
-    EXPECT(!within(std::chrono::milliseconds(700), [] { return told_total() != 2 * GiB; }));
+    EXPECT(!within(std::chrono::milliseconds(700), [] { return shown_total() != 2 * GiB; }));
     edit(policy_with_cap("50%"));
     EXPECT(comes_into_force(40 * GiB));
     // A lowered cap releases at once.
@@ -102,7 +102,7 @@ SCENARIO_NAMED(a_policy_that_cannot_be_used_refuses_every_allocation) {
 SCENARIO_NAMED(a_relative_policy_is_the_one_beside_the_start) {  // CURB_POLICY=job.json, cap 1 GiB
     EXPECT_EQ(chdir("/"), 0);
     start();
-    EXPECT_EQ(told_total(), 1 * GiB);
+    EXPECT_EQ(shown_total(), 1 * GiB);
 }
 
 SCENARIO_NAMED(a_mended_policy_is_still_narrowed) {  // CURB_CAP=1GiB beside a policy that cannot be used
@@ -111,7 +111,7 @@ SCENARIO_NAMED(a_mended_policy_is_still_narrowed) {  // CURB_CAP=1GiB beside a p
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 4096), CUDA_ERROR_OUT_OF_MEMORY);
     edit(policy_with_cap("2GiB"));
     EXPECT(within(std::chrono::milliseconds(1000), [&] { return cuMemAlloc_v2(&pointer, 4096) == CUDA_SUCCESS; }));
-    EXPECT_EQ(told_total(), 1 * GiB);
+    EXPECT_EQ(shown_total(), 1 * GiB);
 }
 
 SCENARIO_NAMED(one_refusal_is_said_once) {
@@ -154,18 +154,18 @@ SCENARIO_NAMED(a_fork_child_passes_and_the_parent_goes_on) {
         raise(SIGUSR1);  // ends the child, as it would without curb
     });
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 64 * MiB);
     MUST(cuMemFree_v2(block));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 SCENARIO_NAMED(where_nvml_cannot_see_the_process_the_context_still_counts) {  // CURB_SIM_NVML=nopids, cap 1 GiB
     start();
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     CUdeviceptr pointer = 0;
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 512 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
     MUST(cuMemAlloc_v2(&pointer, 256 * MiB));
-    EXPECT_EQ(told_held(), kContext + 256 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 256 * MiB);
 }
 
 SCENARIO_NAMED(where_nvml_cannot_see_the_process_the_first_free_in_a_stream_is_credited) {  // CURB_SIM_NVML=nopids
@@ -174,5 +174,5 @@ SCENARIO_NAMED(where_nvml_cannot_see_the_process_the_first_free_in_a_stream_is_c
     MUST(cuMemAlloc_v2(&block, 64 * MiB));
     MUST(cuMemFreeAsync(block, nullptr));
     MUST(cuCtxSynchronize());
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }

@@ -11,7 +11,7 @@ SCENARIO_NAMED(nvml_tells_the_same_as_cuda) {
     nvmlDevice_t device = nullptr;
     EXPECT_EQ(nvmlInit_v2(), NVML_SUCCESS);
     EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
-    const auto [free_bytes, total] = told();
+    const auto [free_bytes, total] = mem_info();
     nvmlMemory_t first{};
     EXPECT_EQ(nvmlDeviceGetMemoryInfo(device, &first), NVML_SUCCESS);
     EXPECT_EQ(first.total, total);
@@ -29,7 +29,7 @@ SCENARIO_NAMED(nvml_tells_the_same_as_cuda) {
 
 SCENARIO_NAMED(the_device_itself_is_reported_where_the_policy_says_so) {  // cap: 1 GiB, report: device
     start();
-    auto [free_bytes, total] = told();
+    auto [free_bytes, total] = mem_info();
     EXPECT_EQ(total, 80 * GiB);
     EXPECT(free_bytes > 70 * GiB);
     MUST(cuDeviceTotalMem_v2(&total, 0));
@@ -40,7 +40,7 @@ SCENARIO_NAMED(the_device_itself_is_reported_where_the_policy_says_so) {  // cap
 
 SCENARIO_NAMED(without_a_policy_nothing_is_changed) {
     start();
-    EXPECT_EQ(told_total(), 80 * GiB);
+    EXPECT_EQ(shown_total(), 80 * GiB);
     const CUdeviceptr large = take(70 * GiB);
     CUdeviceptr pointer = 0;
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 20 * GiB), CUDA_ERROR_OUT_OF_MEMORY);  // the driver's own
@@ -58,20 +58,20 @@ SCENARIO_NAMED(memory_is_charged_where_it_lives) {  // two devices, "*": 1 GiB
     MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, pool, stream));
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
     EXPECT_EQ(curb_sim_held(1), kContext + 64 * MiB);
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 64 * MiB);
     take_physical(64 * MiB, 1);
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 64 * MiB);
     MUST(cuCtxSetCurrent(second));
     // A free credits the device that was charged, whichever is current.
     MUST(cuMemFree_v2(here));
     EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT_EQ(told_held(), kContext + 128 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(1));
+    EXPECT_EQ(shown_held(), kContext + 128 * MiB);
+    EXPECT_EQ(shown_held(), curb_sim_held(1));
     EXPECT_EQ(cuMemAllocFromPoolAsync(&block, 512 * MiB, pool, stream), CUDA_ERROR_OUT_OF_MEMORY);
     // So is a graph's memory.
     const AllocatingGraph graph(64 * MiB);
     MUST(cuGraphLaunch(graph.executable, nullptr));
-    EXPECT_EQ(told_held(), curb_sim_held(1));
+    EXPECT_EQ(shown_held(), curb_sim_held(1));
     MUST(cuCtxSetCurrent(nullptr));
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
 }
@@ -84,20 +84,20 @@ SCENARIO_NAMED(a_key_finds_its_gpu) {  // two devices in reverse order, "*": 1 G
     MUST(cuDeviceTotalMem_v2(&total, 1));
     EXPECT_EQ(total, 1 * GiB);
     take(1 * GiB);
-    EXPECT_EQ(told_held(), kContext + 1 * GiB);
+    EXPECT_EQ(shown_held(), kContext + 1 * GiB);
     EXPECT_EQ(curb_sim_held(0), kContext + 1 * GiB);
 }
 
 SCENARIO_NAMED(a_key_finds_its_mig_instance) {  // MIG, a GPU of 80 GiB, its instance: 1 GiB
     start();
-    EXPECT_EQ(told_total(), kCap);
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_total(), kCap);
+    EXPECT_EQ(shown_held(), kContext);
     fill([] {
         CUdeviceptr pointer = 0;
         return cuMemAlloc_v2(&pointer, 32 * MiB);
     });
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     // curb measures the instance, so it sees code grow.
     load_module("curb-sim-module global=64MiB\n");
-    EXPECT_EQ(told_held(64 * MiB), curb_sim_held(0));
+    EXPECT_EQ(shown_held(64 * MiB), curb_sim_held(0));
 }

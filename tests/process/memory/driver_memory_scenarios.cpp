@@ -28,14 +28,14 @@ SCENARIO_NAMED(arrays_are_charged_as_the_driver_backs_them) {
         CUarray array = nullptr;
         MUST(cuArray3DCreate_v2(&array, &description));
         EXPECT(curb_sim_held(0) > kContext);
-        EXPECT_EQ(told_held(), curb_sim_held(0));
+        EXPECT_EQ(shown_held(), curb_sim_held(0));
         MUST(cuArrayDestroy(array));
-        EXPECT_EQ(told_held(), kContext);
+        EXPECT_EQ(shown_held(), kContext);
         CUmipmappedArray mipmap = nullptr;
         MUST(cuMipmappedArrayCreate(&mipmap, &description, 4));
-        EXPECT_EQ(told_held(), curb_sim_held(0));
+        EXPECT_EQ(shown_held(), curb_sim_held(0));
         MUST(cuMipmappedArrayDestroy(mipmap));
-        EXPECT_EQ(told_held(), kContext);
+        EXPECT_EQ(shown_held(), kContext);
     }
 }
 
@@ -47,7 +47,7 @@ SCENARIO_NAMED(small_arrays_share_granules_and_stop_at_the_cap) {
     for (int i = 0; i < 1000; ++i) MUST(cuArray3DCreate_v2(&array, &small));
     const std::uint64_t held = curb_sim_held(0);
     EXPECT(held < kContext + 32 * MiB);  // not a granule each
-    EXPECT_EQ(told_held(held - kContext - 1000 * kLeast), held);
+    EXPECT_EQ(shown_held(held - kContext - 1000 * kLeast), held);
     const CUDA_ARRAY3D_DESCRIPTOR larger = floats(256, 256, 0, 0);
     EXPECT(fill([&] { return cuArray3DCreate_v2(&array, &larger); }) > 1200);  // 256 KiB each
 }
@@ -58,8 +58,8 @@ SCENARIO_NAMED(arrays_that_are_mapped_later_are_not_charged) {
         const CUDA_ARRAY3D_DESCRIPTOR description = floats(32768, 16384, 0, flag);  // 2 GiB
         CUarray array = nullptr;
         MUST(cuArray3DCreate_v2(&array, &description));
-        EXPECT_EQ(told_held(), curb_sim_held(0));
-        EXPECT_EQ(told_held(), kContext);
+        EXPECT_EQ(shown_held(), curb_sim_held(0));
+        EXPECT_EQ(shown_held(), kContext);
         MUST(cuArrayDestroy(array));
     }
 }
@@ -74,8 +74,8 @@ SCENARIO_NAMED(a_graph_that_keeps_its_memory_is_launched_again_at_the_cap) {
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 256 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
     MUST(cuMemAlloc_v2(&pointer, 64 * MiB));
     for (int i = 0; i < 3; ++i) MUST(cuGraphLaunch(graph.executable, nullptr));
-    EXPECT_EQ(told_held(), kContext + 320 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), kContext + 320 * MiB);
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     // After a free and a trim the next launch takes the memory again, so curb decides on it again.
     MUST(cuMemFree_v2(graph.block));
     MUST(cuDeviceGraphMemTrim(0));
@@ -83,7 +83,7 @@ SCENARIO_NAMED(a_graph_that_keeps_its_memory_is_launched_again_at_the_cap) {
     EXPECT_EQ(cuGraphLaunch(graph.executable, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
     MUST(cuMemFree_v2(other));
     MUST(cuGraphLaunch(graph.executable, nullptr));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap) {
@@ -96,7 +96,7 @@ SCENARIO_NAMED(a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap) {
     EXPECT(curb_sim_held(0) <= kCap);
     MUST(cuMemFree_v2(other));
     MUST(cuGraphLaunch(graph.executable, nullptr));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(a_captured_graph_is_charged_when_it_is_launched) {
@@ -119,46 +119,46 @@ SCENARIO_NAMED(a_captured_graph_is_charged_when_it_is_launched) {
     EXPECT_EQ(cuGraphLaunch(does_not, stream), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(curb_sim_held(0), kContext);
     MUST(cuGraphUpload(fits, stream));
-    EXPECT_EQ(told_held(), kContext + 256 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 256 * MiB);
     for (int i = 0; i < 3; ++i) MUST(cuGraphLaunch(fits, stream));
     MUST(cuDeviceGraphMemTrim(0));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     // After a trim a launch takes the memory again, so curb decides on it again.
     const CUdeviceptr block = take(350 * MiB);
     EXPECT_EQ(cuGraphLaunch(fits, stream), CUDA_ERROR_OUT_OF_MEMORY);
     MUST(cuMemFree_v2(block));
     MUST(cuGraphLaunch(fits, stream));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(a_stack_is_charged_for_every_resident_thread) {
     start();
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048));
     EXPECT_EQ(curb_sim_held(0), kContext + 264 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 64 * KiB), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, ~std::size_t{0}), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT_EQ(stack_limit(), 2048U);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     // Below the initial limit the driver returns a part of the context itself.
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 512));
     EXPECT_EQ(curb_sim_held(0), kContext - 132 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     const CUdeviceptr block = take(500 * MiB);
     EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024), CUDA_ERROR_OUT_OF_MEMORY);
     MUST(cuMemFree_v2(block));
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1536));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     // A context's stack ends with it.
     MUST(cuDevicePrimaryCtxReset_v2(0));
     const CUcontext own = make_context();
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     MUST(cuCtxDestroy_v2(own));
     make_context();
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext);
 }
 
@@ -174,7 +174,7 @@ SCENARIO_NAMED(local_memory_of_a_kernel_is_charged_at_its_launch) {
     EXPECT_EQ(curb_sim_held(0), kContext + code);
     MUST(launch(some));
     EXPECT_EQ(curb_sim_held(0), kContext + code + 264 * MiB);
-    EXPECT_EQ(told_held(code), curb_sim_held(0));
+    EXPECT_EQ(shown_held(code), curb_sim_held(0));
     EXPECT_EQ(launch(much), CUDA_ERROR_OUT_OF_MEMORY);
     // This returns the local memory. The next launch takes it again, so curb decides on it again.
     MUST(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024));
@@ -183,7 +183,7 @@ SCENARIO_NAMED(local_memory_of_a_kernel_is_charged_at_its_launch) {
     MUST(launch(small));
     MUST(cuMemFree_v2(block));
     MUST(launch(some));
-    EXPECT_EQ(told_held(code), curb_sim_held(0));
+    EXPECT_EQ(shown_held(code), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(a_heap_that_would_not_fit_is_refused_and_room_is_kept_for_one_that_does) {
@@ -224,7 +224,7 @@ SCENARIO_NAMED(every_form_of_a_context_is_counted) {
             CUcontext context = nullptr, second = nullptr;
             MUST(create(&context));
             take(64 * MiB);
-            EXPECT_EQ(told_held(), kContext + 64 * MiB);
+            EXPECT_EQ(shown_held(), kContext + 64 * MiB);
             EXPECT_EQ(create(&second), CUDA_ERROR_OUT_OF_MEMORY);
             EXPECT_EQ(cuCtxCreate(&second, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
             CUcontext current = nullptr;
@@ -236,13 +236,13 @@ SCENARIO_NAMED(every_form_of_a_context_is_counted) {
     for (const auto end : {cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset,
                            cuDevicePrimaryCtxReset_v2}) {
         start();
-        EXPECT_EQ(told_held(), kContext);
+        EXPECT_EQ(shown_held(), kContext);
         take(64 * MiB);
         MUST(end(0));
         EXPECT_EQ(curb_sim_held(0), 0U);
     }
     start();
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 SCENARIO_NAMED(every_form_of_a_launch_is_admitted) {
@@ -319,11 +319,11 @@ SCENARIO_NAMED(every_form_of_loading_code_is_measured) {
         MUST(load());
         const CUmodule first = module;
         const std::uint64_t held = curb_sim_held(0);
-        EXPECT_EQ(told_held(held - kContext), held);
+        EXPECT_EQ(shown_held(held - kContext), held);
         EXPECT_EQ(load(), CUDA_ERROR_OUT_OF_MEMORY);
         EXPECT_EQ(curb_sim_held(0), held);
         MUST(cuModuleUnload(first));
-        EXPECT_EQ(told_held(), kContext);
+        EXPECT_EQ(shown_held(), kContext);
     }
     fs::remove(file);
     // curb does not undo a lazy load of code, but refuses further code while more than the cap is held.
@@ -343,5 +343,5 @@ SCENARIO_NAMED(every_form_of_loading_code_is_measured) {
     MUST(cuKernelGetFunction(&function, kernel));
     MUST(cuFuncLoad(function));
     for (const CUlibrary library : libraries) MUST(cuLibraryUnload(library));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }

@@ -78,7 +78,7 @@ SCENARIO_NAMED(first_contexts_that_are_made_at_once_cost_what_one_does) {
     at_once_in_threads(8, make_context);
     make_context();
     EXPECT_EQ(curb_sim_held(0), 9 * kContext);
-    EXPECT_EQ(told_held(), 9 * kContext);
+    EXPECT_EQ(shown_held(), 9 * kContext);
 }
 
 SCENARIO_NAMED(threads_that_retain_the_first_primary_context_at_once_share_it) {
@@ -86,7 +86,7 @@ SCENARIO_NAMED(threads_that_retain_the_first_primary_context_at_once_share_it) {
     at_once_in_threads(4, start);
     start();
     EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 SCENARIO_NAMED(a_context_that_ends_while_its_device_is_measured_is_not_held) {
@@ -136,12 +136,12 @@ SCENARIO_NAMED(a_pool_that_has_the_handle_of_another_kind_of_pool_is_charged) {
         EXPECT(pool == other);
         std::vector<CUdeviceptr> blocks;
         fill([&] { return cuMemAllocFromPoolAsync(&blocks.emplace_back(), 32 * MiB, pool, nullptr); });
-        EXPECT_EQ(told_held(), curb_sim_held(0));
+        EXPECT_EQ(shown_held(), curb_sim_held(0));
         blocks.pop_back();
         for (const CUdeviceptr one : blocks) MUST(cuMemFreeAsync(one, nullptr));
         MUST(cuCtxSynchronize());
         MUST(cuMemPoolDestroy(pool));
-        EXPECT_EQ(told_held(), kContext);
+        EXPECT_EQ(shown_held(), kContext);
         other = make_pool(managed_pool_on(CU_MEM_LOCATION_TYPE_HOST));
         EXPECT(other == pool);
     }
@@ -159,7 +159,7 @@ SCENARIO_NAMED(a_pool_with_the_handle_of_one_whose_record_is_of_graphs_now_is_ch
     const CUmemoryPool again = make_pool();
     EXPECT(again == pool);
     MUST(cuMemAllocFromPoolAsync(&block, 96 * MiB, again, nullptr));
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(green_contexts_stop_at_the_cap) {
@@ -177,7 +177,7 @@ SCENARIO_NAMED(green_contexts_stop_at_the_cap) {
     EXPECT(made > 40);
     MUST(cuDevicePrimaryCtxReset_v2(0));
     start();
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(a_managed_pool_that_ends_before_its_blocks_is_charged_until_they_are_freed) {
@@ -190,14 +190,14 @@ SCENARIO_NAMED(a_managed_pool_that_ends_before_its_blocks_is_charged_until_they_
     MUST(cuMemAllocFromPoolAsync(&third, kBytes, pool, nullptr));
     MUST(cuMemFree_v2(third));
     MUST(cuMemPoolDestroy(pool));
-    EXPECT_EQ(told_held(), kContext + 2 * kBytes);
+    EXPECT_EQ(shown_held(), kContext + 2 * kBytes);
     MUST(cuMemFreeAsync(first, nullptr));
-    EXPECT_EQ(told_held(), kContext + 2 * kBytes);
+    EXPECT_EQ(shown_held(), kContext + 2 * kBytes);
     curb_sim_fail_next("cuMemFreeAsync", CUDA_ERROR_UNKNOWN, 1);
     EXPECT_EQ(cuMemFreeAsync(second, nullptr), CUDA_ERROR_UNKNOWN);
-    EXPECT_EQ(told_held(), kContext + 2 * kBytes);
+    EXPECT_EQ(shown_held(), kContext + 2 * kBytes);
     MUST(cuMemFreeAsync(second, nullptr));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     // The driver keeps it until the next synchronisation.
     EXPECT_EQ(curb_sim_held_for(0, "managed"), 2 * kBytes);
     CUdeviceptr block = 0;
@@ -219,20 +219,20 @@ SCENARIO_NAMED(what_is_freed_in_a_stream_is_no_room_until_the_driver_has_it_back
 
 SCENARIO_NAMED(a_pool_that_could_not_be_destroyed_is_as_it_was) {
     start();
-    std::uint64_t threshold = 12345, told = 0;
+    std::uint64_t threshold = 12345, reported = 0;
     const CUmemoryPool pool = make_pool();
     CUdeviceptr block = 0;
     MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     MUST(cuMemAllocFromPoolAsync(&block, 64 * MiB, pool, nullptr));
     curb_sim_fail_next("cuMemPoolDestroy", CUDA_ERROR_UNKNOWN, 1);
     EXPECT_EQ(cuMemPoolDestroy(pool), CUDA_ERROR_UNKNOWN);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &told));
-    EXPECT_EQ(told, threshold);
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
+    MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &reported));
+    EXPECT_EQ(reported, threshold);
     MUST(cuMemFreeAsync(block, nullptr));
     MUST(cuCtxSynchronize());
     MUST(cuMemPoolDestroy(pool));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 SCENARIO_NAMED(records_of_destroyed_pools_are_used_again) {
@@ -264,9 +264,9 @@ SCENARIO_NAMED(an_array_beside_the_end_of_another_context_is_charged_once) {
         MUST(cuArray3DCreate_v2(&after, &large));
         EXPECT(after == before);
     }
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     MUST(cuArrayDestroy(after));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 SCENARIO_NAMED(a_context_with_the_handle_of_one_that_ends_is_charged) {
@@ -281,10 +281,10 @@ SCENARIO_NAMED(a_context_with_the_handle_of_one_that_ends_is_charged) {
             take(32 * MiB);
         });
     }
-    EXPECT_EQ(told_held(), 2 * kContext + 32 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), 2 * kContext + 32 * MiB);
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     MUST(cuCtxDestroy_v2(before));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 SCENARIO_NAMED(a_primary_context_that_is_made_again_while_it_ends_is_charged) {
@@ -302,8 +302,8 @@ SCENARIO_NAMED(a_primary_context_that_is_made_again_while_it_ends_is_charged) {
             take(32 * MiB);
         });
     }
-    EXPECT_EQ(told_held(), 2 * kContext + 32 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), 2 * kContext + 32 * MiB);
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(memory_of_a_context_with_the_handle_of_a_green_one_goes_with_it) {
@@ -324,7 +324,7 @@ SCENARIO_NAMED(memory_of_a_context_with_the_handle_of_a_green_one_goes_with_it) 
     MUST(cuCtxDestroy_v2(own));
     MUST(cuCtxSetCurrent(primary));
     EXPECT_EQ(curb_sim_held(0), kContext + kGreen);
-    EXPECT_EQ(told_held(kGreen), curb_sim_held(0));
+    EXPECT_EQ(shown_held(kGreen), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(a_handle_of_host_memory_holds_no_memory_of_the_device) {
@@ -337,7 +337,7 @@ SCENARIO_NAMED(a_handle_of_host_memory_holds_no_memory_of_the_device) {
     CUmemGenericAllocationHandle of_device = take_physical(kBytes);
     host.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
     MUST(cuMemCreate(&of_host, 2 * GiB, &host, 0));
-    EXPECT_EQ(told_held(), kContext + kBytes);
+    EXPECT_EQ(shown_held(), kContext + kBytes);
     MUST(cuMemRelease(of_host));
     host.location = {CU_MEM_LOCATION_TYPE_HOST, 0};
     MUST(cuMemCreate(&of_host, kBytes, &host, 0));
@@ -348,14 +348,14 @@ SCENARIO_NAMED(a_handle_of_host_memory_holds_no_memory_of_the_device) {
     MUST(cuMemUnmap(range, 2 * kBytes));
     MUST(cuMemRelease(of_device));
     EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     // A mapping includes its last byte.
     of_device = take_physical(kBytes);
     MUST(cuMemMap(range, kBytes, 0, of_device, 0));
     MUST(cuMemRetainAllocationHandle(&again, reinterpret_cast<void *>(range + kBytes - 1)));
     MUST(cuMemUnmap(range, kBytes));
     MUST(cuMemRelease(of_device));
-    EXPECT_EQ(told_held(), kContext + kBytes);
+    EXPECT_EQ(shown_held(), kContext + kBytes);
     MUST(cuMemRelease(again));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }

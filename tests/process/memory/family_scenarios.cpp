@@ -19,7 +19,7 @@ void books_agree(const families::Family &family) {
     if (!differences.empty()) std::fputs(differences.c_str(), stderr);
     EXPECT(differences.empty());
     // Measured memory counts as code, and curb then keeps less free for code.
-    if (family.memory.takes != Takes::measured) EXPECT_EQ(told_held(), in_use());
+    if (family.memory.takes != Takes::measured) EXPECT_EQ(shown_held(), in_use());
 }
 
 }  // namespace

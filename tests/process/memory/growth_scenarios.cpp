@@ -195,7 +195,7 @@ SCENARIO_NAMED(a_request_waits_for_a_free_in_another_thread) {
 SCENARIO_NAMED(a_request_that_waits_follows_an_edit) {
     CUcontext context = start();
     Program program;
-    while (told_held() + Program::kBlock < 1 * GiB - 128 * MiB) MUST(program.more());
+    while (shown_held() + Program::kBlock < 1 * GiB - 128 * MiB) MUST(program.more());
     {
         const InThread waiting(context, [] { take(512 * MiB); });
         EXPECT(!within(milliseconds(200), [&] { return waiting.done(); }));
@@ -218,7 +218,7 @@ SCENARIO_NAMED(a_request_that_waits_follows_an_edit) {
 SCENARIO_NAMED(a_request_waits_no_longer_than_the_policy_says) {
     start();
     Program program;
-    while (told_held() + Program::kBlock < 1 * GiB - 128 * MiB) MUST(program.more());
+    while (shown_held() + Program::kBlock < 1 * GiB - 128 * MiB) MUST(program.more());
     errno = 42;
     auto began = Clock::now();
     EXPECT_EQ(program.more(), CUDA_ERROR_OUT_OF_MEMORY);
@@ -251,7 +251,7 @@ SCENARIO_NAMED(keep_free_stays_free) {
     program.fill();
     EXPECT(free_of_device(2 * GiB) >= 4 * GiB);
     EXPECT(free_of_device(2 * GiB) < 4 * GiB + Program::kBlock);
-    const auto [free_bytes, total] = told();
+    const auto [free_bytes, total] = mem_info();
     EXPECT_EQ(total, 8 * GiB);
     EXPECT(free_bytes < Program::kBlock);  // what the program may still get
     // The other takes more: the program keeps its memory, and gets no more.
@@ -377,14 +377,14 @@ SCENARIO_NAMED(threads_that_wait_for_each_other_are_all_served) {
 
 SCENARIO_NAMED(the_program_sees_a_device_of_this_size) {
     start();
-    EXPECT_EQ(told_total(), static_cast<std::uint64_t>(std::atoi(std::getenv("TOLD_MIB"))) * MiB);
+    EXPECT_EQ(shown_total(), static_cast<std::uint64_t>(std::atoi(std::getenv("SHOWN_MIB"))) * MiB);
 }
 
 // cap 800 MiB under a ceiling of 1 GiB
 SCENARIO_NAMED(edits_stay_below_the_ceiling) {
     const auto administer = [](const std::string &text) { write_in_place("/etc/curb/policy.json", text); };
-    const auto comes_to = [](std::uint64_t told) {
-        return within(milliseconds(1000), [told] { return told_total() == told; });
+    const auto comes_to = [](std::uint64_t total) {
+        return within(milliseconds(1000), [total] { return shown_total() == total; });
     };
     start();
     EXPECT(comes_to(800 * MiB));
@@ -393,7 +393,7 @@ SCENARIO_NAMED(edits_stay_below_the_ceiling) {
     administer(policy_with_cap("2GiB"));
     EXPECT(comes_to(2 * GiB));
     administer("{");
-    EXPECT(!within(milliseconds(700), [] { return told_total() != 2 * GiB; }));
+    EXPECT(!within(milliseconds(700), [] { return shown_total() != 2 * GiB; }));
     administer(policy_with_cap("80GiB"));
     EXPECT(comes_to(4 * GiB));
 }

@@ -36,11 +36,11 @@ SCENARIO_NAMED(stream_ordered_memory_stops_at_the_cap) {
         return result;
     });
     EXPECT_EQ(blocks.size(), 11U);  // (1024 - 128 - 518) / 32
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     // Freed, but kept by the pool: still held, and served again without growth.
     for (const CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, stream));
     EXPECT(curb_sim_held(0) > 800 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     CUdeviceptr again = 0;
     MUST(cuMemAllocAsync(&again, 200 * MiB, stream));
     EXPECT(curb_sim_held(0) <= kCap);
@@ -49,7 +49,7 @@ SCENARIO_NAMED(stream_ordered_memory_stops_at_the_cap) {
     MUST(cuStreamSynchronize(stream));
     const CUdeviceptr plain = take(352 * MiB);
     EXPECT_EQ(curb_sim_held(0), kContext + 352 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     MUST(cuMemFree_v2(plain));
 }
 
@@ -73,35 +73,35 @@ SCENARIO_NAMED(pool_memory_that_came_back_unseen_is_not_lost_to_the_cap) {
     MUST(cuStreamSynchronize(stream));  // the pool's threshold is 0: it returns its memory, and curb does not see it
     EXPECT_EQ(curb_sim_held(0), kContext);
     // curb measures again, and then reports exactly what is held.
-    std::uint64_t told = 0;
-    EXPECT(within(std::chrono::seconds(1), [&] { return (told = told_held()) <= kContext; }));
-    EXPECT_EQ(told, kContext);
+    std::uint64_t shown = 0;
+    EXPECT(within(std::chrono::seconds(1), [&] { return (shown = shown_held()) <= kContext; }));
+    EXPECT_EQ(shown, kContext);
     MUST(cuMemAlloc_v2(&block, 352 * MiB));
     EXPECT_EQ(cuMemAlloc_v2(&second, 32 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
 }
 
 SCENARIO_NAMED(mapped_memory_is_held_by_references_and_mappings) {
     start();
     const auto first = take_physical(64 * MiB), second = take_physical(64 * MiB);
     CUmemGenericAllocationHandle retained = 0;
-    EXPECT_EQ(told_held(), kContext + 128 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 128 * MiB);
     CUdeviceptr address = 0;
     MUST(cuMemAddressReserve(&address, 4 * GiB, 0, 0, 0));  // addresses are not memory
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     MUST(cuMemMap(address, 64 * MiB, 0, first, 0));
     MUST(cuMemMap(address + 64 * MiB, 64 * MiB, 0, second, 0));
     // Released right after mapping: the mapping keeps the memory.
     MUST(cuMemRelease(first));
     MUST(cuMemRelease(second));
-    EXPECT_EQ(told_held(), kContext + 128 * MiB);
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), kContext + 128 * MiB);
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     MUST(cuMemRetainAllocationHandle(&retained, reinterpret_cast<void *>(address)));
-    MUST(cuMemUnmap(address, 128 * MiB));         // one call, two mappings
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);  // the retained reference
-    EXPECT_EQ(told_held(), curb_sim_held(0));
+    MUST(cuMemUnmap(address, 128 * MiB));          // one call, two mappings
+    EXPECT_EQ(shown_held(), kContext + 64 * MiB);  // the retained reference
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
     MUST(cuMemRelease(retained));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext);
 }
 
@@ -125,7 +125,7 @@ SCENARIO_NAMED(senseless_arguments_get_the_drivers_answer_and_leave_the_books) {
     EXPECT(cuMemUnmap(0x1000, 4096) != CUDA_SUCCESS);
     std::size_t pitch = 0;
     EXPECT_EQ(cuMemAllocPitch_v2(&pointer, &pitch, 0, 5, 4), CUDA_ERROR_INVALID_VALUE);
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext);
 }
 
@@ -143,7 +143,7 @@ SCENARIO_NAMED(the_process_ends_with_everything_live) {
     const AllocatingGraph graph(32 * MiB);
     MUST(cuGraphLaunch(graph.executable, stream));
     MUST(launch(kernel_of(load_module("curb-sim-module\nkernel k\n"), "k")));
-    EXPECT_EQ(told_held(curb_sim_held(0) - kContext - 160 * MiB),
+    EXPECT_EQ(shown_held(curb_sim_held(0) - kContext - 160 * MiB),
               curb_sim_held(0) + 32 * MiB);  // managed memory is charged
     MUST(cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
@@ -152,19 +152,19 @@ SCENARIO_NAMED(the_drivers_own_errors_come_through_and_the_books_balance) {  // 
     start();
     CUdeviceptr pointer = 0;
     EXPECT_EQ(cuMemAlloc_v2(&pointer, 4 * MiB), CUDA_ERROR_UNKNOWN);
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     pointer = take(4 * MiB);
     EXPECT_EQ(cuMemFree_v2(pointer), CUDA_ERROR_ILLEGAL_ADDRESS);
-    EXPECT_EQ(told_held(), kContext + 4 * MiB);  // not freed, so still held
+    EXPECT_EQ(shown_held(), kContext + 4 * MiB);  // not freed, so still held
     MUST(cuMemFree_v2(pointer));
     const CUmemAllocationProp properties = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
     EXPECT_EQ(cuMemCreate(&handle, 4 * MiB, &properties, 0), CUDA_ERROR_NOT_SUPPORTED);
     MUST(cuMemCreate(&handle, 4 * MiB, &properties, 0));
     EXPECT_EQ(cuMemRelease(handle), CUDA_ERROR_UNKNOWN);
-    EXPECT_EQ(told_held(), kContext + 4 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 4 * MiB);
     MUST(cuMemRelease(handle));
     EXPECT_EQ(cuMemAllocAsync(&pointer, 4 * MiB, nullptr), CUDA_ERROR_INVALID_DEVICE);
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     EXPECT_EQ(curb_sim_held(0), kContext);
 }

@@ -142,23 +142,23 @@ TEST_CASE("a program reads back its own release threshold, also when curb lowers
     start();
     const bool lowered_before = GENERATE(true, false);
     CUmemoryPool pool = nullptr;
-    std::uint64_t own = 64 * MiB, told = 0;
+    std::uint64_t own = 64 * MiB, reported = 0;
     REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
     REQUIRE(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &own) == CUDA_SUCCESS);
     pools::Threshold threshold;
     if (lowered_before) threshold.lower(pool);
     bool first = true;
-    const CUresult result = threshold.get(told, [&] {
+    const CUresult result = threshold.get(reported, [&] {
         if (!lowered_before && std::exchange(first, false)) threshold.lower(pool);
-        const CUresult answer = driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &told);
+        const CUresult answer = driver().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &reported);
         if (lowered_before && std::exchange(first, false)) {
-            CHECK(told == 0);
+            CHECK(reported == 0);
             threshold.restore(pool);
         }
         return answer;
     });
     CHECK(result == CUDA_SUCCESS);
-    CHECK(told == own);
+    CHECK(reported == own);
     threshold.restore(pool);
 }
 

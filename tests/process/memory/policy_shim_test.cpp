@@ -125,14 +125,14 @@ TEST_CASE("after a release the allowance falls back to what is held, rounded up 
 TEST_CASE("a ceiling limits the user's policy and CURB_CAP, and applies without them") {
     const Ceiling ceiling(kLab);
     if (!can_try(ceiling)) return;
-    const auto told = [&](Job &job, const char *mib) {
-        succeeds(job.ceiling(ceiling).with("TOLD_MIB", mib).run("the_program_sees_a_device_of_this_size"));
+    const auto prints_total = [&](Job &job, const char *mib) {
+        succeeds(job.ceiling(ceiling).with("SHOWN_MIB", mib).run("the_program_sees_a_device_of_this_size"));
     };
-    told(Job().policy(R"({ "version": 1, "gpu": { "cuda:0": { "cap": "4GiB" } } })"), "1024");
-    told(Job().policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })"), "800");
-    told(Job().cap("8GiB"), "1024");
+    prints_total(Job().policy(R"({ "version": 1, "gpu": { "cuda:0": { "cap": "4GiB" } } })"), "1024");
+    prints_total(Job().policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })"), "800");
+    prints_total(Job().cap("8GiB"), "1024");
     Job nothing_said;
-    told(nothing_said, "1024");
+    prints_total(nothing_said, "1024");
 }
 
 TEST_CASE("a ceiling limits live edits, and an edit of it is in force within a second") {

@@ -32,15 +32,15 @@ SCENARIO_NAMED(a_pool_that_keeps_its_memory_is_asked_for_its_size_only_now_and_t
     std::vector<CUdeviceptr> blocks(60);
     for (CUdeviceptr &block : blocks) {
         MUST(cuMemAllocAsync(&block, 20 * MiB, nullptr));
-        EXPECT_EQ(told_held(), curb_sim_held(0));
+        EXPECT_EQ(shown_held(), curb_sim_held(0));
     }
     for (const CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, nullptr));
     MUST(cuCtxSynchronize());
     MUST(cuMemPoolTrimTo(default_pool(), 0));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     make_pairs(1, 20 * MiB);  // at an address that the pool had before
-    EXPECT_EQ(told_held(), curb_sim_held(0));
-    EXPECT_EQ(told_held(), kContext + 32 * MiB);
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
+    EXPECT_EQ(shown_held(), kContext + 32 * MiB);
 }
 
 SCENARIO_NAMED(a_pool_that_is_set_without_curb_is_charged_from_its_first_block) {  // under a cap of 16 GiB
@@ -55,19 +55,19 @@ SCENARIO_NAMED(a_pool_that_is_set_without_curb_is_charged_from_its_first_block) 
     std::vector<CUdeviceptr> blocks(20);
     for (CUdeviceptr &block : blocks) {
         MUST(cuMemAllocAsync(&block, 30 * MiB, nullptr));
-        EXPECT_EQ(told_held(), curb_sim_held(0));
+        EXPECT_EQ(shown_held(), curb_sim_held(0));
     }
     // Sets the earlier pool through curb, and the other one again.
     for (const CUmemoryPool pool : {default_pool(), other}) {
         MUST(cuDeviceSetMemPool(0, pool));
         MUST(cuMemAllocAsync(&blocks.emplace_back(), 30 * MiB, nullptr));
-        EXPECT_EQ(told_held(), curb_sim_held(0));
+        EXPECT_EQ(shown_held(), curb_sim_held(0));
     }
     for (const CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, nullptr));
     MUST(cuCtxSynchronize());
     MUST(cuMemPoolDestroy(other));  // the default pool is current again
     make_pairs(50);
-    EXPECT(within(std::chrono::seconds(1), [] { return told_held() == curb_sim_held(0); }));
+    EXPECT(within(std::chrono::seconds(1), [] { return shown_held() == curb_sim_held(0); }));
 }
 
 SCENARIO_NAMED(a_lowered_cap_holds_for_the_next_request_to_a_pool) {  // of a policy with a cap of 16 GiB
@@ -75,7 +75,7 @@ SCENARIO_NAMED(a_lowered_cap_holds_for_the_next_request_to_a_pool) {  // of a po
     keep_everything(default_pool());
     make_pairs(20);
     edit(policy_with_cap("768MiB"));
-    EXPECT(within(std::chrono::seconds(5), [] { return told_total() == 768 * MiB; }));
+    EXPECT(within(std::chrono::seconds(5), [] { return shown_total() == 768 * MiB; }));
     CUdeviceptr block = 0;
     CUresult result = CUDA_SUCCESS;
     for (int i = 0; i < 20 && result == CUDA_SUCCESS; ++i) result = cuMemAllocAsync(&block, 30 * MiB, nullptr);
@@ -99,12 +99,12 @@ SCENARIO_NAMED(a_request_ahead_that_is_under_way_does_not_hide_the_drivers_own_m
         const Threads thread(1, [&](unsigned) { MUST(cuMemAllocAsync(&second, 30 * MiB, nullptr)); });
         EXPECT(within(std::chrono::seconds(20), [=] { return curb_sim_held(0) > before; }));
         const unsigned lists = curb_sim_process_lists();
-        const auto measured = [=] { return told_held(code) != 0 && curb_sim_process_lists() > lists + 1; };
+        const auto measured = [=] { return shown_held(code) != 0 && curb_sim_process_lists() > lists + 1; };
         EXPECT(within(std::chrono::seconds(5), measured));
-        EXPECT_EQ(told_held(code), curb_sim_held(0));
+        EXPECT_EQ(shown_held(code), curb_sim_held(0));
         curb_sim_hold_return(nullptr);
     }
-    EXPECT_EQ(told_held(code), curb_sim_held(0));
+    EXPECT_EQ(shown_held(code), curb_sim_held(0));
 }
 
 // curb reserves ahead for threads that use one small block each. A large request must get what they do not use.
@@ -124,7 +124,7 @@ SCENARIO_NAMED(a_large_request_gets_what_was_reserved_ahead_of_others) {  // und
     for (int i = 0; i < 200; ++i) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));  // until the others are far from the cap again
         // Each of the others may have a request under way.
-        const CUdeviceptr all = take((told().free - kThreads * 32 * MiB) / MiB * MiB);
+        const CUdeviceptr all = take((mem_info().free - kThreads * 32 * MiB) / MiB * MiB);
         EXPECT(curb_sim_held(0) <= 8 * GiB);
         MUST(cuMemFree_v2(all));
     }
@@ -169,6 +169,6 @@ SCENARIO_NAMED(threads_with_a_pool_that_keeps_its_memory_never_take_more_than_th
     // An allocation that curb undoes may exceed its grant (decision 0004), by less than curb keeps free for the driver.
     EXPECT(curb_sim_high(0) <= 4 * GiB);
     MUST(cuMemPoolTrimTo(default_pool(), 0));
-    EXPECT(within(std::chrono::seconds(2), [] { return told_held() == kContext; }));
+    EXPECT(within(std::chrono::seconds(2), [] { return shown_held() == kContext; }));
     EXPECT_EQ(curb_sim_held(0), kContext);
 }

@@ -42,7 +42,7 @@ SCENARIO_NAMED(threads_never_take_more_than_the_cap_together) {
         for (const CUdeviceptr block : mine) MUST(cuMemFree_v2(block));
     });
     EXPECT(refused > 0);  // else the test never hit the cap
-    EXPECT(within(std::chrono::seconds(1), [] { return told_held() == kContext; }));
+    EXPECT(within(std::chrono::seconds(1), [] { return shown_held() == kContext; }));
 }
 
 // The blocks of a destroyed pool stay charged until the driver has freed them. Meanwhile another thread asks for blocks
@@ -74,7 +74,7 @@ SCENARIO_NAMED(pools_that_end_before_their_blocks_are_held_until_those_end) {
     }
     EXPECT(curb_sim_high(0) <= kCap);
     EXPECT_EQ(curb_sim_held(0), kContext);
-    EXPECT(within(std::chrono::seconds(20), [] { return told_held() == kContext; }));
+    EXPECT(within(std::chrono::seconds(20), [] { return shown_held() == kContext; }));
 }
 
 namespace {
@@ -164,7 +164,7 @@ void while_pools_are_read(CUmemoryPool pool, Meanwhile meanwhile) {
 void use_and_empty(const std::vector<CUmemoryPool> &pools) {
     std::vector<CUdeviceptr> blocks(pools.size());
     for (std::size_t i = 0; i < pools.size(); ++i) MUST(cuMemAllocFromPoolAsync(&blocks[i], MiB, pools[i], nullptr));
-    EXPECT_EQ(told_held(), kContext + pools.size() * 32 * MiB);
+    EXPECT_EQ(shown_held(), kContext + pools.size() * 32 * MiB);
     for (const CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, nullptr));
     MUST(cuStreamSynchronize(nullptr));
     EXPECT_EQ(curb_sim_held(0), kContext);
@@ -188,14 +188,14 @@ SCENARIO_NAMED(pools_that_grow_while_two_threads_find_them_empty_are_still_credi
         MUST(cuMemPoolTrimTo(pools[0], 0));
         for (const int i : {0, 1}) MUST(grow(&blocks[i], MiB, pools[i], nullptr));
     });
-    EXPECT_EQ(told_held(), kContext + 64 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 64 * MiB);
     for (const CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, nullptr));
     MUST(cuStreamSynchronize(nullptr));
     MUST(cuMemPoolTrimTo(pools[0], 0));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
     use_and_empty(pools);
     MUST(cuMemPoolTrimTo(pools[0], 0));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 // A new pool gets the record of one that was destroyed while another thread read its size.
@@ -221,7 +221,7 @@ SCENARIO_NAMED(a_pool_with_the_record_of_one_that_ended_while_it_was_read_is_cre
     const CUmemoryPool next = make_pool();
     use_and_empty({next});
     MUST(cuMemPoolTrimTo(next, 0));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 // A program may have thousands of pools, most of them without memory.
@@ -249,7 +249,7 @@ SCENARIO_NAMED(pools_without_memory_are_not_asked) {
     for (const CUmemoryPool pool : pools) MUST(cuMemPoolDestroy(pool));
     EXPECT(asked_meanwhile() < kPools * 10);
     EXPECT_EQ(curb_sim_held(0), kContext + 346 * MiB);
-    EXPECT_EQ(told_held(), kContext + 346 * MiB);
+    EXPECT_EQ(shown_held(), kContext + 346 * MiB);
 }
 
 namespace {
@@ -282,7 +282,7 @@ SCENARIO_NAMED(a_thread_that_is_cancelled_while_curb_works_ends_alone) {
                                      [] { return log_says(" on cuda:0 waits (at most "); }) == PTHREAD_CANCELED);
     EXPECT(log_says("refused 300 MiB"));
     MUST(cuMemFree_v2(most));
-    EXPECT_EQ(told_held(), kContext);
+    EXPECT_EQ(shown_held(), kContext);
 }
 
 SCENARIO_NAMED(a_fork_child_waits_for_nothing_that_its_parents_threads_were_doing) {

@@ -18,11 +18,11 @@ struct Member {
     std::optional<Running> command;  // `curb suspend` or `curb resume`, at work on it
     bool needs_resume = false;       // since `curb suspend`
     bool resumes = false;            // the command is `curb resume`
-    const char *told = nullptr;      // the command that it has not answered yet
+    const char *pending = nullptr;   // the command that it has not answered yet
     std::uint64_t counted = 0;       // of its naps
 
     void tell(const char *what) {
-        told = what;
+        pending = what;
         program->tell(what);
     }
 };
@@ -71,8 +71,8 @@ class Crowd {
         bool is_quiet = true;
         for (Member &member : members_) {
             if (!member.command || member.command->has_ended()) resume(member);
-            if (member.told) read(member, on);
-            is_quiet = is_quiet && !member.told && !member.command;
+            if (member.pending) read(member, on);
+            is_quiet = is_quiet && !member.pending && !member.command;
         }
         return is_quiet;
     }
@@ -121,12 +121,12 @@ class Crowd {
     void read(Member &member, bool on) {
         const std::string answer = member.program->says(2ms);
         if (answer.empty()) return;
-        const std::string told = std::exchange(member.told, nullptr);
-        CAPTURE(told);
-        CHECK(answer == (told == kHold ? "held" : told == "check" ? "right" : "0 wrong"));
-        if (told == kWork) member.tell("check");
-        if (told == "check") count(member);
-        if (!member.told && on) member.tell(kWork);
+        const std::string command = std::exchange(member.pending, nullptr);
+        CAPTURE(command);
+        CHECK(answer == (command == kHold ? "held" : command == "check" ? "right" : "0 wrong"));
+        if (command == kWork) member.tell("check");
+        if (command == "check") count(member);
+        if (!member.pending && on) member.tell(kWork);
     }
     void count(Member &member) {
         const Json nap = nap_of(machine_, *member.program);

@@ -1,4 +1,4 @@
-// `curb suspend` and `curb resume`. Each case starts a program that runs the test's commands (told_scenarios.cpp),
+// `curb suspend` and `curb resume`. Each case starts a program that runs the test's commands (command_scenarios.cpp),
 // under curb or not, moves it, and reads the simulated driver's own books.
 #include <deque>
 

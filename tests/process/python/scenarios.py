@@ -150,7 +150,7 @@ def garbage_is_not_collected_otherwise() -> None:
 # ---- what goes wrong in a framework ----
 
 
-def what_a_framework_raises_is_told_and_the_others_are_asked() -> None:
+def an_exception_of_a_framework_is_reported_and_the_others_are_asked() -> None:
     import cupy
     import torch
 
@@ -168,7 +168,7 @@ def what_a_framework_raises_is_told_and_the_others_are_asked() -> None:
 
         return answer
 
-    for error, told in (
+    for error, reported in (
         (RuntimeError("CUDA error:\n an illegal   access"), "torch: RuntimeError: CUDA error: an illegal access"),
         (SystemExit(3), "torch: SystemExit: 3"),
         (Mute(), "torch: Mute: its text cannot be had"),
@@ -177,7 +177,7 @@ def what_a_framework_raises_is_told_and_the_others_are_asked() -> None:
         pool()
         torch.cuda.answer = fails(error)
         line = release()
-        assert f"frameworks 16 MiB ({told}" in line, line
+        assert f"frameworks 16 MiB ({reported}" in line, line
     class Broken:
         @property
         def cuda(self) -> None:
@@ -268,8 +268,8 @@ def nobody_is_asked_while_the_interpreter_ends() -> None:
 
     class AtTheVeryEnd:
         def __del__(self, release: Callable[[], str] = release, torch: object = torch.cuda) -> None:
-            told = "frameworks 0 B (Python is ending)" in release()
-            os._exit(0 if told and torch.asked == 1 else 5)  # type: ignore[attr-defined]
+            reported = "frameworks 0 B (Python is ending)" in release()
+            os._exit(0 if reported and torch.asked == 1 else 5)  # type: ignore[attr-defined]
 
     globals()["at_the_very_end"] = AtTheVeryEnd()
     sys.exit(6)  # the status if Python deletes nothing at its end

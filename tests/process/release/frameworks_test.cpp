@@ -41,7 +41,7 @@ TEST_CASE("a release asks the frameworks that are loaded and have a cache, and n
         {"a_release_during_a_capture_leaves_frameworks_for_later"},
         {"garbage_is_not_collected_otherwise"},
         {"garbage_is_collected_and_every_pool_found_when_the_policy_says_so", "1", R"({ "collect": true })"},
-        {"what_a_framework_raises_is_told_and_the_others_are_asked"},
+        {"an_exception_of_a_framework_is_reported_and_the_others_are_asked"},
         {"one_release_right_after_the_other_is_not_deferred"},
         {"a_module_of_a_sub_interpreter_alone_is_not_touched"},
         {"nobody_is_asked_while_the_interpreter_ends"},

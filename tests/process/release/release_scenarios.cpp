@@ -37,7 +37,8 @@ bool only_the_context_is_held(milliseconds within_time = milliseconds(10'000)) {
 
 void edit_cap(const char *cap) {
     edit(policy_with_cap(cap));
-    EXPECT(within(milliseconds(5000), [&] { return told_total() == (std::string_view(cap) == "1GiB" ? 1 : 4) * GiB; }));
+    EXPECT(
+        within(milliseconds(5000), [&] { return shown_total() == (std::string_view(cap) == "1GiB" ? 1 : 4) * GiB; }));
 }
 
 void launch_something() {
@@ -305,7 +306,7 @@ SCENARIO_NAMED(nvml_that_hangs_delays_no_thread_for_long_and_is_used_again_later
     EXPECT(time_of_an_allocation() < milliseconds(1000));  // no thread waits for NVML any more
     CUdeviceptr block = 0;
     EXPECT_EQ(cuMemAlloc_v2(&block, 256 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
-    EXPECT_EQ(told_held(), kContext + taken);
+    EXPECT_EQ(shown_held(), kContext + taken);
     curb_sim_set_nvml_hangs(0);
     EXPECT(within(std::chrono::seconds(20), [] { return log_says("NVML answers again"); }));
     const auto is_measured = [&] {

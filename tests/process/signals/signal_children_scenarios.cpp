@@ -42,8 +42,8 @@ SCENARIO_NAMED(before_the_first_cuinit_the_signal_is_the_programs) {
 
 // Exits with the action that the signal has at the start: 0 default, 1 ignored, 2 a handler.
 SCENARIO_NAMED(child_tells_the_action_it_was_started_with) {
-    const sighandler_t told = handler_told(release_signal());
-    _exit(told == SIG_DFL ? 0 : told == SIG_IGN ? 1 : 2);
+    const sighandler_t current = current_handler(release_signal());
+    _exit(current == SIG_DFL ? 0 : current == SIG_IGN ? 1 : 2);
 }
 
 namespace {
@@ -101,7 +101,8 @@ SCENARIO_NAMED(an_ignored_signal_stays_ignored) {  // from before the first cuIn
     for (const char *cap : {"4GiB", "5GiB"}) {
         edit(std::string(R"({ "version": 1, "release": { "signal": "SIGHUP" }, )") + R"("gpu": { "*": { "cap": ")" +
              cap + R"(" } } })");
-        EXPECT(within(std::chrono::seconds(10), [&] { return told_total() == std::strtoull(cap, nullptr, 10) * GiB; }));
+        EXPECT(
+            within(std::chrono::seconds(10), [&] { return shown_total() == std::strtoull(cap, nullptr, 10) * GiB; }));
     }
     EXPECT(ignored_in_kernel(release_signal()));
     // With a handler of the program's, the signal asks for releases again.
@@ -118,14 +119,14 @@ SCENARIO_NAMED(a_child_that_shares_our_memory_leaves_the_parents_handler_alone) 
     const pid_t child = vfork();
     if (child == 0) {
         struct sigaction action {
-        }, told{};
-        sigaction(SIGUSR1, nullptr, &told);
+        }, current{};
+        sigaction(SIGUSR1, nullptr, &current);
         action.sa_handler = SIG_DFL;
         sigaction(SIGUSR1, &action, nullptr);
-        _exit(told.sa_handler == count ? 0 : 1);
+        _exit(current.sa_handler == count ? 0 : 1);
     }
     EXPECT_EQ(status_of(child), 0);
-    EXPECT(handler_told(SIGUSR1) == count);
+    EXPECT(current_handler(SIGUSR1) == count);
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 1);
     // A signal in the child releases nothing, though the child still has the parent's handlers.
@@ -157,7 +158,7 @@ SCENARIO_NAMED(a_signal_in_a_child_before_its_fork_handlers_have_run_is_the_chil
     sysv_signal(SIGUSR1, count);  // one delivery in each process
     EXPECT(died_of(status_of_child(twice, raw_fork), SIGUSR1));
     EXPECT(!within(std::chrono::milliseconds(100), [] { return curb_sim_held(0) == kContext; }));
-    EXPECT(handler_told(SIGUSR1) == count);
+    EXPECT(current_handler(SIGUSR1) == count);
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 1);
 }
@@ -177,7 +178,7 @@ SCENARIO_NAMED(a_fork_child_and_its_child_have_handlers_of_their_own) {
         if (of_grandchild == 0) raise(SIGUSR1);  // ends it, as it would without curb
     });
     EXPECT(died_of(status, SIGUSR1));
-    EXPECT(handler_told(SIGUSR1) == count);
+    EXPECT(current_handler(SIGUSR1) == count);
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 1);
 }

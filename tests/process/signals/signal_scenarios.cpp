@@ -28,10 +28,10 @@ SCENARIO_NAMED(a_handler_is_kept_and_the_release_runs) {
     if (order == "after") way.set(signal, count);
     // The returned old handler is the program's own. One for a single delivery is still set: no signal has come yet.
     if (order == "both") EXPECT(way.set(signal, count) == static_cast<sighandler_t>(count_other));
-    EXPECT(handler_told(signal) == count);
+    EXPECT(current_handler(signal) == count);
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 1);
-    EXPECT(handler_told(signal) == (way.once ? SIG_DFL : static_cast<sighandler_t>(count)));
+    EXPECT(current_handler(signal) == (way.once ? SIG_DFL : static_cast<sighandler_t>(count)));
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), way.once ? 1 : 2);
     EXPECT_EQ(handled_other.load(), 0);
@@ -49,7 +49,7 @@ SCENARIO_NAMED(a_handler_is_kept_and_the_release_runs) {
 SCENARIO_NAMED(usr1_trims_what_pools_keep) {
     start();
     send_and_see_the_release();
-    EXPECT(within(std::chrono::seconds(2), [] { return told_held() == kContext; }));
+    EXPECT(within(std::chrono::seconds(2), [] { return shown_held() == kContext; }));
 }
 
 SCENARIO_NAMED(ends_while_a_release_trims_a_pool) {
@@ -80,7 +80,7 @@ SCENARIO_NAMED(wrong_arguments_fail_as_without_curb) {
         errno = 0;
         if (way.simple) EXPECT(way.set(SIGUSR1, SIG_ERR) == SIG_ERR && errno == EINVAL);
     }
-    EXPECT(handler_told(SIGUSR1) == SIG_DFL);
+    EXPECT(current_handler(SIGUSR1) == SIG_DFL);
     errno = 4711;
     sigaction(SIGUSR1, nullptr, &action);
     signal(SIGUSR1, count);
@@ -144,7 +144,7 @@ bool read_is_interrupted() {
     {
         const std::jthread sender([&] {
             // After 50 runs of the handler the read has not been interrupted.
-            for (int sent = 0; !done && handled < 50 && (sent < 1000 || handler_told(SIGUSR1) == count); ++sent) {
+            for (int sent = 0; !done && handled < 50 && (sent < 1000 || current_handler(SIGUSR1) == count); ++sent) {
                 pthread_kill(reader, SIGUSR1);
                 sched_yield();
             }
@@ -299,9 +299,9 @@ SCENARIO_NAMED(a_handler_set_by_a_system_call_is_left_alone) {  // a live policy
     leave_memory_in_the_pool();
     raise(SIGUSR1);
     EXPECT_EQ(handled.load(), 1);
-    EXPECT(handler_told(SIGUSR1) == count);
+    EXPECT(current_handler(SIGUSR1) == count);
     edit(policy_with_cap("4GiB"));  // an edit of something else, at which curb sees the handler
-    EXPECT(within(std::chrono::seconds(10), [] { return told_total() == 4 * GiB; }));
+    EXPECT(within(std::chrono::seconds(10), [] { return shown_total() == 4 * GiB; }));
     name_release_signal("SIGUSR2");
     EXPECT(comes_into_force(SIGUSR2));
     EXPECT(kernel_handler(SIGUSR1) == count);
@@ -361,7 +361,7 @@ SCENARIO_NAMED(a_handler_that_ends_in_the_one_before_it_ends) {
     sigaction(SIGUSR1, &action, nullptr);
     send_and_see_the_release();
     EXPECT_EQ(handled.load(), 2);
-    EXPECT(handler_told(SIGUSR1) == count);
+    EXPECT(current_handler(SIGUSR1) == count);
     // The program's next handler replaces the one that it set by the system call.
     set_by_system_call(SIGUSR1, count_other);
     EXPECT(signal(SIGUSR1, count) == static_cast<sighandler_t>(count_other));

@@ -80,7 +80,7 @@ inline const Way &way_of_this_run() {
 }
 
 // Returns the handler that sigaction reports.
-inline sighandler_t handler_told(int signal) {
+inline sighandler_t current_handler(int signal) {
     struct sigaction action {};
     EXPECT_EQ(sigaction(signal, nullptr, &action), 0);
     return action.sa_handler;
@@ -113,7 +113,7 @@ inline void name_release_signal(const char *name) {
 inline bool comes_into_force(int signal) {
     return within(std::chrono::seconds(10), [signal] {
         const sighandler_t there = kernel_handler(signal);
-        return there != SIG_DFL && there != SIG_IGN && there != handler_told(signal);
+        return there != SIG_DFL && there != SIG_IGN && there != current_handler(signal);
     });
 }
 

@@ -45,7 +45,7 @@ SCENARIO_NAMED(frees_at_the_very_end) {
 }
 
 // A query of a device's name that begins during the run gets no answer before the driver has shut down.
-SCENARIO_NAMED(ends_before_names_are_told) {
+SCENARIO_NAMED(ends_before_names_are_written) {
     curb_sim_hold_up("cuDeviceGetName", 1, 300);
     start();
 }

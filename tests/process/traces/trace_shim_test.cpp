@@ -115,7 +115,7 @@ TEST_CASE("the events of a trace add up to curb's books") {
 TEST_CASE("devices have their names in the trace of a program that ends at once") {
     Job job;
     job.with("CURB_SIM_GPUS", "2").policy(traced(R"("cap": "1GiB")"));
-    const ReadTrace read = run(job, "ends_before_names_are_told");
+    const ReadTrace read = run(job, "ends_before_names_are_written");
     REQUIRE(read.header);
     REQUIRE(read.header->gpus.size() == 2);
     for (const auto &gpu : read.header->gpus) CHECK_THAT(gpu.name, contains("H100"));

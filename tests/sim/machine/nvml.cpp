@@ -283,13 +283,13 @@ nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, 
         if (environment_is("CURB_SIM_NVML", "crowd")) *count = 40'000'000;
         if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
         // For a divided GPU, NVML lists the processes without their memory; its instances have the figures.
-        const bool divided = mig_mode(), told = !divided || is_instance(handle);
+        const bool divided = mig_mode(), is_known = !divided || is_instance(handle);
         const bool absurd = environment_is("CURB_SIM_NVML", "absurd");
         std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
             return nvmlProcessInfo_t{.pid = static_cast<unsigned>(process.pid),
-                                     .usedGpuMemory = absurd ? 1ULL << 60
-                                                      : told ? process.holding.held()
-                                                             : NVML_VALUE_NOT_AVAILABLE,
+                                     .usedGpuMemory = absurd     ? 1ULL << 60
+                                                      : is_known ? process.holding.held()
+                                                                 : NVML_VALUE_NOT_AVAILABLE,
                                      .gpuInstanceId = divided ? 1 : ~0u,
                                      .computeInstanceId = divided ? 0 : ~0u};
         });

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-struct Told {
+struct Answers {
     std::map<int, control::Reply> replies;
     Clock::duration took{};
     [[nodiscard]] std::string failure(int pid) const {
@@ -36,8 +36,8 @@ struct Told {
         return failure ? failure->message : "answered";
     }
 };
-Told ask_all(std::chrono::milliseconds patience) {
-    Told out;
+Answers ask_all(std::chrono::milliseconds patience) {
+    Answers out;
     const auto begin = Clock::now();
     auto answers = control::ask_all(StatusRequest(), patience);
     out.took = Clock::now() - begin;
@@ -61,12 +61,12 @@ TEST_CASE("all processes are asked at the same time, and the answers come in the
             ::sleep(1);
             say(client, status_line());
         });
-    const Told told = ask_all(20s);
+    const Answers answers = ask_all(20s);
     for (const StandIn &one : processes) {
-        CHECK(told.failure(one.pid()) == "answered");
-        CHECK(std::get<Status>(told.replies.at(one.pid())).pid == one.pid());
+        CHECK(answers.failure(one.pid()) == "answered");
+        CHECK(std::get<Status>(answers.replies.at(one.pid())).pid == one.pid());
     }
-    CHECK(told.took < 15s);  // one after the other it would be 20 s
+    CHECK(answers.took < 15s);  // one after the other it would be 20 s
     const auto named = control::processes();
     for (const StandIn &one : processes) CHECK(std::binary_search(named.begin(), named.end(), one.pid()));
 }
@@ -82,12 +82,12 @@ TEST_CASE("each process that does not answer gets its own reason, and no caller 
         say(asked(listening), control::text(control::Reply(Failure{"of its own accord"})) + "\n");
     });
 
-    const Told told = ask_all(kEnough);
-    CHECK(told.took < kEnough + kSlack);
-    CHECK(told.failure(good.pid()) == "answered");
-    bad.check([&](int pid) { return told.failure(pid); }, "2 s");
-    CHECK_THAT(told.failure(slow.pid()), contains(slow.text() + " has not answered for 2 s"));
-    CHECK(told.failure(other.pid()) == "of its own accord");
+    const Answers answers = ask_all(kEnough);
+    CHECK(answers.took < kEnough + kSlack);
+    CHECK(answers.failure(good.pid()) == "answered");
+    bad.check([&](int pid) { return answers.failure(pid); }, "2 s");
+    CHECK_THAT(answers.failure(slow.pid()), contains(slow.text() + " has not answered for 2 s"));
+    CHECK(answers.failure(other.pid()) == "of its own accord");
 }
 
 TEST_CASE("a process that accepts no connection at first is asked as soon as it does") {
@@ -102,9 +102,9 @@ TEST_CASE("a process that accepts no connection at first is asked as soon as it 
     });
     const auto callers = BadOnes::callers_of(socket_of(runtime, busy.pid()));
     for (const auto &one : callers) ::shutdown(one.number(), SHUT_WR);
-    const Told told = ask_all(20s);
-    CHECK(told.failure(busy.pid()) == "answered");
-    CHECK(told.took >= 100ms);
+    const Answers answers = ask_all(20s);
+    CHECK(answers.failure(busy.pid()) == "answered");
+    CHECK(answers.took >= 100ms);
 }
 
 TEST_CASE("sockets of dead processes are deleted while the living are asked, for as long as asking takes") {
@@ -116,11 +116,11 @@ TEST_CASE("sockets of dead processes are deleted while the living are asked, for
     REQUIRE(runtime.sockets() == 10'001);
     ask_all(1ms);
     CHECK(runtime.sockets() > 5'000);
-    const Told told = ask_all(30s);
+    const Answers answers = ask_all(30s);
     CHECK(runtime.sockets() == 1);
-    CHECK(told.failure(good.pid()) == "answered");
-    CHECK(told.replies.count(1) == 0);
-    CHECK(told.took < kSlack);
+    CHECK(answers.failure(good.pid()) == "answered");
+    CHECK(answers.replies.count(1) == 0);
+    CHECK(answers.took < kSlack);
 }
 
 TEST_CASE("a socket of another process with the same pid is not asked") {
@@ -128,9 +128,9 @@ TEST_CASE("a socket of another process with the same pid is not asked") {
     const StandIn good(runtime, answers), other(runtime, answers);
     // As if the pid of `good` had been that of `other` once, or were in another namespace.
     fs::rename(socket_of(runtime, other.pid()), runtime.folder() / (std::to_string(good.pid()) + "-1.sock"));
-    const Told told = ask_all(10s);
-    CHECK(std::get<Status>(told.replies.at(good.pid())).pid == good.pid());
-    CHECK(told.failure(other.pid()) == "not asked");
+    const Answers answers = ask_all(10s);
+    CHECK(std::get<Status>(answers.replies.at(good.pid())).pid == good.pid());
+    CHECK(answers.failure(other.pid()) == "not asked");
     CHECK(std::get<Status>(control::ask(good.pid(), StatusRequest(), 10s)).pid == good.pid());
 }
 
@@ -256,9 +256,9 @@ TEST_CASE("a process that keeps a dead process's socket cannot answer for anothe
 
     const std::string expected = victim_listens ? "its own" : "no answer";
     CHECK(version_in(control::ask(victim, StatusRequest(), 20s)) == expected);
-    const Told told = ask_all(20s);
-    const auto answer = told.replies.find(victim);
-    CHECK((answer == told.replies.end() ? "no answer" : version_in(answer->second)) == expected);
+    const Answers answers = ask_all(20s);
+    const auto answer = answers.replies.find(victim);
+    CHECK((answer == answers.replies.end() ? "no answer" : version_in(answer->second)) == expected);
     const auto all = control::processes();
     CHECK(std::binary_search(all.begin(), all.end(), victim) == victim_listens);
     ::kill(victim, SIGKILL);

@@ -29,7 +29,7 @@ using namespace scenario;
 
 namespace {
 
-CUcontext told_context = nullptr;
+CUcontext main_context = nullptr;
 
 std::string answer_of(CUresult result) {
     return result == CUDA_SUCCESS ? "ok" : result == CUDA_ERROR_OUT_OF_MEMORY ? "refused" : "error";
@@ -104,7 +104,7 @@ std::atomic<int> asked{0};
 std::string ask() {
     asked = 1;
     std::thread([] {
-        MUST(cuCtxSetCurrent(told_context));
+        MUST(cuCtxSetCurrent(main_context));
         CUdeviceptr block = 0;
         asked = cuMemAlloc_v2(&block, kBlock) == CUDA_SUCCESS ? 2 : 3;
     }).detach();
@@ -137,8 +137,8 @@ bool is_as_marked(const Marked &block) {
     return true;
 }
 std::string hold(std::uint64_t bytes, int device) {
-    MUST(cuDevicePrimaryCtxRetain(&told_context, device));
-    MUST(cuCtxSetCurrent(told_context));
+    MUST(cuDevicePrimaryCtxRetain(&main_context, device));
+    MUST(cuCtxSetCurrent(main_context));
     Marked block{0, bytes};
     const CUresult result = cuMemAlloc_v2(&block.start, bytes);
     if (result != CUDA_SUCCESS) return answer_of(result);
@@ -159,7 +159,7 @@ std::string check() { return std::all_of(all_marked.begin(), all_marked.end(), i
 std::string work_on() {
     for (int i = 0; i < 4; ++i)
         std::thread([] {
-            MUST(cuCtxSetCurrent(told_context));
+            MUST(cuCtxSetCurrent(main_context));
             for (;;) {
                 CUdeviceptr block = 0;
                 if (cuMemAlloc_v2(&block, 4 * MiB) == CUDA_SUCCESS) cuMemFree_v2(block);
@@ -187,8 +187,8 @@ std::string submit() {
 
 // ---- calls of the driver in every way to reach it, each in a thread of its own ----
 
-CUevent told_event = nullptr;
-const CUdeviceptr *told_block = nullptr;
+CUevent used_event = nullptr;
+const CUdeviceptr *used_block = nullptr;
 
 struct OneCall {
     const char *name;
@@ -208,12 +208,12 @@ std::vector<OneCall> all_calls() {
     return {ONE_CALL(cuCtxSynchronize),
             ONE_CALL(cuStreamSynchronize, nullptr),
             ONE_CALL(cuStreamQuery, nullptr),
-            ONE_CALL(cuEventQuery, told_event),
-            ONE_CALL(cuEventSynchronize, told_event),
+            ONE_CALL(cuEventQuery, used_event),
+            ONE_CALL(cuEventSynchronize, used_event),
             ONE_CALL(cuMemGetInfo_v2, &free, &total),
-            ONE_CALL(cuMemcpyDtoH_v2, &word, *told_block, sizeof word),
-            ONE_CALL(cuMemsetD32_v2, *told_block, 7, 1),
-            ONE_CALL(cuEventRecord, told_event, nullptr),
+            ONE_CALL(cuMemcpyDtoH_v2, &word, *used_block, sizeof word),
+            ONE_CALL(cuMemsetD32_v2, *used_block, 7, 1),
+            ONE_CALL(cuEventRecord, used_event, nullptr),
             ONE_CALL(cuCtxGetDevice, &device),
             ONE_CALL(cuCtxGetCurrent, &current)};
 }
@@ -234,14 +234,14 @@ std::vector<std::thread> callers;
 std::string prepare_calls(int way, bool again) {
     hold(kApart, 0);
     static const CUdeviceptr block = all_marked.back().start;
-    told_block = &block;
-    MUST(cuEventCreate(&told_event, 0));
+    used_block = &block;
+    MUST(cuEventCreate(&used_event, 0));
     calling = again;
     calling_on = again;
     returned = wrong = 0;
     for (const OneCall &call : all_calls()) {
         void *function = reached(call, way);
-        callers.emplace_back([=, context = told_context] {  // the main thread may set told_context again
+        callers.emplace_back([=, context = main_context] {  // the main thread may set main_context again
             MUST(cuCtxSetCurrent(context));
             while (!calling) std::this_thread::sleep_for(std::chrono::milliseconds(1));
             do {
@@ -596,7 +596,7 @@ std::string work_and_rest(std::uint64_t seconds) {
 }
 
 std::string become_another() {
-    execl("/proc/self/exe", "scenarios", "does_what_it_is_told", nullptr);
+    execl("/proc/self/exe", "scenarios", "runs_commands", nullptr);
     return "not executed";
 }
 // The numbers after a command's name: MiB or a count, and the device.
@@ -607,7 +607,7 @@ struct Numbers {
 
 const std::map<std::string, std::function<std::string(const Numbers &)>> kCommands = {
     {"held", [](const auto &) { return std::to_string(curb_sim_held(0)); }},
-    {"told", [](const auto &) { return std::to_string(told_total()); }},
+    {"total", [](const auto &) { return std::to_string(shown_total()); }},
     {"threads", [](const auto &) { return std::to_string(entries("/proc/self/task")); }},
     {"descriptors", [](const auto &) { return std::to_string(entries("/proc/self/fd")); }},
     {"take", [](const Numbers &of) { return take_one(of.mib * MiB); }},
@@ -670,8 +670,8 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
 
 }  // namespace
 
-SCENARIO_NAMED(does_what_it_is_told) {
-    told_context = start();
+SCENARIO_NAMED(runs_commands) {
+    main_context = start();
     std::cout << "ready" << std::endl;
     for (std::string line; std::getline(std::cin, line);) {
         const std::size_t name = line.find_first_of("0123456789");  // no name has a digit
