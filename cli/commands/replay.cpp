@@ -173,8 +173,8 @@ std::string gpu_text(const Recording &recording, const Judged &gpu) {
     if (out.device_refused != 0)
         say("full device", fmt::format("{} refused by the device itself, as then", out.device_refused));
     if (out.waits != 0)
-        say("waited", fmt::format("{}, {} in all, at most {}; in vain {}", out.waits, span_text(out.waited_ns),
-                                  span_text(out.longest_wait_ns), out.waits_in_vain));
+        say("waited", fmt::format("{}, {} in all, at most {}; {} timed out", out.waits, span_text(out.waited_ns),
+                                  span_text(out.longest_wait_ns), out.waits_timed_out));
     if (gpu.terms.growth.start)
         say("growth", fmt::format("{}, to {}", counted(out.steps.size(), "step"),
                                   out.allowance == policy::kUnbounded ? "no limit" : format_human(out.allowance)));
@@ -227,7 +227,7 @@ std::string judged_json(const Judged &gpu) {
                          {"device_refused", out.device_refused},
                          {"served_now", out.served_now},
                          {"waited", json::object({{"count", out.waits},
-                                                  {"in_vain", out.waits_in_vain},
+                                                  {"in_vain", out.waits_timed_out},  // its name in 0.1
                                                   {"total_ns", out.waited_ns},
                                                   {"longest_ns", out.longest_wait_ns}})},
                          {"released", json::object({{"count", out.releases}, {"bytes", out.released}})},

@@ -80,16 +80,15 @@ bool not_alone(Guard &guard, const SuspendFacts &facts) {
     return guard.refuse(
                !ranks.variable.empty() && (has_nccl || !facts.force),
                fmt::format(
-                   "it is one of several processes that work together ({}={}), and the others would wait for it "
-                   "in vain",
+                   "it is one of several processes that work together ({}={}), and the others would wait for it",
                    ranks.variable, ranks.count),
                std::string("suspend none of such a job, or end all of it; curb release gives back what each caches") +
                    (has_nccl ? " (NCCL is loaded, so --force does not help)"
                              : "; --force if they do not depend on each other")) ||
-           guard.refuse(facts.companion != 0 && !facts.force,
-                        fmt::format("it works together with {}, which uses a GPU and would wait for it in vain",
-                                    facts.companion),
-                        "--force if they do not depend on each other");
+           guard.refuse(
+               facts.companion != 0 && !facts.force,
+               fmt::format("it works together with {}, which uses a GPU and would wait for it", facts.companion),
+               "--force if they do not depend on each other");
 }
 
 bool shared_in_hardware(Guard &guard, const SuspendFacts &facts, const std::vector<const GpuState *> &gpus) {

@@ -260,7 +260,7 @@ class Run {
     void refused(const Pending &request, const policy::Terms &now, Bytes bytes, bool first) {
         const Moment &event = *request.event;
         end(request, first);
-        if (!first) ++out_.waits_in_vain;
+        if (!first) ++out_.waits_timed_out;
         ++out_.refused;
         out_.refused_bytes = policy::added(out_.refused_bytes, positive(event.bytes));
         if (out_.refusals.size() < kMostListed)

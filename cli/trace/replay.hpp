@@ -35,7 +35,7 @@ struct Replayed {
     std::size_t served_now = 0;           // requests that the recorded run refused and these terms grant
     std::size_t device_refused = 0;       // refused by the device itself, which no policy changes; not in `requests`
     std::vector<ReplayRefusal> refusals;  // the first kMostListed
-    std::size_t waits = 0, waits_in_vain = 0;
+    std::size_t waits = 0, waits_timed_out = 0;
     std::uint64_t waited_ns = 0, longest_wait_ns = 0;
     std::size_t releases = 0;
     policy::Bytes released = 0;

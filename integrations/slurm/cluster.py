@@ -201,7 +201,7 @@ class Cluster:
                 logs = "\n".join(
                     f"{log}:\n" + "\n".join(log.read_text().splitlines()[-8:]) for log in self.folder.glob("log/*")
                 )
-                raise AssertionError(f"waited in vain for {what}\n{logs}")
+                raise AssertionError(f"{what} did not happen in time\n{logs}")
             time.sleep(0.05)
 
     def states(self) -> list[str]:

@@ -180,12 +180,12 @@ TEST_CASE("A request waits until another thread's recorded free makes room, else
     CHECK(served.peak == 3 * GiB);
     const Replayed out = replay(run, 0, waiting(4 * GiB, milliseconds(1'500)));
     REQUIRE(out.refused == 1);
-    CHECK(out.waits_in_vain == 1);
+    CHECK(out.waits_timed_out == 1);
     CHECK(out.refusals[0].ns == 3'500'000'000);
     CHECK(out.refusals[0].waited_ns == 1'500'000'000);
     // Also at the end of the trace.
     const auto ends = warm({alloc(1, 0x10, 2 * GiB), alloc(2, 0x20, 2 * GiB)});
-    CHECK(replay(ends, 0, waiting(4 * GiB, milliseconds(1'000))).waits_in_vain == 1);
+    CHECK(replay(ends, 0, waiting(4 * GiB, milliseconds(1'000))).waits_timed_out == 1);
 }
 
 TEST_CASE("A block is not freed before it is allocated, whichever thread frees it") {
