@@ -51,7 +51,7 @@ constexpr Command kCurb{
     .line = "Keeps a process's GPU memory within a policy, without changing the process.",
     .help = R"(
 Examples:
-  curb run --cap 8GiB -- python train.py      hold the program to 8 GiB of each GPU
+  curb run --cap 8GiB -- python train.py      at most 8 GiB of each GPU
   curb run --policy job.json -- ./train.sh    a policy that can be edited while it runs
   curb run --sim --cap 1GiB -- ./a.out        try it without a GPU
   curb policy check job.json                  every error of a policy file, with its place
@@ -63,8 +63,8 @@ Examples:
   curb cap PID 6GiB                           changes the cap of a running program; --reset: that of its policy
   curb doctor PID                             is curb in effect there, and if not, why
   curb suspend PID; curb resume PID           a whole process out to host memory, and back
-  curb kernelspec install --cap 6GiB          a kernel of Jupyter that is held to it
-  curb cdi generate --cap 8GiB                a device for containers that are held to it
+  curb kernelspec install --cap 6GiB          a Jupyter kernel with this cap
+  curb cdi generate --cap 8GiB                a container device with this cap
   curb report TRACE -o run.html               a recorded run as a picture
   curb replay TRACE --policy job.json         what another policy would have done to it
   curb metrics                                figures for Prometheus

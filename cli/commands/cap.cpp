@@ -30,7 +30,7 @@ struct CapOptions {
     bool json = false;
 
     void declare(Options &takes) {
-        takes.words("PID", words, "Processes under curb, and behind them their cap: 8GiB, 512MiB, 75% of the device");
+        takes.words("PID", words, "Processes under curb, then the cap: 8GiB, 512MiB, 75% of the device");
         selection.declare_filters(takes, Selection::Takes::for_cap);
         takes.flag("--reset", reset, "Back to the cap of its policy");
         takes.option("--gpu", gpu, "KEY", "For this device alone; a key as in policies: cuda:0, nvml:1, GPU-8f3a");

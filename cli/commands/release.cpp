@@ -211,7 +211,7 @@ Examples:
   curb release --all --json                   one answer a process
   curb release --name '*train*' --user alice  what matches both
   curb release --gpu nvml:1                   the processes on one GPU
-  curb release 4711 --bytes 2GiB              steps are taken until so much is back
+  curb release 4711 --bytes 2GiB              stops once 2 GiB are back
   curb release 4711 --step pools              that step alone)",
     .takes = takes<ReleaseOptions, release>,
 };

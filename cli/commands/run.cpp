@@ -39,7 +39,7 @@ struct RunOptions : LimitOptions {
 
     void declare(Options &takes) {
         LimitOptions::declare(takes);
-        takes.flag("--strict", strict, "Fail if curb cannot come into the program, instead of warning");
+        takes.flag("--strict", strict, "Fail if the program would run without curb, instead of warning");
         takes.flag("--sim", sim, "Use the simulated driver: no GPU is needed or touched");
         takes.flag("--quiet", quiet, "Print errors only; curb's messages in the program are those of --log");
         takes.flag("--dry-run", dry_run, "Print what would be set and run, and the policy that results; then stop");

@@ -48,7 +48,7 @@ and NVML's own figures beside these. What is not known is absent, not 0. docs/ME
 --textfile is for node_exporter's textfile collector: the text is written beside FILE and renamed over it, so that no
 half file is ever read. If that fails, FILE stays as it was.
 
-Processes are those that can be asked: of this user, for root those of all. Of the others NVML's figures are shown.
+Processes are those that can be asked: of this user, for root those of all. Other processes have NVML's figures only.
 
 Exit status 0: written, 1: it could not be written.
 

@@ -343,8 +343,8 @@ extern const Command kPolicyShow{
     .help = R"(
 Each field has its value and where it comes from: "default", a place in a file, CURB_CAP. What the machine's ceiling
 (/etc/curb/policy.json) says of the same field stands beside it; on a device the lower of two caps holds.
-Without FILE: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json. Rules are listed, but none is applied: which one a
-command gets, curb policy explain says. Exit status as of curb policy check.
+Without FILE: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json. Rules are listed, but none is applied: curb policy
+explain shows which one a command gets. Exit status as of curb policy check.
 
 Examples:
   curb policy show job.json
@@ -357,8 +357,8 @@ extern const Command kPolicyExplain{
     .name = "explain",
     .line = "Show which rule a command gets, and why: curb policy explain [OPTIONS] [FILE] -- COMMAND...",
     .help = R"(
-Does not run the command. Finds it as the kernel would: in PATH, through symbolic links, of a script the
-interpreter. Compares every rule with it, and prints the resulting policy as curb policy show does, with the
+Does not run the command. Finds it as the kernel would: in PATH, through symbolic links, and the interpreter of
+a script. Compares every rule with it, and prints the resulting policy as curb policy show does, with the
 environment variables that would be set. Without FILE: as curb policy show. Exit status as of curb policy check.
 
 Examples:

@@ -29,7 +29,7 @@ struct PsOptions {
         selection.declare_filters(takes, Selection::Takes::no_all);
         takes.json(json);
         takes.sim(sim);
-        takes.option("--watch", watch, "SECONDS", "Again every so many seconds, until Ctrl-C");
+        takes.option("--watch", watch, "SECONDS", "Repeat after so many seconds, until Ctrl-C");
     }
 };
 
@@ -136,9 +136,9 @@ extern const Command kPs{
     .name = "ps",
     .line = "Show who holds what of the GPUs, under curb and otherwise",
     .help = R"(
-GPU by GPU, with everybody on it. HELD is what a process under curb holds by its
-own books, NVML the driver's figure for it; a process that is not under curb has
-that one alone. CAP none: it is watched, but not capped. STATE: running, waiting
+Lists the processes of each GPU, under curb or not. HELD is what a process under
+curb holds by its own books; NVML is the driver's figure, the only one for other
+processes. CAP none: it is watched, but not capped. STATE: running, waiting
 (for memory), napping, suspended, stopped, over cap, releasing, silent (it does
 not answer), no curb, unknown (in another pid namespace). A narrow terminal
 shows fewer columns, never fewer processes. Notes follow the table: what a
@@ -150,14 +150,14 @@ With PID: its policy, what it holds by kind, pools, its last refusals and
 releases, calls that bypass curb. Processes under curb are those of this user
 (of all users, for root).
 
-Exit status 0: shown, or ended by Ctrl-C; 1: a PID is none, is not under curb,
-is another user's, or does not answer.
+Exit status 0: shown, or ended by Ctrl-C; 1: a PID does not exist, is not under
+curb, is another user's, or does not answer.
 
 Examples:
   curb ps
   curb ps 4711                          all that is known of one process
   curb ps --user alice --gpu nvml:1     alice's processes on that GPU
-  curb ps --watch 2                     again every 2 seconds
+  curb ps --watch 2                     repeat every 2 seconds
   curb ps --json | jq '.gpus[].free'    sizes in bytes)",
     .takes = takes<PsOptions, ps>,
 };

@@ -265,7 +265,7 @@ extern const Command kResume{
     .name = "resume",
     .line = "Bring a suspended process back",
     .help = R"(
-Refused while a GPU has less free memory than the process held there: the driver would give it up for good.
+Refused while a GPU has less free memory than the process held there: the driver could not restore it, and it would be lost.
 Another process can still take that memory at the same moment. Unlocks a process that an interrupted suspend left locked.
 
 Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error names, 125: wrong arguments,

@@ -242,7 +242,7 @@ extern const Command kSuspend{
     .line = "Move a whole process out of its GPUs into host memory",
     .help = R"(
 The process keeps its pid, files and host memory; its CUDA calls wait until curb resume. All that it holds of its GPUs goes
-to host memory, but for a few MiB. Takes a driver of 570 or newer and the process's user, or root. Refused: MIG, MPS,
+to host memory, but for a few MiB. Needs driver 570 or newer, and the process's user or root. Refused: MIG, MPS,
 managed memory, one process of several that work together, too little host memory. --force skips the checks that only
 suspect a problem: a launcher's variables without NCCL; a process that is not under curb, or has a library whose calls
 bypass curb. The driver ends such a process if it synchronises while it is suspended.

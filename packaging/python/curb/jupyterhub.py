@@ -42,7 +42,7 @@ class CurbMixin(Configurable):  # type: ignore[misc]
         [Unicode(), Callable()],
         allow_none=True,
         default_value=None,
-        help="A kernel leaves its GPUs after so long without a call of CUDA, until its next call: '10m'. It needs driver "
+        help="A kernel leaves its GPUs after this time without a CUDA call, until its next call: '10m'. It needs driver "
         "570 or newer.",
     ).tag(config=True)
     policy = Union(
