@@ -41,7 +41,7 @@ std::optional<std::string> Gate::close(policy::Duration patience, bool force) {
         }
         if (!report->bypasses.empty() && !force)
             return fmt::format(
-                "calls of CUDA would reach the driver past curb, and a synchronisation would end it: {}, {}; "
+                "CUDA calls would bypass curb, and a synchronisation would end it: {}, {}; "
                 "--force if it makes none until curb resume",
                 report->bypasses.front().library, report->bypasses.front().how);
         if (report->waits_for.empty()) return std::nullopt;

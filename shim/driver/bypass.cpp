@@ -221,7 +221,7 @@ bool inspect_objects(const Targets &targets, std::vector<control::Bypass> &out) 
         } else if (object->looks_up_itself) {
             // A reference to glibc's dlsym alone proves nothing: most such libraries do not use the driver.
             if (const char *symbol = stored_in(*object, targets.driver))
-                out.push_back({path_of(*object), "it looked up " + std::string(symbol) + " of the driver past curb"});
+                out.push_back({path_of(*object), "it bypassed curb to look up " + std::string(symbol)});
         }
     }
     return true;

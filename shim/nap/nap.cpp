@@ -142,8 +142,7 @@ void bring_back() {
 // Returns why some calls would reach the driver while the process is out. Empty if none would.
 std::string bypassing() {
     const auto found = bypasses();
-    if (!found.empty())
-        return "calls of " + found.front().library + " would reach the driver past curb (" + found.front().how + ")";
+    if (!found.empty()) return "calls of " + found.front().library + " would bypass curb (" + found.front().how + ")";
     return thunks::all_gated() ? "" : "the program has looked up more functions of the driver than curb has thunks for";
 }
 

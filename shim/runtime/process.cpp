@@ -134,7 +134,7 @@ constinit std::atomic<signals::SignalState> logged{signals::SignalState::in_forc
 std::string trouble_of(int signal, signals::SignalState signal_state) {
     const char *why = signal_state == signals::SignalState::ignored ? "the program ignores "
                       : signal_state == signals::SignalState::replaced
-                          ? "the program has set past curb what it does on "
+                          ? "the program bypassed curb and replaced the handler of "
                       : signal_state == signals::SignalState::refused ? "the system does not let curb have "
                                                                       : nullptr;
     return why ? why + policy::signal_name(signal) : "";

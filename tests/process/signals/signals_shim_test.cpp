@@ -94,6 +94,6 @@ TEST_CASE("a signal that the program ignores stays ignored, which the log says o
 
 TEST_CASE("curb leaves a handler alone that the program sets in the kernel itself, and the log says so", "[kernel]") {
     const Outcome outcome = succeeds(Job().policy(kUsr1).run("a_handler_set_by_a_system_call_is_left_alone"));
-    CHECK_THAT(outcome.err, contains("has set past curb what it does on SIGUSR1"));
+    CHECK_THAT(outcome.err, contains("bypassed curb and replaced the handler of SIGUSR1"));
     CHECK(lines(outcome.err).size() == 2);  // at the edit of something else, and when the signal is named again
 }

@@ -424,8 +424,8 @@ TEST_CASE("findings about a process under curb") {
     broken(problem, "the last edit of its policy is not in force", "the last good one");
     broken(problem, "every GPU allocation is refused: job.json:4:14: no size",
            "fix /home/alice/job.json; it is read at once", [](P &p) { p.status->policy.unusable = true; });
-    with(problem, "/opt/plugin.so: it looked up cuMemAlloc_v2", "RTLD_DEEPBIND", [](P &p) {
-        p.status->bypasses = {{"/opt/plugin.so", "it looked up cuMemAlloc_v2 of the driver past curb"}};
+    with(problem, "/opt/plugin.so: it bypassed curb to look up cuMemAlloc_v2", "RTLD_DEEPBIND", [](P &p) {
+        p.status->bypasses = {{"/opt/plugin.so", "it bypassed curb to look up cuMemAlloc_v2"}};
     });
     with(note, "the program ignores SIGUSR1, so the signal asks for no release", "curb release 4711",
          [](P &p) { p.status->signal_trouble = "the program ignores SIGUSR1"; });
