@@ -147,7 +147,7 @@ Turn::Turn(const Places &places, const std::string &uuid, policy::Bytes bytes)
 }
 
 Turn::~Turn() {
-    if (file_ && folder_.ours()) ::unlinkat(folder_.number(), name_.c_str(), 0);
+    if (file_.ours() && folder_.ours()) ::unlinkat(folder_.number(), name_.c_str(), 0);
 }
 
 bool Turn::has_come(policy::Bytes room) {
@@ -174,6 +174,10 @@ bool Turn::reserve(policy::Bytes room) {
 
 void Turn::give_up_reservation() {
     if (name_.back() == kReserved) rename(name_.substr(0, name_.size() - 1));
+}
+
+void Turn::close_in_fork_child() const noexcept {
+    if (file_.ours()) ::close(file_.number());
 }
 
 void Turn::rename(const std::string &name) {

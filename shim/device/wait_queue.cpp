@@ -42,6 +42,17 @@ std::string name_of(Order order, const Device &device) {
     return (order == Order::job ? "job-" + job::key() + "-" : std::string()) + device.meter.uuid();
 }
 
+// All turns, for in_fork_child(). Not in the list of waiting threads: a child may inherit its lock. A child keeps the
+// files of more turns than fit.
+constinit std::array<std::atomic<const control::Turn *>, 128> known_turns{};
+
+bool replace(const control::Turn *from, const control::Turn *to) noexcept {
+    return std::any_of(known_turns.begin(), known_turns.end(), [=](auto &known) {
+        const control::Turn *expected = from;
+        return known.compare_exchange_strong(expected, to, std::memory_order_acq_rel);
+    });
+}
+
 using detail::changes;
 using detail::listening;
 
@@ -51,7 +62,10 @@ void use(const control::Places &places) noexcept { known_places.store(&places, s
 
 void Wait::end() noexcept {
     const KeepErrno keep_errno;
-    for (const control::Turn *turn : turns_) delete turn;
+    for (const control::Turn *turn : turns_) {
+        if (turn) replace(turn, nullptr);
+        delete turn;
+    }
     if (!entry_) return;
     remove(*entry_);
     listening.fetch_sub(1, std::memory_order_seq_cst);
@@ -64,9 +78,16 @@ void Wait::attempt() noexcept {
 void Wait::join(Order order, const Device &device, policy::Bytes bytes) noexcept try {
     const KeepErrno keep_errno;
     control::Turn *&turn = turns_[static_cast<std::size_t>(order)];
-    if (!turn && places()) turn = new control::Turn(*places(), name_of(order, device), bytes);
+    if (turn || !places()) return;
+    turn = new control::Turn(*places(), name_of(order, device), bytes);
+    replace(nullptr, turn);
 } catch (...) {
     // Out of host memory: without an order.
+}
+
+void in_fork_child() noexcept {
+    for (auto &known : known_turns)
+        if (const control::Turn *turn = known.exchange(nullptr, std::memory_order_acq_rel)) turn->close_in_fork_child();
 }
 
 bool Wait::has_turn(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept try {

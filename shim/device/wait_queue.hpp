@@ -84,6 +84,10 @@ class Wait : NoCopy {
     control::Turn *turns_[std::size(kOrders)]{};
 };
 
+// In a child of fork: closes the files of the turns, whose locks would outlive this process's parent.
+// Async-signal-safe.
+void in_fork_child() noexcept;
+
 // True if another process waits in the order. Reads the runtime directory at most every 20 ms for each device, and else
 // only the clock. Thread-safe. Takes no lock.
 bool others_wait(Order order, const Device &device) noexcept;

@@ -24,6 +24,7 @@
 #include "signals.hpp"
 #include "trace.hpp"
 #include "unwinder.hpp"
+#include "wait_queue.hpp"
 #include "waiting.hpp"
 #include "worker.hpp"
 
@@ -72,6 +73,7 @@ void in_fork_child() {
     gate::in_fork_child();
     server::in_fork_child();
     trace::in_fork_child();
+    wait_queue::in_fork_child();
     signals::restore_program_action();
 }
 

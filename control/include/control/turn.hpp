@@ -35,6 +35,9 @@ class Turn {
     // False if they do not fit into `room` less what others have reserved. May throw std::bad_alloc.
     [[nodiscard]] bool reserve(policy::Bytes room);
     void give_up_reservation();
+    // In a child of fork: closes its copy of the file, whose lock would outlive the process that waits.
+    // Async-signal-safe.
+    void close_in_fork_child() const noexcept;
 
     // True if another process, which is not suspended, waits for memory of this GPU. May throw std::bad_alloc.
     static bool others_wait(const Places &places, const std::string &uuid);

@@ -1,6 +1,9 @@
 // `curb release` and the requests behind it: one process, a shell, all processes of a user, processes that do not
 // answer.
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <memory>
 
 #include "control/runtime_dir.hpp"
@@ -188,6 +191,30 @@ TEST_CASE("a fork child does not keep its dead parent's socket alive") {
     control::processes();
     ::unsetenv("XDG_RUNTIME_DIR");
     CHECK(process.socket().empty());  // processes() removes sockets on which no process listens
+    ::kill(child, SIGKILL);
+}
+
+TEST_CASE("a fork child does not keep its dead parent's place among the processes that wait for memory") {
+    Capped process(
+        {.policy = R"({ "version": 1, "gpu": { "*": { "growth": { "keep_free": "81390MiB", "wait": "50s" } } } })"});
+    CHECK(process("ask") == "ok");
+    fs::path turn;
+    REQUIRE(within(10s, [&] {
+        for (const auto &entry : fs::directory_iterator(process.folder() / "curb"))
+            if (entry.path().filename().string().starts_with("turn-")) turn = entry.path();
+        return !turn.empty();
+    }));
+    const auto is_held = [&] {
+        const int file = ::open(turn.c_str(), O_RDONLY | O_CLOEXEC);
+        const bool held = ::flock(file, LOCK_SH | LOCK_NB) != 0;
+        ::close(file);
+        return held;
+    };
+    const pid_t child = std::stoi(process("fork and stay"));
+    CHECK(is_held());
+    CHECK(process.killed() == 128 + SIGKILL);
+    CHECK(::kill(child, 0) == 0);
+    CHECK(!is_held());
     ::kill(child, SIGKILL);
 }
 
