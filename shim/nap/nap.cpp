@@ -96,12 +96,11 @@ void note(Change change) {
     change(shared().status);
 }
 
-void note_in() {
-    note([](control::NapStatus &now) {
-        now.out = false;
-        now.since = now.no_room_since = 0;
-    });
+void in(control::NapStatus &now) noexcept {
+    now.out = false;
+    now.since = now.no_room_since = 0;
 }
+void note_in() { note(in); }
 
 // Ends an attempt without a nap: opens the gate, and doubles the time to the next attempt.
 void refuse(const std::string &why) {
@@ -302,7 +301,8 @@ void run() {
             come_back_at_any_cost();
         }
     }
-    napping.store(false, std::memory_order_release);
+    napping.store(false, std::memory_order_seq_cst);
+    if (wanted.load(std::memory_order_seq_cst)) worker::wake_up();  // requested while this nap ended
 }
 
 constinit std::atomic<pid_t> naps_in{0};  // a fork child inherits the handler, not the nap
@@ -378,12 +378,12 @@ void begin_soon() noexcept {
     } catch (...) {
     }
     was_wanted.store(true, std::memory_order_release);
-    wanted.store(true, std::memory_order_release);
+    wanted.store(true, std::memory_order_seq_cst);
     worker::wake_up();
 }
 
 std::optional<std::uint64_t> poll() noexcept try {
-    if (wanted.load(std::memory_order_acquire) && !gate::is_closed() && !napping.load(std::memory_order_acquire)) {
+    if (wanted.load(std::memory_order_acquire) && !gate::is_closed() && !napping.load(std::memory_order_seq_cst)) {
         wanted.store(false, std::memory_order_release);
         begin(true);
     }
@@ -450,7 +450,10 @@ std::optional<control::NapStatus> status() {
     if (!was_wanted.load(std::memory_order_acquire) && !has_naps(process::snapshot()->policy.suspend))
         return std::nullopt;
     const std::scoped_lock lock(shared().mutex);
-    return shared().status;
+    control::NapStatus now = shared().status;
+    // The gate opens when the process is back. The nap's thread notes that only when its helper has ended.
+    if (!gate::is_closed()) in(now);
+    return now;
 }
 
 }  // namespace curb::shim::nap

@@ -364,6 +364,28 @@ TEST_CASE("a helper that is killed in a nap brings the process back") {
     CHECK(program.finish() == 0);
 }
 
+TEST_CASE("a process that another command brings back is in its GPUs at once, and can nap again") {
+    const Machine machine;
+    Holding program(machine, 2048);
+    machine.succeeds({"suspend", "--until-used", program.id()});
+    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
+    const pid_t helper = helper_of(program.pid());
+    ::kill(helper, SIGSTOP);  // so the nap's thread waits for it
+    machine.succeeds({"resume", program.id()});
+    CHECK(machine.state(program.pid()) == "running");
+    CHECK_THAT(machine.curb({"ps", program.id()}).out, !contains("in host memory"));
+    std::thread late([helper] {
+        std::this_thread::sleep_for(1s);
+        ::kill(helper, SIGCONT);
+    });
+    const Outcome again = machine.curb({"suspend", "--until-used", program.id()});
+    late.join();
+    INFO(again.out << again.err);
+    CHECK(again.status == 0);
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    CHECK(program.answers("check") == "right");
+}
+
 TEST_CASE("a process that is killed in a nap leaves no helper and no record") {
     const Machine machine;
     Program program(machine, napping(machine));
