@@ -42,15 +42,16 @@ std::string name_of(Order order, const Device &device) {
     return (order == Order::job ? "job-" + job::key() + "-" : std::string()) + device.meter.uuid();
 }
 
-// All turns, for in_fork_child(). Not in the list of waiting threads: a child may inherit its lock. A child keeps the
-// files of more turns than fit.
+// All turns, for in_fork_child(). Needs no lock: a fork can happen while another thread holds the list's. If there are
+// more turns than places, a child keeps the files of the rest.
 constinit std::array<std::atomic<const control::Turn *>, 128> known_turns{};
 
-bool replace(const control::Turn *from, const control::Turn *to) noexcept {
-    return std::any_of(known_turns.begin(), known_turns.end(), [=](auto &known) {
+// Puts `to` in the place of `from`; nullptr is a free place.
+void replace(const control::Turn *from, const control::Turn *to) noexcept {
+    for (auto &known : known_turns) {
         const control::Turn *expected = from;
-        return known.compare_exchange_strong(expected, to, std::memory_order_acq_rel);
-    });
+        if (known.compare_exchange_strong(expected, to, std::memory_order_acq_rel)) return;
+    }
 }
 
 using detail::changes;

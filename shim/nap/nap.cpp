@@ -96,11 +96,11 @@ void note(Change change) {
     change(shared().status);
 }
 
-void in(control::NapStatus &now) noexcept {
+void mark_back(control::NapStatus &now) noexcept {
     now.out = false;
     now.since = now.no_room_since = 0;
 }
-void note_in() { note(in); }
+void note_in() { note(mark_back); }
 
 // Ends an attempt without a nap: opens the gate, and doubles the time to the next attempt.
 void refuse(const std::string &why) {
@@ -452,7 +452,7 @@ std::optional<control::NapStatus> status() {
     const std::scoped_lock lock(shared().mutex);
     control::NapStatus now = shared().status;
     // The gate opens when the process is back. The nap's thread notes that only when its helper has ended.
-    if (!gate::is_closed()) in(now);
+    if (!gate::is_closed()) mark_back(now);
     return now;
 }
 

@@ -26,7 +26,7 @@ from skipping import run_cases  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "config/examples").glob("*.json"))
-NOBODY = 2147483647
+NO_PROCESS = 2147483647
 """A pid that no process has."""
 WRITTEN: dict[str, list[Any]] = {}
 """With --write: the examples of each command so far."""
@@ -81,7 +81,7 @@ class ReleaseAndMoves(Answers):
     def test_release_suspend_and_resume(self) -> None:
         pid = self.machine.run_program().pid
         self.assertIn("steps", self.answer("release", "release", "--json", pid)[0])
-        self.assertIn("error", self.answer("release", "release", "--json", NOBODY, status=1)[0])
+        self.assertIn("error", self.answer("release", "release", "--json", NO_PROCESS, status=1)[0])
         ours = self.answer("release", "release", "--tree", os.getpid(), "--json")  # root's --all asks other tests' too
         self.assertEqual([one["pid"] for one in ours], [pid])
         self.assertTrue(self.answer("suspend", "suspend", "--json", pid)[0]["suspended"])
@@ -90,7 +90,7 @@ class ReleaseAndMoves(Answers):
         self.assertFalse(self.answer("resume", "resume", "--json", pid, status=1)[0]["resumed"])
 
     def test_several_processes_are_one_answer_in_the_order_of_the_pids(self) -> None:
-        pids = [self.machine.run_program().pid, NOBODY, self.machine.run_program().pid]
+        pids = [self.machine.run_program().pid, NO_PROCESS, self.machine.run_program().pid]
         for command, words, done in (
             ("release", [], "freed"), ("cap", ["6GiB"], "gpus"), ("suspend", [], "seconds"), ("resume", [], "seconds"),
         ):  # fmt: skip
@@ -127,7 +127,7 @@ class Steering(Answers):
         for gpu in self.cap(self.pid, "--reset")["gpus"]:
             self.assertEqual((gpu["now"], gpu["live_cap"], gpu["ceiling"]), (8 << 30, None, False))
         self.assertIn("cuda:7", self.cap(self.pid, "1GiB", "--gpu", "cuda:7", status=1)["error"])
-        self.assertIn("no process", self.cap(NOBODY, "1GiB", status=1)["error"])
+        self.assertIn("no process", self.cap(NO_PROCESS, "1GiB", status=1)["error"])
 
 
 class Doctor(Answers):
@@ -165,8 +165,8 @@ class Ps(Answers):
         one, other = self.machine.run_program(), self.machine.run_program(self.machine.bare)
         self.answer("ps", "ps", "--json")
         self.answer("ps", "ps", "--json", one.pid)
-        answer = self.answer("ps", "ps", "--json", one.pid, other.pid, NOBODY, status=1)
-        self.assertEqual([error["pid"] for error in answer["errors"]], [other.pid, NOBODY])
+        answer = self.answer("ps", "ps", "--json", one.pid, other.pid, NO_PROCESS, status=1)
+        self.assertEqual([error["pid"] for error in answer["errors"]], [other.pid, NO_PROCESS])
 
 
 class Traces(Answers):
