@@ -14,3 +14,4 @@ set(CMAKE_LIBRARY_PATH ${CURB_SYSROOT}/usr/lib/${triplet})
 # The headers alone of these are used, which any architecture's package has.
 cmake_host_system_information(RESULT host QUERY OS_PLATFORM)
 set(fmt_DIR /usr/lib/${host}-linux-gnu/cmake/fmt)
+set(spdlog_DIR /usr/lib/${host}-linux-gnu/cmake/spdlog)

@@ -1,11 +1,18 @@
+// The log, by spdlog: a logger that is built directly and a sink that writes each line to a LogFile.
+//
+// Only here: no registry, no default logger, no thread, no static constructor. shim/CMakeLists.txt sets spdlog's
+// macros, which leave out what would bring a formatter of patterns, floats and locales into the library.
 #include "log.hpp"
 
-#include <sys/time.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/sink.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -16,39 +23,63 @@
 namespace curb::shim::log {
 namespace {
 
+using policy::LogLevel;
+using Record = spdlog::details::log_msg;
+
+spdlog::level::level_enum spdlog_level(LogLevel level) noexcept {
+    // spdlog has one more level, critical, between error and off.
+    return level == LogLevel::off ? spdlog::level::off : static_cast<spdlog::level::level_enum>(level);
+}
+static_assert(static_cast<int>(LogLevel::trace) == SPDLOG_LEVEL_TRACE &&
+              static_cast<int>(LogLevel::error) == SPDLOG_LEVEL_ERROR);
+
+// Returns the local time, as in "2026-11-22 18:02:11.042 ".
+std::string time_text(spdlog::log_clock::time_point time) {
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
+    const auto seconds = static_cast<std::time_t>(ms / 1000);
+    tm local{};
+    localtime_r(&seconds, &local);
+    char text[32];
+    const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+    std::snprintf(text + length, sizeof text - length, ".%03d ", static_cast<int>(ms % 1000));
+    return text;
+}
+
+// Not spdlog's base_sink, whose formatter of patterns is 143 KB. A file gets the time and the level, stderr does not.
+class LineSink final : public spdlog::sinks::sink {
+  public:
+    LineSink(LogFile file, bool to_stderr) : to_stderr_(to_stderr), file_(std::move(file)) {}
+
+    void log(const Record &record) override {
+        std::string line = to_stderr_ ? "" : time_text(record.time);
+        line += "curb[" + std::to_string(getpid()) + "]";
+        if (!to_stderr_) append(line.append(" "), spdlog::level::to_string_view(record.level));
+        append(line.append(": "), record.payload).append("\n");
+        const std::scoped_lock lock(writing_);
+        file_.write(line);
+    }
+    void flush() override {}
+    void set_pattern(const std::string & /*pattern*/) override {}
+    void set_formatter(std::unique_ptr<spdlog::formatter> /*formatter*/) override {}
+
+  private:
+    static std::string &append(std::string &line, spdlog::string_view_t text) {
+        return line.append(text.data(), text.size());
+    }
+
+    const bool to_stderr_;
+    std::mutex writing_;
+    LogFile file_;
+};
+
 // Never destroyed: another thread may still write through an older one, also during exit.
 struct Logger {
     const Logger *older;
     policy::LogPolicy policy;
-    bool to_stderr;
-    LogFile file;
-    std::mutex writing{};
-
-    [[nodiscard]] policy::LogLevel least() const noexcept { return policy.level.value_or(policy::LogLevel::warning); }
+    spdlog::logger spdlog;
 };
 constinit std::atomic<Logger *> current{nullptr};
 constinit std::mutex configuring;
-
-// Returns the local time, as in "2026-11-22 18:02:11.042 ".
-std::string now_text() {
-    timeval now{};
-    gettimeofday(&now, nullptr);
-    tm local{};
-    localtime_r(&now.tv_sec, &local);
-    char text[32];
-    const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
-    std::snprintf(text + length, sizeof text - length, ".%03d ", static_cast<int>(now.tv_usec / 1000));
-    return text;
-}
-
-void write_line(Logger &logger, policy::LogLevel level, std::string_view message) {
-    std::string line = logger.to_stderr ? "" : now_text();
-    line += "curb[" + std::to_string(getpid()) + "]";
-    if (!logger.to_stderr) line.append(" ").append(policy::log_level_name(level));
-    line.append(": ").append(message).append("\n");
-    const std::scoped_lock lock(logger.writing);
-    logger.file.write(line);
-}
 
 // The caller holds the lock.
 Logger *make(const policy::LogPolicy &policy) {
@@ -61,19 +92,19 @@ Logger *make(const policy::LogPolicy &policy) {
         else
             error = opened.error();
     }
-    const bool to_stderr = file.empty() || !error.empty();
-    auto *made = new Logger{current.load(std::memory_order_acquire), policy, to_stderr, std::move(output)};
+    auto sink = std::make_shared<LineSink>(std::move(output), file.empty() || !error.empty());
+    auto *made = new Logger{current.load(std::memory_order_acquire), policy, spdlog::logger("curb", std::move(sink))};
+    made->spdlog.set_level(spdlog_level(policy.level.value_or(LogLevel::warning)));
     current.store(made, std::memory_order_release);
-    if (!error.empty() && made->least() <= policy::LogLevel::warning)
-        write_line(*made, policy::LogLevel::warning, "log.file: " + error + "; logging to stderr instead");
+    if (!error.empty()) made->spdlog.warn("log.file: " + error + "; logging to stderr instead");
     return made;
 }
 
-Logger &logger() {
-    if (Logger *now = current.load(std::memory_order_acquire)) return *now;
+spdlog::logger &logger() {
+    if (Logger *now = current.load(std::memory_order_acquire)) return now->spdlog;
     const std::scoped_lock lock(configuring);
     Logger *now = current.load(std::memory_order_acquire);
-    return *(now ? now : make(policy::Policy().log));
+    return (now ? now : make(policy::Policy().log))->spdlog;
 }
 
 }  // namespace
@@ -91,14 +122,13 @@ void configure(const policy::LogPolicy &policy) noexcept try {
     // Out of host memory: keep the old logger.
 }
 
-bool enabled(policy::LogLevel level) noexcept try { return level >= logger().least(); } catch (...) {
+bool enabled(LogLevel level) noexcept try { return logger().should_log(spdlog_level(level)); } catch (...) {
     return false;
 }
 
-void write(policy::LogLevel level, std::string_view message) noexcept try {
+void write(LogLevel level, std::string_view message) noexcept try {
     const KeepErrno keep_errno;
-    Logger &to = logger();
-    if (level >= to.least()) write_line(to, level, message);
+    logger().log(spdlog_level(level), spdlog::string_view_t(message.data(), message.size()));
 } catch (...) {
     // Out of host memory: drop the message.
 }

@@ -2,7 +2,7 @@
 """Writes a host's own definitions of every C++ name within libcurb.so: foreign_definitions.py LIBCURB CURBS.s ALL.s
 
 The functions of both files end the program, and the variables are zeros, so that a use in place of libcurb.so's own shows at
-once. The first file has the names of nlohmann/json and curb, and can be in any process. The second has libstdc++'s
+once. The first file has the names of nlohmann/json, spdlog, fmt and curb, and can be in any process. The second has libstdc++'s
 names too, operator new and __cxa_throw among them, and is for programs that are not written in C++.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 AARCH64 = 183
 """e_machine of an ELF header, its bytes 18 and 19."""
-LIBRARIES = re.compile(r"8nlohmann|4curb")
+LIBRARIES = re.compile(r"8nlohmann|6spdlog|3fmt|4curb")
 
 
 def definitions(names: dict[str, str], trap: str) -> str:

@@ -1,7 +1,7 @@
 # Other preloads, allocators and libraries in one process with libcurb.so. Not under sanitizers: their runtime must be
 # the only neighbour, other programs lack it, and every other test of these builds has it beside libcurb.so.
 set(preloads "")
-foreach(preload counts_by_dlsym counts_by_symbol dlsym_by_next dlsym_of_libc gone_at_end locks_at_fork sets_handlers)
+foreach(preload counts_by_dlsym counts_by_symbol dlsym_by_next dlsym_of_libc gone_at_end locks_at_fork logs_by_spdlog sets_handlers)
   add_library(neighbour_${preload} SHARED preloads/${preload}.cpp)
   target_include_directories(neighbour_${preload} PRIVATE ${PROJECT_SOURCE_DIR}/shim/abi)
   target_link_libraries(neighbour_${preload} PRIVATE ${CMAKE_DL_LIBS})
@@ -9,6 +9,10 @@ foreach(preload counts_by_dlsym counts_by_symbol dlsym_by_next dlsym_of_libc gon
   target_compile_options(neighbour_${preload} PRIVATE -O2)
   list(APPEND preloads neighbour_${preload})
 endforeach()
+
+target_include_directories(neighbour_logs_by_spdlog SYSTEM PRIVATE ${CURB_SPDLOG_HEADERS})
+target_compile_definitions(neighbour_logs_by_spdlog PRIVATE SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
+set_target_properties(neighbour_logs_by_spdlog PROPERTIES CXX_VISIBILITY_PRESET default VISIBILITY_INLINES_HIDDEN OFF)
 
 # A host's own definitions of every name within libcurb.so.
 set(foreign ${CMAKE_CURRENT_BINARY_DIR}/foreign_curbs.s ${CMAKE_CURRENT_BINARY_DIR}/foreign_all.s)

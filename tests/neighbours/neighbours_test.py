@@ -96,6 +96,7 @@ def neighbours(folder: Path) -> list[Neighbour]:
         Neighbour("dlsym of libc", (ours("dlsym_of_libc"),), "dlsym_of_libc [1-9]", last=SCENARIOS),
         Neighbour("handlers", (ours("sets_handlers"),), "handlers [1-9]"),
         Neighbour("locks at fork", (ours("locks_at_fork"),), "taken [1-9]"),
+        Neighbour("its own spdlog", (ours("logs_by_spdlog"),), "logs_by_spdlog 2"),
         Neighbour("gone at the end", (ours("gone_at_end"),), "looks [0-9]", works="starts_and_ends"),
         # A program that opens libcuda bypasses it. Behind libcurb.so it is not called: curb looks symbols up in libcuda.
         Neighbour("shim by symbols", (ours("counts_by_symbol"),), "allocated 50\nfreed 50\n", works=HUNDRED,
@@ -206,6 +207,7 @@ def main() -> int:
         if not ONLY:
             test.host("operator new is the host's", "throwing_new_scenarios", "operator_new_is_the_hosts", {})
             for plugin, scenario in ((ours("foreign_curbs"), "other_definitions_are_everywhere"),
+                                     (ours("logs_by_spdlog"), "other_definitions_are_everywhere"),
                                      (PLUGINS / "libplugin_bound.so", "a_plugin_binds_past_us"),
                                      (OURS / "libplugin_symbolic.so", "a_plugin_is_bound_to_itself")):
                 test.host(plugin.name, "neighbour_scenarios", scenario, {"NEIGHBOUR_LIBRARY": str(plugin)})
