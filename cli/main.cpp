@@ -9,6 +9,7 @@
 
 #include "command.hpp"
 #include "control/version_note.hpp"
+#include "messages.hpp"
 #include "terminal.hpp"
 #include "within.hpp"
 
@@ -99,7 +100,7 @@ int main(int argc, char **argv) {
         status = curb::cli::run_command({argv + std::min(argc, 1), argv + argc});
         curb::cli::print("");  // flushes stdout: an answer that cannot be written is a failure
     } catch (const std::exception &error) {
-        std::fprintf(stderr, "curb: %s\n", error.what());
+        curb::cli::say::error(error.what());
         status = curb::cli::kFailure;
     }
     if (curb::cli::calls_under_way() != 0) std::_Exit(status);

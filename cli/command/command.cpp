@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "format.hpp"
+#include "messages.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
@@ -23,6 +24,7 @@ using Words = std::vector<std::string>;
 
 constexpr std::size_t kWidth = 80;
 constexpr std::size_t kNarrowest = 30;  // least width of the right column
+constexpr const char *kVerbose = "Print on standard error what curb does";
 
 struct Row {
     std::string left, right;
@@ -210,6 +212,7 @@ class Commands {
         app_.formatter(std::make_shared<HelpFormat>());
         app_.footer(about.help);
         app_.set_version_flag("-V,--version", "curb " CURB_VERSION);
+        app_.add_flag("--verbose", verbose_, kVerbose);
         app_.require_subcommand(1);
         for (const Command *one : commands) add(*one);
     }
@@ -233,9 +236,10 @@ class Commands {
             return 0;
         }
         if (!parts.clear) {
-            complain("run: '" + parts.rest.front() + "' stands before --, so it is unclear where the command begins");
+            say::error("run: '" + parts.rest.front() + "' stands before --, so it is unclear where the command begins");
             return failed("write -- once, right before the command: curb run [OPTIONS] -- COMMAND");
         }
+        if (verbose_) say::all();
         return chosen_();
     }
 
@@ -249,7 +253,10 @@ class Commands {
     // Replaces `curb help COMMAND` and `curb version` by --help and --version. Drops the words behind a command, so
     // that the command does not run: `curb help release 4711`. A word behind `help` that is no command is the same
     // error as without `help`.
-    [[nodiscard]] Words with_options(const Words &words) const {
+    [[nodiscard]] Words with_options(Words words) const {
+        // `curb --verbose ps`: behind the command, where its other options stand.
+        if (words.size() > 1 && words.front() == "--verbose")
+            std::rotate(words.begin(), words.begin() + 1, words.begin() + 2);
         if (words.empty() || (words.front() != "help" && words.front() != "version")) return words;
         if (words.front() == "version") return {"--version"};
         Words out(words.begin() + 1, words.end());
@@ -284,6 +291,7 @@ class Commands {
         }
         Options &options = options_.emplace_back(*command);
         command->callback([this, call = one.takes(options)] { chosen_ = call; });
+        command->add_flag("--verbose", verbose_, kVerbose);
     }
 
     // Returns the options of the command that the words begin with. Returns null if it takes no rest.
@@ -395,13 +403,14 @@ class Commands {
             why = at.name + " has no " + (at.next->starts_with("-") ? "option " : "command ") +
                   policy::quote(*at.next) + near_command(at, words);
         }
-        complain(why);
+        say::error(why);
         return failed("see " + at.name + " --help");
     }
 
     CLI::App app_;
     std::deque<Options> options_;  // a deque: the callbacks hold references
     std::function<int()> chosen_;
+    bool verbose_ = false;
 };
 
 int dispatch(const std::vector<const Command *> &commands, const Command &about, const Words &words) {

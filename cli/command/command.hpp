@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "terminal.hpp"
+#include "messages.hpp"
 
 namespace CLI {
 class App;
@@ -24,7 +24,7 @@ inline constexpr int kNotFound = 127;
 
 // Prints the error and returns the status.
 inline int failed(std::string_view why, int status = kFailure) {
-    complain(why);
+    say::error(why);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include "command.hpp"
 #include "control/client.hpp"
 #include "format.hpp"
+#include "messages.hpp"
 #include "policy/values/gpu_key.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
@@ -115,7 +116,7 @@ int cap_of(int pid, const CapOptions &options, const control::CapRequest &reques
     else if (report)
         for (const control::CapChange &gpu : report->gpus) print(text_of(whose, gpu, request));
     else
-        complain(policy::plain(report.error()));
+        say::error(policy::plain(report.error()));
     const bool in_force = report && std::none_of(report->gpus.begin(), report->gpus.end(),
                                                  [&](const auto &gpu) { return request.cap && gpu.ceiling; });
     return in_force ? 0 : 1;
@@ -150,7 +151,7 @@ int cap(const CapOptions &typed) {
     if (!request) return failed("cap: " + request.error());
     const auto processes = options.job ? one_of_each_job(*options.job) : selected(options.selection);
     if (!processes) return failed("cap: " + processes.error());
-    if (processes->empty()) complain("no process runs under curb");
+    if (processes->empty()) say::hint("no process runs under curb");
     int status = 0;
     std::vector<std::string> answers;
     for (const auto &[pid, job] : *processes) status = std::max(status, cap_of(pid, options, *request, job, answers));

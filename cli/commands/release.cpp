@@ -11,6 +11,7 @@
 #include "command.hpp"
 #include "control/client.hpp"
 #include "format.hpp"
+#include "messages.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy/values/size.hpp"
@@ -143,7 +144,7 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
         if (*one->answer)
             print(processes.size() > 1 ? std::exchange(titles, "") + row_of(*one) : text_of(*one));
         else
-            complain(policy::plain(one->answer->error()));
+            say::error(policy::plain(one->answer->error()));
     };
     std::vector<std::future<void>> asking;
     for (Asked &one : processes) {
@@ -158,8 +159,8 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
     for (std::size_t i = 0; i < asking.size(); ++i)
         if (asking[i].wait_until(until) != std::future_status::ready) slow.push_back(std::to_string(processes[i].pid));
     if (!slow.empty() && ::isatty(STDERR_FILENO) != 0)
-        complain("waiting for process " + policy::joined(slow, ", ") +
-                 ": a release waits for Python's lock and for the device; Ctrl-C leaves it going");
+        say::hint("waiting for process " + policy::joined(slow, ", ") +
+                  ": a release waits for Python's lock and for the device; Ctrl-C leaves it going");
     for (std::future<void> &one : asking) one.get();  // throws if an answer could not be written
 }
 

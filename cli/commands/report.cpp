@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "command.hpp"
+#include "messages.hpp"
 #include "pages.hpp"
 #include "policy/values/words.hpp"
 #include "replace_file.hpp"
@@ -49,7 +50,7 @@ int report(const ReportOptions &options) {
         if (const auto fault = replace_file(*options.output, text, mode_of_new_files()))
             return failed("report: " + *fault);
     }
-    for (const std::string &one : recording->missing) complain("report: " + recording->name + ": " + one);
+    for (const std::string &one : recording->missing) say::warning("report: " + recording->name + ": " + one);
     if (options.json)
         print_line(report_json(*recording, summary));
     else if (!options.output)

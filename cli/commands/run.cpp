@@ -20,6 +20,7 @@
 #include "format.hpp"
 #include "libraries.hpp"
 #include "limit_options.hpp"
+#include "messages.hpp"
 #include "policy/flags.hpp"
 #include "policy/steer.hpp"
 #include "policy/values/words.hpp"
@@ -55,7 +56,7 @@ std::string absolute(const std::string &path) { return path.empty() ? path : fs:
 
 // Returns `name` (CURB_CAP, CURB_JOB_CAP) for the program: its present value, which an outer curb run may have set, and
 // each cap of `option`. Warns of caps without effect: the lowest is in force. Precondition: each cap is valid.
-std::string cap_with(const char *option, const std::vector<std::string> &caps, const char *name, bool quiet) {
+std::string cap_with(const char *option, const std::vector<std::string> &caps, const char *name) {
     const std::string outer = variable(name);
     if (caps.empty() || (!outer.empty() && !policy::parse_caps(outer))) return outer;
     const auto all_but = [&](const std::string *one) {
@@ -67,10 +68,10 @@ std::string cap_with(const char *option, const std::vector<std::string> &caps, c
     };
     const std::string all = all_but(nullptr);
     for (const std::string &cap : caps)
-        if (!quiet && all_but(&cap) == all)
-            complain(fmt::format("{} {} has no effect: ", option, cap) +
-                     (outer.empty() ? "of several caps the lowest holds"
-                                    : fmt::format("{} is {} already, and the lower holds", name, outer)));
+        if (all_but(&cap) == all)
+            say::warning(fmt::format("{} {} has no effect: ", option, cap) +
+                         (outer.empty() ? "of several caps the lowest holds"
+                                        : fmt::format("{} is {} already, and the lower holds", name, outer)));
     return all;
 }
 
@@ -88,7 +89,7 @@ policy::Result<Overrides, std::string> overrides_of(const RunOptions &options) {
                               const char *name) -> std::optional<std::string> {
         for (const std::string &cap : caps)
             if (const auto parsed = policy::parse_caps(cap); !parsed) return option + (": " + parsed.error());
-        if (!caps.empty()) out[name] = {cap_with(option, caps, name, options.quiet), name};
+        if (!caps.empty()) out[name] = {cap_with(option, caps, name), name};
         return std::nullopt;
     };
     if (auto fault = add_caps("--cap", options.caps, "CURB_CAP")) return *fault;
@@ -176,7 +177,8 @@ std::optional<std::string> why_out_of_reach(const std::string &file, const fs::p
 bool can_be_reached(const RunOptions &options, const std::string &file) {
     const auto library = find_library();
     const auto why = library ? why_out_of_reach(file, *library) : std::nullopt;  // settings() reports a missing library
-    if (why && (options.strict || !options.quiet)) complain(*why + (options.strict ? "; --strict forbids that" : ""));
+    if (why && options.strict) say::error(*why + "; --strict forbids that");
+    if (why && !options.strict) say::warning(*why);
     return !why || !options.strict;
 }
 
@@ -187,7 +189,7 @@ std::optional<config::Reading> load(const config::Source &source, const Override
     for (config::Diagnostic diagnostic : reading.error()) {
         if (const auto set = overrides.find(diagnostic.file); set != overrides.end())
             diagnostic.file = set->second.place;
-        complain(diagnostic.text());
+        say::error(diagnostic.text());
     }
     return std::nullopt;
 }
@@ -216,7 +218,7 @@ policy::Result<Settings, std::string> settings(const config::Source &source, con
     if (!sim) return sim.error();
     if (auto error = not_carried(*sim, "LD_LIBRARY_PATH", kLibraryPathSeparators)) return *error;
     prepend("LD_LIBRARY_PATH", sim->native());
-    if (!options.quiet) complain("a simulated driver is used, " + sim->native() + "; no GPU is touched");
+    say::hint("a simulated driver is used, " + sim->native() + "; no GPU is touched");
     return out;
 }
 
@@ -247,8 +249,9 @@ int become(const std::vector<std::string> &command) {
 }
 
 int run(const RunOptions &options) {
+    if (options.quiet) say::only_errors();
     if (options.command.empty()) {
-        complain("run: there is no command to run");
+        say::error("run: there is no command to run");
         return failed(
             "usage: curb run [OPTIONS] -- COMMAND [ARGUMENTS...], as in: curb run --cap 8GiB -- python train.py");
     }
@@ -257,12 +260,12 @@ int run(const RunOptions &options) {
     const Environment variables = environment_with(*overrides);
     const config::Source source = config::locate(variables);
     const Program program = program_of(options.command, variables);
+    if (!source.file.empty()) say::detail("reads the policy " + source.file);
     const auto reading = load(source, *overrides);
     if (!reading) return kFailure;
     const config::Outcome outcome = config::outcome(*reading, who_is(program, variables));
-    if (const policy::TracePolicy &trace = outcome.policy.trace;
-        !options.quiet && trace.stacks && trace.file.value_or("").empty())
-        complain("call stacks have no effect without a trace: add --trace FILE");
+    if (const policy::TracePolicy &trace = outcome.policy.trace; trace.stacks && trace.file.value_or("").empty())
+        say::warning("call stacks have no effect without a trace: add --trace FILE");
     auto environment = settings(source, options, *overrides, outcome.policy);
     if (!environment) return failed(environment.error());
     if (program.fault.empty() && !can_be_reached(options, program.file)) return kFailure;
@@ -276,7 +279,9 @@ int run(const RunOptions &options) {
     for (const auto &[name, value] : *environment) {
         if (::setenv(name.c_str(), value.c_str(), 1) != 0)
             return failed(name + " cannot be set: " + std::strerror(errno));
+        say::detail("sets " + name + "=" + value);
     }
+    say::detail("runs " + policy::joined(options.command, " ", shell_quoted));
     return become(options.command);
 }
 

@@ -1,12 +1,14 @@
 #include "driver.hpp"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
 
+#include "messages.hpp"
 #include "nvml_abi.h"
 #include "target.hpp"
 #include "within.hpp"
@@ -16,7 +18,11 @@ namespace {
 
 // Returns the error of dlopen if the library cannot be loaded.
 policy::Result<void *, std::string> open_library(const char *name) {
-    if (void *library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
+    if (void *library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
+        link_map *map = nullptr;
+        if (::dlinfo(library, RTLD_DI_LINKMAP, &map) == 0) say::detail(std::string("loaded ") + map->l_name);
+        return library;
+    }
     const char *why = ::dlerror();
     return why ? std::string(why) : std::string(name) + " cannot be loaded";
 }

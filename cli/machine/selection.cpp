@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "control/client.hpp"
+#include "messages.hpp"
 #include "policy/rules.hpp"
 #include "policy/values/gpu_key.hpp"
 #include "policy/values/words.hpp"
@@ -65,9 +66,9 @@ std::vector<int> programs_of(int pid) {
                                        ? std::vector<int>()
                                        : started_by(pid, can_be_asked);
     if (below.empty()) return {pid};
-    complain("process " + label_of(pid, name_of(pid)) +
-             " is not under curb, or has not used CUDA; asking what it started: " +
-             policy::joined(below, ", ", [](int one) { return std::to_string(one); }));
+    say::hint("process " + label_of(pid, name_of(pid)) +
+              " is not under curb, or has not used CUDA; asking what it started: " +
+              policy::joined(below, ", ", [](int one) { return std::to_string(one); }));
     return below;
 }
 

@@ -14,6 +14,7 @@
 #include "control/client.hpp"
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
+#include "messages.hpp"
 #include "policy/values/words.hpp"
 #include "target.hpp"
 
@@ -76,6 +77,7 @@ std::set<int> listed_in(const NvmlGpus &gpus) {
 // Joins these answers with NVML and /proc.
 View view_with(std::vector<control::Answer> answers) {
     ViewFacts facts{nvml_gpus(), std::move(answers), {}};
+    say::detail("asked " + std::to_string(facts.answers.size()) + " processes under curb");
     std::set<int> asked, known, missing;
     for (const control::Answer &one : facts.answers) asked.insert(one.pid);
     const auto add_new = [&](const std::set<int> &pids) {

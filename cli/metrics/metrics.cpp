@@ -6,6 +6,7 @@
 
 #include "command.hpp"
 #include "families.hpp"
+#include "messages.hpp"
 #include "replace_file.hpp"
 #include "terminal.hpp"
 #include "view.hpp"
@@ -32,7 +33,7 @@ int metrics(const MetricsOptions &options) {
         if (errno == EPIPE) return 1;
         fault = std::string("standard output cannot be written: ") + std::strerror(errno);
     }
-    if (fault) complain("metrics: " + *fault);
+    if (fault) say::error("metrics: " + *fault);
     return fault ? 1 : 0;
 }
 

@@ -10,6 +10,7 @@
 #include "config/schema.hpp"
 #include "format.hpp"
 #include "json.hpp"
+#include "messages.hpp"
 #include "policy/steer.hpp"
 #include "policy_advice.hpp"
 #include "policy_rows.hpp"
@@ -249,7 +250,7 @@ std::string program_json(const Program &program) {
 
 int policy_explain(const ExplainOptions &options) {
     if (options.command.empty()) {
-        complain("policy explain: there is no command to explain");
+        say::error("policy explain: there is no command to explain");
         return failed("usage: curb policy explain [--json] [FILE] -- COMMAND [ARGUMENTS...]");
     }
     int status = 0;

@@ -5,6 +5,7 @@
 
 #include "command.hpp"
 #include "control/proc.hpp"
+#include "messages.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/words.hpp"
 #include "ps_text.hpp"
@@ -119,7 +120,7 @@ int ps(const PsOptions &options) {
         if (options.json) return out;
         for (const PsError &one : shown.errors) complaints[one.pid] = one.message;
         for (auto &[pid, message] : complaints)  // once each, and not while the screen is redrawn
-            if (!message.empty() && (!options.watch || out.last)) complain(policy::plain(std::exchange(message, "")));
+            if (!message.empty() && (!options.watch || out.last)) say::error(policy::plain(std::exchange(message, "")));
         return out;
     };
     // The line before each answer of --watch. JSON has its own time.

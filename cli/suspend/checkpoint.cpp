@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "control/client.hpp"
+#include "messages.hpp"
 
 namespace curb::cli {
 namespace {
@@ -88,9 +89,10 @@ void Progress::refresh() {
     std::fprintf(stderr, "\r\033[K%s", line_(so_far()).c_str());
 }
 
-void Progress::say(const std::string &text) {
-    std::fprintf(stderr, "%scurb: %s\n", shown_ ? "\r\033[K" : "", text.c_str());
+void Progress::interrupt_with(const std::string &text) {
+    if (shown_) std::fputs("\r\033[K", stderr);
     shown_ = false;
+    say::hint(text);
 }
 
 Made make(const std::function<CUresult()> &call, const Progress::Line &line, const std::string &note,
@@ -111,7 +113,7 @@ Made make(const std::function<CUresult()> &call, const Progress::Line &line, con
     while (result.wait_for(kRefresh) == std::future_status::timeout) {
         progress.refresh();
         meanwhile();
-        if (interrupted() && !said) progress.say(note);
+        if (interrupted() && !said) progress.interrupt_with(note);
         said = said || interrupted();
     }
     const CUresult error = result.get();

@@ -32,7 +32,7 @@ class Progress {
     Progress &operator=(const Progress &) = delete;
     void refresh();
     // Prints a message on a line of its own.
-    void say(const std::string &text);
+    void interrupt_with(const std::string &text);
     [[nodiscard]] Seconds so_far() const { return std::chrono::steady_clock::now() - start_; }
 
   private:

@@ -6,6 +6,7 @@
 #include "control/suspended.hpp"
 #include "format.hpp"
 #include "json.hpp"
+#include "messages.hpp"
 #include "sim.hpp"
 #include "terminal.hpp"
 
@@ -33,7 +34,7 @@ bool Moving::answer(const json::Members &members) const {
 }
 
 int Moving::ended(int status, const std::string &state, const std::string &message) const {
-    complain(message);
+    say::error(message);
     static_cast<void>(
         answer({{"pid", pid_}, {done_, false}, {"process", json::text(state)}, {"message", json::text(message)}}));
     return status;
@@ -74,7 +75,7 @@ int each(const char *command, bool is_out_after, const MoveOptions &options, con
         status = std::max(status, one);
         if (one == kInterrupted) break;
     }
-    if (none) complain(fmt::format("no process under curb is there to {}", command));
+    if (none) say::hint(fmt::format("no process under curb is there to {}", command));
     if (options.json) print_line(json::list(answers));
     return status;
 }

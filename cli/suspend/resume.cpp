@@ -13,6 +13,7 @@
 #include "control/turn.hpp"
 #include "format.hpp"
 #include "gate.hpp"
+#include "messages.hpp"
 #include "moving.hpp"
 #include "policy/values/duration.hpp"
 #include "terminal.hpp"
@@ -78,7 +79,8 @@ class Resuming : Moving {
         if (const auto refusal = why_not_resume(facts)) return refused(*refusal);
         hold_interrupts();
         if (*facts.driver->state == CU_PROCESS_STATE_LOCKED) {
-            complain(target_.text() + " is locked, not suspended: a suspend or resume was cut short; it is unlocked");
+            say::warning(target_.text() +
+                         " is locked, not suspended: a suspend or resume was cut short; it is unlocked");
             return unlocked(*driver, 0, std::nullopt);
         }
         if (const auto status = wait_for_room(facts)) return *status;

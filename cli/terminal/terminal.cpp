@@ -17,17 +17,6 @@
 namespace curb::cli {
 namespace {
 
-// Puts `head` before each line and makes control characters visible.
-std::string plain_lines(std::string_view text, std::string_view head) {
-    std::string out;
-    for (std::size_t at = 0; at <= text.size();) {
-        const std::string_view line = text.substr(at, text.find('\n', at) - at);
-        out.append(at == 0 ? "" : "\n").append(head).append(policy::plain(line));
-        at += line.size() + 1;
-    }
-    return out;
-}
-
 bool can_be_run(const std::string &path) {
     struct stat status {};
     return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
@@ -112,10 +101,18 @@ bool write_all(int file, std::string_view text) {
     return true;
 }
 
+std::string plain_lines(std::string_view text, std::string_view head) {
+    std::string out;
+    for (std::size_t at = 0; at <= text.size();) {
+        const std::string_view line = text.substr(at, text.find('\n', at) - at);
+        out.append(at == 0 ? "" : "\n").append(head).append(policy::plain(line));
+        at += line.size() + 1;
+    }
+    return out;
+}
+
 bool print_text(std::string_view text) { return print(plain_lines(text, "")); }
 
-void print_error(std::string_view message, std::string_view head) {
-    std::fputs((plain_lines(message, head) + "\n").c_str(), stderr);
-}
+void print_error(std::string_view text) { std::fputs((plain_lines(text, "") + "\n").c_str(), stderr); }
 
 }  // namespace curb::cli

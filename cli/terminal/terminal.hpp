@@ -48,11 +48,12 @@ inline bool print_line(const std::string &text) { return print(text + "\n"); }
 // Writes all of `text`, whatever signals come. False if that fails; errno says why.
 bool write_all(int file, std::string_view text);
 
+// Puts `head` before each line and makes control characters visible.
+std::string plain_lines(std::string_view text, std::string_view head);
 // Prints text that may contain strings from other programs: control characters do not reach the terminal.
 bool print_text(std::string_view text);
 
-// Prints each line on stderr, behind `head`. Control characters do not reach the terminal.
-void print_error(std::string_view message, std::string_view head = "");
-inline void complain(std::string_view message) { print_error(message, "curb: "); }
+// Prints the lines of an answer that belong on stderr, such as the errors of a policy.
+void print_error(std::string_view text);
 
 }  // namespace curb::cli

@@ -84,7 +84,7 @@ def unbroken(line, **options):
 
 RUN = [
     "--cap", "--dry-run", "--growth", "--help", "--job-cap", "--keep-free", "--log", "--nap", "--policy", "--quiet",
-    "--sim", "--stacks", "--steer", "--strict", "--trace", "--wait",
+    "--sim", "--stacks", "--steer", "--strict", "--trace", "--verbose", "--wait",
 ]  # fmt: skip
 
 

@@ -335,6 +335,22 @@ TEST_CASE("options of curb run override the policy, and the program has them as 
     CHECK(start(run).out == "info:" + (fs::canonical(dir.path()) / "curb.log").string() + "\n");
 }
 
+TEST_CASE("CURB_LOG and --verbose set which messages of the command itself are printed, and errors always are") {
+    const auto err = [](Words words, const char *level) {
+        return curb(std::move(words), {{"CURB_LOG", level}}).err;
+    };
+    const std::string warning = "curb: call stacks have no effect without a trace: add --trace FILE\n";
+    const Words stacks{"run", "--stacks", "1MiB", "--", "true"};
+    CHECK(err(stacks, "") == warning);
+    CHECK(err(stacks, "warning") == warning);
+    CHECK(err(stacks, "error").empty());
+    CHECK(err(joined({"run", "--quiet"}, {"--stacks", "1MiB", "--", "true"}), "").empty());
+    CHECK_THAT(err(stacks, "debug"), contains(warning) && contains("curb: sets CURB_STACKS=1MiB\n"));
+    for (const Words &words : {joined({"--verbose"}, stacks), joined({"run", "--verbose"}, {"--", "true"})})
+        CHECK_THAT(err(words, "error"), contains("curb: runs true\n"));
+    CHECK(err({"run", "--cap", "8", "--", "true"}, "off") == "curb: --cap: '8' has no unit; did you mean \"8GiB\"?\n");
+}
+
 TEST_CASE("curb run sets the variables of the policy that are not set yet") {
     const TempDir dir;
     const std::string policy = dir.write(
