@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import itertools
 import json
 import os
 import shlex
 import subprocess
+import threading
 from typing import Any, Iterator
 
 __all__ = ["CurbError", "cap", "capped", "command", "environment", "library", "nap", "release", "status"]
@@ -84,21 +84,52 @@ def nap(pid: int | None = None) -> dict[str, Any]:
     return _asked("suspend", "--until-used", str(_pid(pid)))[0]  # type: ignore[no-any-return]
 
 
+_bodies: dict[int, list[tuple[str, set[str]]]] = {}  # of `capped` by process, as they began: size and GPUs
+_before: dict[tuple[int, str], str | None] = {}  # the cap that `cap` had set for a GPU before the first of them
+_locks: dict[int, threading.Lock] = {}  # by process: that of a forked child is free
+
+
 @contextlib.contextmanager
 def capped(size: str, pid: int | None = None, gpu: str | None = None) -> Iterator[None]:
     """A cap for the body of a `with`; behind it the caps that `cap` had set before hold again, or those of the policy.
 
-    The process has used CUDA before: until then there is nothing that could be asked. Raises CurbError as `cap` does.
+    Bodies may nest, and those of several threads may overlap: the cap of the one that began last holds. When the last of them
+    has ended, the caps from before the first one hold again. The process has used CUDA before: until then there is nothing
+    that could be asked. Raises CurbError as `cap` does.
     """
-    before = {use["books"]["uuid"]: use["books"]["live_cap"] for use in status(pid)["gpus"] if use["books"]}
-    changed = cap(size, pid, gpu)["gpus"]
+    process = _pid(pid)
+    with _lock():
+        before = {use["books"]["uuid"]: use["books"]["live_cap"] for use in status(process)["gpus"] if use["books"]}
+        gpus = {one["uuid"] for one in cap(size, process, gpu)["gpus"]}
+        bodies = _bodies.setdefault(process, [])
+        shared = gpus & {uuid for _, others in bodies for uuid in others}
+        _before.update({(process, uuid): before.get(uuid) for uuid in gpus - shared})
+        body = (size, gpus)
+        bodies.append(body)
     try:
+        _put_in_force(process, shared)  # above the key by which another body has set its cap
         yield
     finally:
-        cap(None, pid, gpu)
-        for one in changed:
-            if before.get(one["uuid"]) is not None:
-                cap(before[one["uuid"]], pid, one["uuid"])
+        with _lock():
+            # By identity: another body may have the same size and GPUs.
+            bodies[:] = [other for other in bodies if other is not body]
+        _put_in_force(process, gpus)
+
+
+def _lock() -> threading.Lock:
+    return _locks.setdefault(os.getpid(), threading.Lock())
+
+
+def _put_in_force(process: int, gpus: set[str]) -> None:
+    """Sets the cap that the bodies of `capped` now want of each GPU; without one, the cap from before them."""
+    with _lock():
+        for uuid in gpus:
+            wanted = [size for size, named in _bodies[process] if uuid in named]
+            if not wanted:
+                cap(None, process, uuid)
+                wanted = [before for before in [_before.pop((process, uuid), None)] if before is not None]
+            if wanted:
+                cap(wanted[-1], process, uuid)
 
 
 def environment(cap: str | None = None, **options: str | bool) -> dict[str, str]:  # pylint: disable=redefined-outer-name
@@ -116,7 +147,9 @@ def environment(cap: str | None = None, **options: str | bool) -> dict[str, str]
     own = {name: value for name, value in os.environ.items() if not name.startswith("CURB_")}
     own["LD_PRELOAD"] = ":".join(others)
     shown = _run([*words, "--", "true"], own).stdout.splitlines()
-    settings = (line.partition("=") for line in itertools.takewhile(lambda line: line != "true", shown))
+    if "true" not in shown:
+        raise CurbError(f"{', '.join(options)}: no option of curb run that limits a program; curb run --help lists those")
+    settings = (line.partition("=") for line in shown[: shown.index("true")])
     return {name: shlex.split(value)[0] for name, _, value in settings if name == "LD_PRELOAD" or name.startswith("CURB_")}
 
 

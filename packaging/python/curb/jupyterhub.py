@@ -65,8 +65,8 @@ class CurbMixin(Configurable):  # type: ignore[misc]
     def get_env(self) -> dict[str, str]:
         """The server's environment. An option that curb cannot use fails the start of the server, in curb's words."""
         env: dict[str, str] = super().get_env()
-        wanted = {"cap": self.cap, "job_cap": self.user_cap, "nap": self.nap, "policy": self.policy}
-        options = {name: value(self) if callable(value) else value for name, value in wanted.items()}
+        options = {name: self._asked(name) for name in ("cap", "user_cap", "nap", "policy")}
+        options["job_cap"] = options.pop("user_cap")
         elsewhere = options.pop("policy") if self.library else None  # this machine need not have that file
         try:
             own = curb.environment(steer=self.steer, **options)
@@ -81,6 +81,15 @@ class CurbMixin(Configurable):  # type: ignore[misc]
         ours = self.library or curb.library()
         own["LD_PRELOAD"] = ":".join(filter(None, [ours, env.get("LD_PRELOAD")]))
         return {**env, **own}
+
+    def _asked(self, option: str) -> Any:
+        """The value of an option; of a function, its answer for this user."""
+        value = getattr(self, option)
+        try:
+            return value(self) if callable(value) else value
+        except Exception as error:
+            why = f"the function c.CurbMixin.{option} failed for {self.user.name}: {type(error).__name__}: {error}"
+            raise Refused(why) from error
 
 
 class CurbSpawner(CurbMixin, LocalProcessSpawner):  # type: ignore[misc]
