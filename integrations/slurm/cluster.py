@@ -1,6 +1,6 @@
 """A Slurm cluster for tests, with one controller and two nodes: on loopback, without munge, systemd and accounting.
 
-n1 has two GPUs of four shards, n2 one. The daemons run as the calling user, from the installed packages of Slurm.
+n1 has two GPUs of four shards, n2 one; both have other resources, disk and gpumem. The daemons run as the calling user, from the installed packages of Slurm.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ MpiDefault=none
 FirstJobId={first}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-GresTypes=gpu,shard
+GresTypes=gpu,shard,disk,gpumem
 SlurmdParameters=config_overrides
 SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
 ReturnToService=2
 KillWait=2
 {more}
-NodeName=n1 {machine} Port={port1} Gres=gpu:fake:2,shard:8
-NodeName=n2 {machine} Port={port2} Gres=gpu:fake:1,shard:4
+NodeName=n1 {machine} Port={port1} Gres=gpu:fake:2,shard:8,disk:100,gpumem:100
+NodeName=n2 {machine} Port={port2} Gres=gpu:fake:1,shard:4,disk:100,gpumem:100
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=10 State=UP
 """
 MACHINE = (
@@ -62,6 +62,8 @@ NodeName=n1 Name=gpu Type=fake File={folder}/dev/nvidia[0-1]
 NodeName=n1 Name=shard Count=8
 NodeName=n2 Name=gpu Type=fake File={folder}/dev/nvidia0
 NodeName=n2 Name=shard Count=4
+NodeName=n[1-2] Name=disk Count=100
+NodeName=n[1-2] Name=gpumem Count=100
 """
 
 

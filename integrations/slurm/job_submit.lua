@@ -12,7 +12,7 @@ local SHARDS = "gres:shard:%d"
 local OPTION = "_SLURM_SPANK_OPTION_curb_gpu_mem="
 local MIB = { B = 2 ^ -20, K = 2 ^ -10, M = 1, G = 2 ^ 10, T = 2 ^ 20 }
 
--- Returns the value of --gpu-mem; nil if the job does not set it.
+-- Returns the value of --gpu-mem; nil if the job does not set it. Of several, Slurm passes on the last.
 local function gpu_mem(job)
     for _, text in pairs(job.spank_job_env or {}) do
         if text:sub(1, #OPTION) == OPTION then
@@ -33,23 +33,29 @@ local function mib_of(size)
     return letter and tonumber(number) * MIB[letter]
 end
 
--- Returns all of the job's requests for GPUs in one text.
-local function asked(job)
-    local fields = { job.tres_per_job, job.tres_per_node, job.tres_per_socket, job.tres_per_task }
-    local out = {}
-    for _, text in pairs(fields) do
-        out[#out + 1] = text
+-- Calls visit(name, count) for each of the job's requests: "gres:shard:fake:2", "gres/gpu:1" and "gpu" are shard 2, gpu 1
+-- and gpu 1.
+local function each_request(job, visit)
+    for _, field in ipairs({ "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task" }) do
+        for request in (job[field] or ""):gmatch("[^,]+") do
+            local name = request:gsub("^gres[:/]", ""):match("^[^:=]+")
+            local digits, unit = request:match("[:=](%d+)(%a?)$")
+            visit(name, (tonumber(digits) or 1) * (unit and unit ~= "" and 1024 or 1))
+        end
     end
-    return table.concat(out, ",")
 end
 
 function slurm_job_submit(job, partition, uid)
-    local gres = asked(job)
-    for count in gres:gmatch("shard[:=](%d+)") do
-        if tonumber(count) > SHARDS_PER_GPU then
-            slurm.log_user("curb: a GPU has %d shards, so no node can run a job with shard:%s", SHARDS_PER_GPU, count)
-            return slurm.ERROR
+    local names_gpus, refused = false, nil
+    each_request(job, function(name, count)
+        names_gpus = names_gpus or name == "gpu" or name == "shard"
+        if name == "shard" and count > SHARDS_PER_GPU then
+            refused = count
         end
+    end)
+    if refused then
+        slurm.log_user("curb: a GPU has %d shards, so no node can run a job with shard:%d", SHARDS_PER_GPU, refused)
+        return slurm.ERROR
     end
     local size = gpu_mem(job)
     local mib = size and mib_of(size)
@@ -60,11 +66,12 @@ function slurm_job_submit(job, partition, uid)
         slurm.log_user("curb: --gpu-mem=%s is more than a GPU has, %d GiB", size, math.floor(GPU_MEMORY_MIB / 1024))
         return slurm.ERROR
     end
-    if gres:find("gpu") or gres:find("shard") then
+    if names_gpus then
         return slurm.SUCCESS
     end
     local shards = math.max(1, math.ceil(mib * SHARDS_PER_GPU / GPU_MEMORY_MIB))
-    job.tres_per_node = SHARDS:format(shards)
+    local others = job.tres_per_node
+    job.tres_per_node = (others and others ~= "" and others .. "," or "") .. SHARDS:format(shards)
     slurm.log_user("curb: --gpu-mem=%s is scheduled as %d of the %d shards of a GPU", size, shards, SHARDS_PER_GPU)
     return slurm.SUCCESS
 end

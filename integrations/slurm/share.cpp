@@ -103,47 +103,74 @@ std::optional<std::string> fault_of_policy(const std::string &file) {
     return policy::joined(document.error(), "\n", [](const config::Diagnostic &one) { return one.text(); });
 }
 
-std::string caps_of(const Config &config, const Task &task, const Variables &variable) {
-    List caps;
-    const auto shards = policy::whole_number<std::uint64_t>(variable("SLURM_SHARDS_ON_NODE").value_or("")).value_or(0);
-    if (shards != 0 && config.shard_size) {
-        const std::uint64_t size = config.shard_size->amount;
-        caps.push_back(
-            policy::format(Size{Size::Unit::bytes, shards > UINT64_MAX / size ? UINT64_MAX : shards * size}));
-    } else if (shards != 0 && config.shards_per_gpu != 0) {
-        caps.push_back(policy::format(part_of_a_gpu(shards, config.shards_per_gpu)));
+std::uint64_t shards_of(std::string_view gres) {
+    std::uint64_t out = 0;
+    std::size_t depth = 0, start = 0;
+    const auto add = [&](std::string_view entry) {
+        entry = entry.substr(0, entry.find('('));
+        if (entry.substr(0, entry.find_first_of(":=")) != "shard") return;
+        const std::size_t count = entry.find_last_of(":=");
+        if (count == std::string_view::npos) return;
+        out += policy::whole_number<std::uint64_t>(entry.substr(count + 1)).value_or(0);
+    };
+    for (std::size_t at = 0; at < gres.size(); ++at) {
+        if (gres[at] == '(') ++depth;
+        if (gres[at] == ')' && depth != 0) --depth;
+        if (gres[at] != ',' || depth != 0) continue;  // "shard:2(IDX:0,1)" is one entry
+        add(gres.substr(start, at - start));
+        start = at + 1;
     }
-    if (task.memory)
-        if (const auto size = policy::parse_size(*task.memory)) caps.push_back(policy::format(*size));
+    add(gres.substr(start));
+    return out;
+}
+
+Caps caps_of(const Config &config, const Task &task, const Variables &variable) {
+    List job, step;
+    const auto size_of = [&](std::uint64_t shards) {
+        if (!config.shard_size) return policy::format(part_of_a_gpu(shards, config.shards_per_gpu));
+        const std::uint64_t size = config.shard_size->amount;
+        return policy::format(Size{Size::Unit::bytes, shards > UINT64_MAX / size ? UINT64_MAX : shards * size});
+    };
+    const auto add_memory = [](const std::optional<std::string> &memory, List &list) {
+        if (!memory) return;
+        if (const auto size = policy::parse_size(*memory)) list.push_back(policy::format(*size));
+    };
+    const auto shards = policy::whole_number<std::uint64_t>(variable("SLURM_SHARDS_ON_NODE").value_or("")).value_or(0);
+    if (shards != 0 && (config.shard_size || config.shards_per_gpu != 0)) {
+        job.push_back(size_of(std::max(shards, task.job_shards)));
+        if (shards < task.job_shards) step.push_back(size_of(shards));
+    }
+    add_memory(task.job_memory, job);
+    if (task.memory != task.job_memory) add_memory(task.memory, step);
     // slurmd unsets CUDA_VISIBLE_DEVICES in a step that it gives no GPU. A GPU without shards belongs to the job alone.
-    if (caps.empty() && config.without_shards && !variable("CUDA_VISIBLE_DEVICES"))
-        caps.push_back(policy::format(*config.without_shards));
-    return list_text(caps, ",");
+    if (job.empty() && config.without_shards && !variable("CUDA_VISIBLE_DEVICES"))
+        job.push_back(policy::format(*config.without_shards));
+    return {list_text(job, ","), list_text(step, ",")};
 }
 
 Changes changes(const Config &config, const Task &task, const Variables &variable) {
     Changes out;
-    const std::string caps = caps_of(config, task, variable);
-    const bool under_curb = !caps.empty() || task.policy;
+    const Caps caps = caps_of(config, task, variable);
+    const bool under_curb = !caps.job.empty() || !caps.step.empty() || task.policy;
     const auto old = [&](const char *name) { return variable(name).value_or(""); };
 
-    // Only this variable distinguishes the caps that an outer step has set from the user's own.
-    const std::string outer_caps = old("CURB_SLURM_CAP");
-    List all = without(split(old("CURB_JOB_CAP"), ","), split(outer_caps, ","));
-    // Appended to the user's caps: the lowest of a list holds, so a user can ask for less and not for more.
-    if (!caps.empty()) all.push_back(caps);
-    out["CURB_JOB_CAP"] = or_unset(list_text(all, ","));
-    out["CURB_SLURM_CAP"] = or_unset(caps);
+    // Only `mark` distinguishes the caps that an outer step has set from the user's own. Appended to the user's caps:
+    // the lowest of a list holds, so a user can ask for less and not for more.
+    const auto set_caps = [&](const char *name, const char *mark, const std::string &ours) {
+        List all = without(split(old(name), ","), split(old(mark), ","));
+        if (!ours.empty()) all.push_back(ours);
+        out[name] = or_unset(list_text(all, ","));
+        out[mark] = or_unset(ours);
+    };
+    set_caps("CURB_JOB_CAP", "CURB_SLURM_CAP", caps.job);
+    set_caps("CURB_CAP", "CURB_SLURM_STEP_CAP", caps.step);
 
-    // The tasks of a step on a node are one job of curb. So are the batch script's own programs together with its steps
-    // that have the same caps: they share the memory that Slurm has given the job.
-    const std::string outer = old("CURB_JOB"), ours = "slurm-" + task.job + ".", here = "@" + task.node;
-    if (!caps.empty()) {
-        const bool shared = outer.starts_with(ours) && outer.ends_with(here) && outer_caps == caps;
-        out["CURB_JOB"] = shared ? outer : ours + task.step + here;
-    } else if (!outer_caps.empty()) {
+    // Named by the job and not by the step, so that steps which run at the same time share the job's memory.
+    const std::string outer = old("CURB_JOB");
+    if (under_curb)
+        out["CURB_JOB"] = "slurm-" + task.job + "@" + task.node;
+    else if (outer.starts_with("slurm-"))
         out["CURB_JOB"] = std::nullopt;
-    }
 
     List preloads = without(split(old("LD_PRELOAD"), ": "), {config.library});
     if (under_curb) preloads.insert(preloads.begin(), config.library);
@@ -153,7 +180,7 @@ Changes changes(const Config &config, const Task &task, const Variables &variabl
     // SIGUSR1 ends shells, launchers and workers in a job, and Slurm sends it to all processes of a step.
     constexpr const char *kSignal = "SIGURG";
     if (under_curb && !variable("CURB_SIGNAL")) out["CURB_SIGNAL"] = kSignal;
-    if (!under_curb && !outer_caps.empty() && old("CURB_SIGNAL") == kSignal) out["CURB_SIGNAL"] = std::nullopt;
+    if (!under_curb && outer.starts_with("slurm-") && old("CURB_SIGNAL") == kSignal) out["CURB_SIGNAL"] = std::nullopt;
     std::erase_if(out, [&](const auto &change) { return change.second == variable(change.first.c_str()); });
     return out;
 }

@@ -33,20 +33,27 @@ std::optional<std::string> fault_of_policy(const std::string &file);
 
 // One task, as Slurm describes it.
 struct Task {
-    std::string job;                    // "42"
-    std::string step;                   // "0", "batch"
-    std::string node;                   // "n1"
-    std::optional<std::string> memory;  // --gpu-mem
-    std::optional<std::string> policy;  // --gpu-policy
+    std::string job;                        // "42"
+    std::string node;                       // "n1"
+    std::uint64_t job_shards = 0;           // of the job on this node; 0: unknown, so the step's count
+    std::optional<std::string> job_memory;  // --gpu-mem of the job
+    std::optional<std::string> memory;      // --gpu-mem of the step, or the job's
+    std::optional<std::string> policy;      // --gpu-policy
 };
+// Returns the shards in Slurm's list of a job's gres on a node, "gpu:fake:1(IDX:0),shard:2(IDX:0)". 0 if it has none.
+std::uint64_t shards_of(std::string_view gres);
 
 // Returns the value of a variable of the task. nullopt if it is unset.
 using Variables = std::function<std::optional<std::string>(const char *)>;
 // The variables to change: nullopt unsets one.
 using Changes = std::map<std::string, std::optional<std::string>>;
 
-// Returns the caps of the task for CURB_JOB_CAP, "50%,6GiB". Empty if it has none.
-std::string caps_of(const Config &config, const Task &task, const Variables &variable);
+// The caps of a task, as in "50%,6GiB". Empty: none.
+struct Caps {
+    std::string job;   // CURB_JOB_CAP: all processes of the job on the node share it
+    std::string step;  // CURB_CAP: each process of a step that has less than its job
+};
+Caps caps_of(const Config &config, const Task &task, const Variables &variable);
 // Returns the changes to the task's environment. Without cap and policy, removes the variables of an outer job.
 Changes changes(const Config &config, const Task &task, const Variables &variable);
 

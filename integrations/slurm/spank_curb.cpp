@@ -104,6 +104,7 @@ std::optional<std::string> variable_of(spank_t spank, const char *name) {
 constexpr const char *kJobsMemory = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_mem";
 constexpr const char *kJobsPolicy = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_policy";
 
+// Returns the step's value of an option; without one of its own it is the job's.
 std::optional<std::string> value_of(spank_t spank, spank_option &option, const char *of_job) {
     char *value = nullptr;
     if (spank_option_getopt(spank, &option, &value) == ESPANK_SUCCESS && value != nullptr) return value;
@@ -111,23 +112,41 @@ std::optional<std::string> value_of(spank_t spank, spank_option &option, const c
     return variable_of(spank, of_job);
 }
 
-// "batch", "0"
-std::string step_name(std::uint32_t step) {
-    switch (step) {
-        case SLURM_BATCH_SCRIPT: return "batch";
-        case SLURM_INTERACTIVE_STEP: return "interactive";
-        default: return std::to_string(step);
-    }
+std::uint32_t job_of(spank_t spank) {
+    std::uint32_t job = 0;
+    spank_get_item(spank, S_JOB_ID, &job);
+    return job;
 }
+std::string node_of(spank_t spank) { return variable_of(spank, "SLURMD_NODENAME").value_or(""); }
+
+// Returns the shards of the job on this node. A step's variables show the step's own shards alone, so the controller
+// must tell. 0 if it does not.
+std::uint64_t shards_of_job(std::uint32_t job, const std::string &node) {
+    job_info_msg_t *jobs = nullptr;
+    if (slurm_load_job(&jobs, job, SHOW_DETAIL) != SLURM_SUCCESS) return 0;
+    std::uint64_t out = 0;
+    for (std::uint32_t i = 0; i < jobs->record_count; ++i) {
+        const auto &one = jobs->job_array[i];  // the answer has all parts of a heterogeneous job
+        if (one.job_id != job) continue;
+        const auto nodes = slurm_hostlist_create(one.nodes);
+        const int at = nodes == nullptr ? -1 : slurm_hostlist_find(nodes, node.c_str());
+        if (at >= 0 && static_cast<std::uint32_t>(at) < one.gres_detail_cnt && one.gres_detail_str[at] != nullptr)
+            out = slurm::shards_of(one.gres_detail_str[at]);
+        slurm_hostlist_destroy(nodes);
+    }
+    slurm_free_job_info_msg(jobs);
+    return out;
+}
+
+// Set once for each step on the node, before its tasks are forked.
+std::uint64_t job_shards = 0;
 
 slurm::Task task_of(spank_t spank) {
     slurm::Task out;
-    std::uint32_t job = 0, step = 0;
-    spank_get_item(spank, S_JOB_ID, &job);
-    spank_get_item(spank, S_JOB_STEPID, &step);
-    out.job = std::to_string(job);
-    out.step = step_name(step);
-    out.node = variable_of(spank, "SLURMD_NODENAME").value_or("");
+    out.job = std::to_string(job_of(spank));
+    out.node = node_of(spank);
+    out.job_shards = job_shards;
+    out.job_memory = variable_of(spank, kJobsMemory);
     out.memory = value_of(spank, memory_option, kJobsMemory);
     out.policy = value_of(spank, policy_option, kJobsPolicy);
     return out;
@@ -140,8 +159,9 @@ std::optional<std::string> why_unreadable(const std::string &file) {
 
 // Returns why the task cannot be held to its job's share.
 std::optional<std::string> fault_of(const slurm::Config &config, const slurm::Task &task, bool under_curb) {
-    if (task.memory)
-        if (auto fault = slurm::fault_of_memory(*task.memory)) return "--gpu-mem: " + *fault;
+    for (const auto &memory : {task.memory, task.job_memory})
+        if (memory)
+            if (auto fault = slurm::fault_of_memory(*memory)) return "--gpu-mem: " + *fault;
     if (!under_curb) return std::nullopt;
     if (const auto why = why_unreadable(config.library))
         return config.library + ", which holds this job to its GPU memory, cannot be read on node " + task.node + ": " +
@@ -176,6 +196,24 @@ extern "C" int slurm_spank_init(spank_t spank, int count, char *words[]) {
     return status;
 }
 
+extern "C" int slurm_spank_init_post_opt(spank_t spank, int, char *[]) {
+    // The options of an srun that makes its own job are the job's. In an allocation they are the step's.
+    if (spank_context() != S_CTX_LOCAL || std::getenv("SLURM_JOB_ID") != nullptr) return 0;
+    ::unsetenv(kJobsMemory);
+    char *value = nullptr;
+    if (spank_option_getopt(spank, &memory_option, &value) == ESPANK_SUCCESS && value != nullptr)
+        ::setenv(kJobsMemory, value, 1);
+    return 0;
+}
+
+extern "C" int slurm_spank_user_init(spank_t spank, int, char *[]) {
+    guarded([&] {
+        if (variable_of(spank, "SLURM_SHARDS_ON_NODE")) job_shards = shards_of_job(job_of(spank), node_of(spank));
+        return 0;
+    });
+    return 0;  // without the job's count the step's holds
+}
+
 extern "C" int slurm_spank_task_init(spank_t spank, int count, char *words[]) {
     return guarded([&] {
         const auto config = config_of(count, words);
@@ -185,7 +223,8 @@ extern "C" int slurm_spank_task_init(spank_t spank, int count, char *words[]) {
         }
         const slurm::Task task = task_of(spank);
         const auto variable = [&](const char *name) { return variable_of(spank, name); };
-        const bool under_curb = task.policy || !slurm::caps_of(*config, task, variable).empty();
+        const slurm::Caps caps = slurm::caps_of(*config, task, variable);
+        const bool under_curb = task.policy || !caps.job.empty() || !caps.step.empty();
         if (const auto fault = fault_of(*config, task, under_curb)) {
             complain("", *fault);
             return kFailed;

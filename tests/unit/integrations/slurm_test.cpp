@@ -18,14 +18,17 @@ Variables variables(const Environment &environment) {
         return found == environment.end() ? std::nullopt : std::optional(found->second);
     };
 }
+// Returns the caps of a job of one step.
 std::string caps(std::vector<std::string> words, const Environment &environment,
-                 std::optional<std::string> memory = std::nullopt) {
-    Task task{"42", "0", "n1", std::move(memory), std::nullopt};
-    return caps_of(config(std::move(words)).value(), task, variables(environment));
+                 const std::optional<std::string> &memory = std::nullopt) {
+    const Task task{"42", "n1", 0, memory, memory, std::nullopt};
+    const Caps out = caps_of(config(std::move(words)).value(), task, variables(environment));
+    CHECK(out.step.empty());
+    return out.job;
 }
 // Returns the environment of a task after the changes.
-Environment started(Environment environment, const std::string &step = "0", const std::string &job = "42") {
-    const Task task{job, step, "n1", std::nullopt, std::nullopt};
+Environment started(Environment environment, std::uint64_t job_shards = 2, const std::string &job = "42") {
+    const Task task{job, "n1", job_shards, std::nullopt, std::nullopt, std::nullopt};
     for (const auto &[name, value] : changes(config({"shards-per-gpu=4"}).value(), task, variables(environment))) {
         environment.erase(name);
         if (value) environment[name] = *value;
@@ -64,21 +67,61 @@ TEST_CASE("Shards are a part of a GPU or an amount of memory, and never more tha
     CHECK(caps({"default=1GiB"}, {{"CUDA_VISIBLE_DEVICES", "0"}}).empty());
 }
 
+TEST_CASE("A step with less than its job has a cap of its own below the job's") {
+    const auto both = [](std::uint64_t shards, std::uint64_t of_job, std::optional<std::string> job_memory,
+                         std::optional<std::string> memory) {
+        const Task task{"42", "n1", of_job, std::move(job_memory), std::move(memory), std::nullopt};
+        const Environment environment{{"SLURM_SHARDS_ON_NODE", std::to_string(shards)}};
+        const Caps out = caps_of(config({"shards-per-gpu=4"}).value(), task, variables(environment));
+        return out.job + " / " + out.step;
+    };
+    CHECK(both(1, 3, std::nullopt, std::nullopt) == "75% / 25%");
+    CHECK(both(3, 3, std::nullopt, std::nullopt) == "75% / ");
+    CHECK(both(1, 0, std::nullopt, std::nullopt) == "25% / ");  // the controller did not answer
+    CHECK(both(1, 3, "6GiB", "6GiB") == "75%,6GiB / 25%");
+    CHECK(both(1, 1, "6GiB", "2GiB") == "25%,6GiB / 2GiB");
+    CHECK(both(1, 1, std::nullopt, "2GiB") == "25% / 2GiB");
+    CHECK(both(0, 0, std::nullopt, "2GiB") == " / 2GiB");
+}
+
+TEST_CASE("The job's shards are read from Slurm's list of its gres on a node") {
+    CHECK(shards_of("shard:2(IDX:0)") == 2);
+    CHECK(shards_of("gpu:fake:1(IDX:0,1),shard:fake:3(IDX:0,1),disk:10") == 3);
+    CHECK(shards_of("shard:a:1,shard:b:2(1/4,0/4)") == 3);
+    CHECK(shards_of("gres/shard:2") == 0);
+    for (const char *none : {"", "gpu:1", "shards:2", "myshard:2", "shard", "shard:x", "(", ")", ",,"})
+        CHECK(shards_of(none) == 0);
+}
+
 TEST_CASE("A step replaces the job's variables of the batch script, and keeps the user's own") {
-    const Environment batch = started({{"SLURM_SHARDS_ON_NODE", "2"}, {"LD_PRELOAD", "/own.so"}}, "batch");
+    const Environment batch = started({{"SLURM_SHARDS_ON_NODE", "2"}, {"LD_PRELOAD", "/own.so"}});
     CHECK(batch == Environment{{"SLURM_SHARDS_ON_NODE", "2"},
                                {"LD_PRELOAD", "/lib/libcurb.so:/own.so"},
-                               {"CURB_JOB", "slurm-42.batch@n1"},
+                               {"CURB_JOB", "slurm-42@n1"},
                                {"CURB_JOB_CAP", "50%"},
                                {"CURB_SLURM_CAP", "50%"},
                                {"CURB_SIGNAL", "SIGURG"}});
-    CHECK(started(batch) == batch);  // the same number of shards: the same job of curb
+    CHECK(started(batch) == batch);
     Environment part = batch;
     part["SLURM_SHARDS_ON_NODE"] = "1";
+    part["CURB_CAP"] = "8GiB";
     part = started(part);
-    CHECK(part["CURB_JOB"] == "slurm-42.0@n1");
-    CHECK(part["CURB_JOB_CAP"] == "25%");
+    CHECK(part["CURB_JOB"] == "slurm-42@n1");
+    CHECK(part["CURB_JOB_CAP"] == "50%");
+    CHECK(part["CURB_CAP"] == "8GiB,25%");
     CHECK(part["LD_PRELOAD"] == batch.at("LD_PRELOAD"));
+    CHECK(started(part) == part);
+    part["SLURM_SHARDS_ON_NODE"] = "2";  // a step within that step, with all shards of the job
+    part = started(part);
+    CHECK(part["CURB_CAP"] == "8GiB");
+    CHECK(part.count("CURB_SLURM_STEP_CAP") == 0);
+    Environment forged = batch;
+    forged["CURB_JOB"] = "mine";
+    forged["CURB_JOB_CAP"] = "100%";
+    forged.erase("CURB_SLURM_CAP");
+    forged = started(forged);
+    CHECK(forged["CURB_JOB"] == "slurm-42@n1");
+    CHECK(forged["CURB_JOB_CAP"] == "100%,50%");
     Environment own = batch;
     own["CURB_JOB_CAP"] = "50%,2GiB";  // as curb run --job-cap leaves it
     own["CURB_CAP"] = "1GiB";
@@ -92,8 +135,8 @@ TEST_CASE("A step replaces the job's variables of the batch script, and keeps th
     // A job that this one submits: with a whole GPU, none of curb's variables stay.
     Environment whole = batch;
     whole.erase("SLURM_SHARDS_ON_NODE");
-    CHECK(started(whole, "batch", "43") == Environment{{"LD_PRELOAD", "/own.so"}});
-    CHECK(started(batch, "batch", "43").at("CURB_JOB") == "slurm-43.batch@n1");
+    CHECK(started(whole, 0, "43") == Environment{{"LD_PRELOAD", "/own.so"}});
+    CHECK(started(batch, 2, "43").at("CURB_JOB") == "slurm-43@n1");
     CHECK(started({{"PATH", "/bin"}}) == Environment{{"PATH", "/bin"}});
 }
 
