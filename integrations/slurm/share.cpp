@@ -105,22 +105,12 @@ std::optional<std::string> fault_of_policy(const std::string &file) {
 
 std::uint64_t shards_of(std::string_view gres) {
     std::uint64_t out = 0;
-    std::size_t depth = 0, start = 0;
-    const auto add = [&](std::string_view entry) {
-        entry = entry.substr(0, entry.find('('));
-        if (entry.substr(0, entry.find_first_of(":=")) != "shard") return;
-        const std::size_t count = entry.find_last_of(":=");
-        if (count == std::string_view::npos) return;
-        out += policy::whole_number<std::uint64_t>(entry.substr(count + 1)).value_or(0);
-    };
-    for (std::size_t at = 0; at < gres.size(); ++at) {
-        if (gres[at] == '(') ++depth;
-        if (gres[at] == ')' && depth != 0) --depth;
-        if (gres[at] != ',' || depth != 0) continue;  // "shard:2(IDX:0,1)" is one entry
-        add(gres.substr(start, at - start));
-        start = at + 1;
+    for (const std::string &entry : split(gres, ",")) {  // the list within "(IDX:0,1)" too, which is no harm
+        const std::string_view text = std::string_view(entry).substr(0, entry.find('('));
+        const std::size_t last = text.rfind(':');
+        if (last != std::string_view::npos && text.substr(0, text.find(':')) == "shard")
+            out += policy::whole_number<std::uint64_t>(text.substr(last + 1)).value_or(0);
     }
-    add(gres.substr(start));
     return out;
 }
 
@@ -136,9 +126,11 @@ Caps caps_of(const Config &config, const Task &task, const Variables &variable) 
         if (const auto size = policy::parse_size(*memory)) list.push_back(policy::format(*size));
     };
     const auto shards = policy::whole_number<std::uint64_t>(variable("SLURM_SHARDS_ON_NODE").value_or("")).value_or(0);
-    if (shards != 0 && (config.shard_size || config.shards_per_gpu != 0)) {
-        job.push_back(size_of(std::max(shards, task.job_shards)));
-        if (shards < task.job_shards) step.push_back(size_of(shards));
+    const std::uint64_t of_job = std::max(shards, task.job_shards);
+    if (of_job != 0 && (config.shard_size || config.shards_per_gpu != 0)) {
+        job.push_back(size_of(of_job));
+        // A step of srun --gres=none has no shards. It may see the GPUs nevertheless, so the job's cap holds.
+        if (shards != 0 && shards < of_job) step.push_back(size_of(shards));
     }
     add_memory(task.job_memory, job);
     if (task.memory != task.job_memory) add_memory(task.memory, step);

@@ -117,7 +117,11 @@ std::uint32_t job_of(spank_t spank) {
     spank_get_item(spank, S_JOB_ID, &job);
     return job;
 }
-std::string node_of(spank_t spank) { return variable_of(spank, "SLURMD_NODENAME").value_or(""); }
+// From slurmstepd's own variables: the step's have it in task_init only, and before that the user's can have another.
+std::string node_name() {
+    const char *name = std::getenv("SLURMD_NODENAME");
+    return name == nullptr ? "" : name;
+}
 
 // Returns the shards of the job on this node. A step's variables show the step's own shards alone, so the controller
 // must tell. 0 if it does not.
@@ -138,13 +142,15 @@ std::uint64_t shards_of_job(std::uint32_t job, const std::string &node) {
     return out;
 }
 
+constexpr const char *kDriver = "/dev/nvidiactl";
+
 // Set once for each step on the node, before its tasks are forked.
 std::uint64_t job_shards = 0;
 
 slurm::Task task_of(spank_t spank) {
     slurm::Task out;
     out.job = std::to_string(job_of(spank));
-    out.node = node_of(spank);
+    out.node = node_name();
     out.job_shards = job_shards;
     out.job_memory = variable_of(spank, kJobsMemory);
     out.memory = value_of(spank, memory_option, kJobsMemory);
@@ -208,7 +214,11 @@ extern "C" int slurm_spank_init_post_opt(spank_t spank, int, char *[]) {
 
 extern "C" int slurm_spank_user_init(spank_t spank, int, char *[]) {
     guarded([&] {
-        if (variable_of(spank, "SLURM_SHARDS_ON_NODE")) job_shards = shards_of_job(job_of(spank), node_of(spank));
+        // A step without a GPU can belong to a job with shards. Without NVIDIA's driver the node has none, and the
+        // controller is not asked.
+        const bool may_have_shards = variable_of(spank, "SLURM_SHARDS_ON_NODE") ||
+                                     (!variable_of(spank, "CUDA_VISIBLE_DEVICES") && ::access(kDriver, F_OK) == 0);
+        if (may_have_shards) job_shards = shards_of_job(job_of(spank), node_name());
         return 0;
     });
     return 0;  // without the job's count the step's holds

@@ -82,13 +82,13 @@ TEST_CASE("A step with less than its job has a cap of its own below the job's") 
     CHECK(both(1, 1, "6GiB", "2GiB") == "25%,6GiB / 2GiB");
     CHECK(both(1, 1, std::nullopt, "2GiB") == "25% / 2GiB");
     CHECK(both(0, 0, std::nullopt, "2GiB") == " / 2GiB");
+    CHECK(both(0, 1, std::nullopt, std::nullopt) == "25% / ");  // --gres=none
 }
 
 TEST_CASE("The job's shards are read from Slurm's list of its gres on a node") {
     CHECK(shards_of("shard:2(IDX:0)") == 2);
     CHECK(shards_of("gpu:fake:1(IDX:0,1),shard:fake:3(IDX:0,1),disk:10") == 3);
     CHECK(shards_of("shard:a:1,shard:b:2(1/4,0/4)") == 3);
-    CHECK(shards_of("gres/shard:2") == 0);
     for (const char *none : {"", "gpu:1", "shards:2", "myshard:2", "shard", "shard:x", "(", ")", ",,"})
         CHECK(shards_of(none) == 0);
 }
