@@ -1,7 +1,7 @@
 """A CUDA program in a job: probe.py SIM fill|stay [MIB]
 
-fill: allocates 256 MiB at a time until the driver refuses, at most MIB, and prints as JSON how much it got, and curb's
-variables. stay: keeps a GiB as unused memory of a pool, and ends when a release has returned it.
+fill: allocates 256 MiB at a time until the driver refuses, at most MIB, and prints as JSON how much it got, whether it got a
+context, and curb's variables. stay: keeps a GiB as unused memory of a pool, and ends when a release has returned it.
 """
 
 import ctypes
@@ -26,13 +26,13 @@ def call(name, *arguments):
 
 
 call("cuInit", 0)
-call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-call("cuCtxSetCurrent", context)
+has_context = call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0) and call("cuCtxSetCurrent", context)
 if sys.argv[2] == "fill":
     most = int(sys.argv[3]) // 256 if sys.argv[3:] else 1000
     got = 0
-    call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-    while got < most and call("cuMemAlloc_v2", ctypes.byref(block), ctypes.c_size_t(256 * MIB)):
+    if has_context:
+        call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    while has_context and got < most and call("cuMemAlloc_v2", ctypes.byref(block), ctypes.c_size_t(256 * MIB)):
         got += 1
     shown = {
         name: value
@@ -40,7 +40,16 @@ if sys.argv[2] == "fill":
         if name.startswith("CURB_") and not name.startswith("CURB_SIM") or name == "LD_PRELOAD"
     }
     print(
-        json.dumps(shown | {"mib": got * 256, "total": total.value // MIB, "task": os.environ.get("SLURM_PROCID")}), flush=True
+        json.dumps(
+            shown
+            | {
+                "mib": got * 256,
+                "total": total.value // MIB,
+                "context": has_context,
+                "task": os.environ.get("SLURM_PROCID"),
+            }
+        ),
+        flush=True,
     )
     if most < 1000:
         time.sleep(float(sys.argv[4]))

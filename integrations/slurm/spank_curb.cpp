@@ -65,12 +65,20 @@ void complain(std::string_view about, std::string_view text) {
     }
 }
 
+// The variables in which Slurm passes options of sbatch and salloc to the job.
+constexpr const char *kJobsMemory = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_mem";
+constexpr const char *kJobsPolicy = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_policy";
+
+// True in an srun that makes its own job. In an allocation its options are the step's.
+bool makes_the_job() { return spank_context() == S_CTX_LOCAL && std::getenv("SLURM_JOB_ID") == nullptr; }
+
 // On the node task_init checks the options, because there a failure ends only the task.
 int check_memory(int, const char *value, int remote) {
     if (remote != 0) return 0;
     return guarded([&] {
         const auto fault = slurm::fault_of_memory(value == nullptr ? "" : value);
         if (fault) complain("--gpu-mem: ", *fault);
+        if (!fault && makes_the_job()) ::setenv(kJobsMemory, value, 1);
         return fault ? kFailed : 0;
     });
 }
@@ -99,10 +107,6 @@ std::optional<std::string> variable_of(spank_t spank, const char *name) {
         text.resize(text.size() * 8);
     }
 }
-
-// The variables in which Slurm passes options of sbatch and salloc to the job.
-constexpr const char *kJobsMemory = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_mem";
-constexpr const char *kJobsPolicy = "SLURM_SPANK__SLURM_SPANK_OPTION_curb_gpu_policy";
 
 // Returns the step's value of an option; without one of its own it is the job's.
 std::optional<std::string> value_of(spank_t spank, spank_option &option, const char *of_job) {
@@ -196,20 +200,10 @@ extern "C" int slurm_spank_init(spank_t spank, int count, char *words[]) {
     if (context == S_CTX_REMOTE) return 0;
     // A step would inherit it from a batch script with shards: slurmd does not clear it in steps without shards.
     ::unsetenv("SLURM_SHARDS_ON_NODE");
-    // A job that another job submits has options of its own.
-    if (context == S_CTX_ALLOCATOR)
+    // A new job has options of its own.
+    if (context == S_CTX_ALLOCATOR || makes_the_job())
         for (const char *name : {kJobsMemory, kJobsPolicy}) ::unsetenv(name);
     return status;
-}
-
-extern "C" int slurm_spank_init_post_opt(spank_t spank, int, char *[]) {
-    // The options of an srun that makes its own job are the job's. In an allocation they are the step's.
-    if (spank_context() != S_CTX_LOCAL || std::getenv("SLURM_JOB_ID") != nullptr) return 0;
-    ::unsetenv(kJobsMemory);
-    char *value = nullptr;
-    if (spank_option_getopt(spank, &memory_option, &value) == ESPANK_SUCCESS && value != nullptr)
-        ::setenv(kJobsMemory, value, 1);
-    return 0;
 }
 
 extern "C" int slurm_spank_user_init(spank_t spank, int, char *[]) {

@@ -137,7 +137,7 @@ TEST_CASE("A step replaces the job's variables of the batch script, and keeps th
     whole.erase("SLURM_SHARDS_ON_NODE");
     CHECK(started(whole, 0, "43") == Environment{{"LD_PRELOAD", "/own.so"}});
     CHECK(started(batch, 2, "43").at("CURB_JOB") == "slurm-43@n1");
-    CHECK(started({{"PATH", "/bin"}}) == Environment{{"PATH", "/bin"}});
+    CHECK(started({{"PATH", "/bin"}}, 0) == Environment{{"PATH", "/bin"}});
 }
 
 TEST_CASE("The error for a wrong option shows a correct one") {
