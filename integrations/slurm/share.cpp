@@ -154,13 +154,15 @@ Changes changes(const Config &config, const Task &task, const Variables &variabl
         out[name] = or_unset(list_text(all, ","));
         out[mark] = or_unset(ours);
     };
-    set_caps("CURB_JOB_CAP", "CURB_SLURM_CAP", caps.job);
-    set_caps("CURB_CAP", "CURB_SLURM_STEP_CAP", caps.step);
+    const bool step_alone = caps.job.empty() && !caps.step.empty();
+    set_caps("CURB_JOB_CAP", "CURB_SLURM_CAP", step_alone ? caps.step : caps.job);
+    set_caps("CURB_CAP", "CURB_SLURM_STEP_CAP", step_alone ? "" : caps.step);
 
-    // Named by the job and not by the step, so that steps which run at the same time share the job's memory.
+    // Named by the job and not by the step, so that steps which run at the same time share the job's memory. In a job
+    // without a cap each step has its own.
     const std::string outer = old("CURB_JOB");
     if (under_curb)
-        out["CURB_JOB"] = "slurm-" + task.job + "@" + task.node;
+        out["CURB_JOB"] = "slurm-" + task.job + "@" + task.node + (step_alone ? "." + task.step : "");
     else if (outer.starts_with("slurm-"))
         out["CURB_JOB"] = std::nullopt;
 

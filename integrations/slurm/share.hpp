@@ -34,6 +34,7 @@ std::optional<std::string> fault_of_policy(const std::string &file);
 // One task, as Slurm describes it.
 struct Task {
     std::string job;                        // "42"
+    std::string step;                       // "0", "batch"
     std::string node;                       // "n1"
     std::uint64_t job_shards = 0;           // of the job on this node; 0: unknown, so the step's count
     std::optional<std::string> job_memory;  // --gpu-mem of the job
@@ -50,8 +51,8 @@ using Changes = std::map<std::string, std::optional<std::string>>;
 
 // The caps of a task, as in "50%,6GiB". Empty: none.
 struct Caps {
-    std::string job;   // CURB_JOB_CAP: all processes of the job on the node share it
-    std::string step;  // CURB_CAP: each process of a step that has less than its job
+    std::string job;   // all its processes on the node share it
+    std::string step;  // of a step that has less than its job: each process, or all together if the job has no cap
 };
 Caps caps_of(const Config &config, const Task &task, const Variables &variable);
 // Returns the changes to the task's environment. Without cap and policy, removes the variables of an outer job.

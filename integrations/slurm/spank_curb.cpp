@@ -116,6 +116,17 @@ std::optional<std::string> value_of(spank_t spank, spank_option &option, const c
     return variable_of(spank, of_job);
 }
 
+// "batch", "0"
+std::string step_name(spank_t spank) {
+    std::uint32_t step = 0;
+    spank_get_item(spank, S_JOB_STEPID, &step);
+    switch (step) {
+        case SLURM_BATCH_SCRIPT: return "batch";
+        case SLURM_INTERACTIVE_STEP: return "interactive";
+        default: return std::to_string(step);
+    }
+}
+
 std::uint32_t job_of(spank_t spank) {
     std::uint32_t job = 0;
     spank_get_item(spank, S_JOB_ID, &job);
@@ -154,6 +165,7 @@ std::uint64_t job_shards = 0;
 slurm::Task task_of(spank_t spank) {
     slurm::Task out;
     out.job = std::to_string(job_of(spank));
+    out.step = step_name(spank);
     out.node = node_name();
     out.job_shards = job_shards;
     out.job_memory = variable_of(spank, kJobsMemory);

@@ -107,13 +107,14 @@ def capped(size: str, pid: int | None = None, gpu: str | None = None) -> Iterato
         body = (size, gpus)
         bodies.append(body)
     try:
-        _put_in_force(process, shared)  # above the key by which another body has set its cap
+        with _lock():
+            _put_in_force(process, shared)  # above the key by which another body has set its cap
         yield
     finally:
         with _lock():
             # By identity: another body may have the same size and GPUs.
             bodies[:] = [other for other in bodies if other is not body]
-        _put_in_force(process, gpus)
+            _put_in_force(process, gpus)
 
 
 def _lock() -> threading.Lock:
@@ -121,15 +122,16 @@ def _lock() -> threading.Lock:
 
 
 def _put_in_force(process: int, gpus: set[str]) -> None:
-    """Sets the cap that the bodies of `capped` now want of each GPU; without one, the cap from before them."""
-    with _lock():
-        for uuid in gpus:
-            wanted = [size for size, named in _bodies[process] if uuid in named]
-            if not wanted:
-                cap(None, process, uuid)
-                wanted = [before for before in [_before.pop((process, uuid), None)] if before is not None]
-            if wanted:
-                cap(wanted[-1], process, uuid)
+    """Sets the cap that the bodies of `capped` now want of each GPU; without one, the cap from before them. Locked."""
+    for uuid in gpus:
+        wanted = [size for size, named in _bodies[process] if uuid in named]
+        if wanted:
+            cap(wanted[-1], process, uuid)
+            continue
+        cap(None, process, uuid)
+        before = _before.pop((process, uuid))
+        if before is not None:
+            cap(before, process, uuid)
 
 
 def environment(cap: str | None = None, **options: str | bool) -> dict[str, str]:  # pylint: disable=redefined-outer-name

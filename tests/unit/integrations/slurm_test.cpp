@@ -21,14 +21,14 @@ Variables variables(const Environment &environment) {
 // Returns the caps of a job of one step.
 std::string caps(std::vector<std::string> words, const Environment &environment,
                  const std::optional<std::string> &memory = std::nullopt) {
-    const Task task{"42", "n1", 0, memory, memory, std::nullopt};
+    const Task task{"42", "0", "n1", 0, memory, memory, std::nullopt};
     const Caps out = caps_of(config(std::move(words)).value(), task, variables(environment));
     CHECK(out.step.empty());
     return out.job;
 }
 // Returns the environment of a task after the changes.
 Environment started(Environment environment, std::uint64_t job_shards = 2, const std::string &job = "42") {
-    const Task task{job, "n1", job_shards, std::nullopt, std::nullopt, std::nullopt};
+    const Task task{job, "0", "n1", job_shards, std::nullopt, std::nullopt, std::nullopt};
     for (const auto &[name, value] : changes(config({"shards-per-gpu=4"}).value(), task, variables(environment))) {
         environment.erase(name);
         if (value) environment[name] = *value;
@@ -70,7 +70,7 @@ TEST_CASE("Shards are a part of a GPU or an amount of memory, and never more tha
 TEST_CASE("A step with less than its job has a cap of its own below the job's") {
     const auto both = [](std::uint64_t shards, std::uint64_t of_job, std::optional<std::string> job_memory,
                          std::optional<std::string> memory) {
-        const Task task{"42", "n1", of_job, std::move(job_memory), std::move(memory), std::nullopt};
+        const Task task{"42", "0", "n1", of_job, std::move(job_memory), std::move(memory), std::nullopt};
         const Environment environment{{"SLURM_SHARDS_ON_NODE", std::to_string(shards)}};
         const Caps out = caps_of(config({"shards-per-gpu=4"}).value(), task, variables(environment));
         return out.job + " / " + out.step;
@@ -132,6 +132,12 @@ TEST_CASE("A step replaces the job's variables of the batch script, and keeps th
     CHECK(own["CURB_CAP"] == "1GiB");
     CHECK(own["CURB_SIGNAL"] == "SIGUSR2");
     CHECK(own["LD_PRELOAD"] == "/lib/libcurb.so:/a.so:/b.so");
+    // In a job without a cap a step's processes share the step's own.
+    const Task alone{"42", "3", "n1", 0, std::nullopt, "2GiB", std::nullopt};
+    const Changes of_step = changes(config({"shards-per-gpu=4"}).value(), alone, variables({}));
+    CHECK(of_step.at("CURB_JOB") == "slurm-42@n1.3");
+    CHECK(of_step.at("CURB_JOB_CAP") == "2GiB");
+    CHECK(of_step.count("CURB_CAP") == 0);
     // A job that this one submits: with a whole GPU, none of curb's variables stay.
     Environment whole = batch;
     whole.erase("SLURM_SHARDS_ON_NODE");
