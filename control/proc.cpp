@@ -71,9 +71,9 @@ bool has_ended(int pid) {
 }
 
 bool is_exiting(int pid) noexcept {
-    constexpr unsigned long kExiting = 4;  // PF_EXITING of the kernel
+    constexpr unsigned long kExiting = 0x4, kDumpsCore = 0x200;  // PF_EXITING and PF_DUMPCORE of the kernel
     const auto stat = stat_of(pid);
-    return !stat || stat->has_ended() || (stat->flags & kExiting) != 0;
+    return !stat || stat->has_ended() || stat->killed || (stat->flags & (kExiting | kDumpsCore)) != 0;
 }
 
 bool is_stopped(std::string_view status) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <string_view>
 
@@ -28,7 +29,7 @@ std::optional<ProcessStat> stat_of(int pid) noexcept {
     std::optional<long> threads;
     std::optional<unsigned long> flags;
     std::optional<std::uint64_t> start;
-    for (int field = 3; field <= 22; ++field) {
+    for (int field = 3; field <= 31; ++field) {
         if (!text.starts_with(' ')) return std::nullopt;
         text.remove_prefix(1);
         const std::string_view value = text.substr(0, text.find(' '));
@@ -36,6 +37,8 @@ std::optional<ProcessStat> stat_of(int pid) noexcept {
         if (field == 9) flags = policy::parse_number<unsigned long>(value);
         if (field == 20) threads = policy::parse_number<long>(value);
         if (field == 22) start = policy::parse_number<std::uint64_t>(value);
+        if (field == 31)
+            out.killed = (policy::parse_number<unsigned long>(value).value_or(0) >> (SIGKILL - 1) & 1) != 0;
         text.remove_prefix(value.size());
     }
     if (!threads || !flags || !start) return std::nullopt;

@@ -127,6 +127,12 @@ std::uint64_t start_of(int pid) {
     return stat && !stat->has_ended() ? stat->start : 0;
 }
 
+bool has_ended(int pid, std::uint64_t start) noexcept {
+    errno = 0;
+    const auto stat = stat_of(pid);
+    return stat ? stat->has_ended() || stat->start != start : errno == ENOENT || errno == ESRCH;
+}
+
 std::string text_of(const Process &process, const Record &record) {
     Json gpus = Json::array();
     for (const Gpu &gpu : record) gpus.push_back({{"uuid", gpu.uuid}, {"held", gpu.held}, {"free", gpu.free}});

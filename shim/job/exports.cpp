@@ -75,12 +75,13 @@ bool is_imported(std::uint64_t memory) noexcept {
     return found;
 }
 
-// Calls `visit(piece, exported, lives)` for what processes have exported, those that have ended included: their
-// memory may be imported as long as a descriptor of it is open.
+// Calls `visit(piece, exported, lives)` for what processes have exported in this life of the job, those that have ended
+// included: their memory may be imported as long as a descriptor of it is open.
 template <class Visit>
 void for_each_export(Visit visit) noexcept {
     for (std::uint32_t slot = 0, slots = std::min(segment->slots.load(), kSlots); slot < slots; ++slot) {
         const bool is_alive = lives(segment->owner[slot].load(std::memory_order_acquire));
+        if (segment->member[slot].life.load() != life) continue;
         const Pieces &all = segment->exported[slot];
         for (std::uint32_t i = 0, end = end_of(all); i < end; ++i) {
             Read one = exports_detail::read(all.piece[i]);

@@ -28,6 +28,7 @@ namespace curb::shim::job {
 
 constinit Segment *segment = nullptr;
 constinit std::uint32_t mine = 0;
+constinit std::uint32_t life = 0;
 
 namespace {
 
@@ -51,9 +52,38 @@ constinit robust_list_head robust{};
 enum class Slot : std::uint32_t { starting, taken, none_free, by_pid };
 constinit std::atomic<std::uint32_t> slot_state{static_cast<std::uint32_t>(Slot::starting)};  // a futex
 
-std::uint64_t pid_namespace() noexcept {
-    struct stat status {};
-    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+// Identifies the namespaces in which this process sees pids and start times: /proc shows the latter by the clock of the
+// reader's namespace of time. 0: unknown.
+std::uint64_t namespaces() noexcept {
+    const auto inode = [](const char *path) noexcept -> std::uint64_t {
+        struct stat status {};
+        return stat(path, &status) == 0 ? status.st_ino : 0;
+    };
+    const std::uint64_t pids = inode("/proc/self/ns/pid");
+    return pids == 0 ? 0 : pids | inode("/proc/self/ns/time") << 32;
+}
+
+// True if the pid and the start of the process in the slot say something here.
+bool is_visible(const Member &member) noexcept {
+    const std::uint64_t home = member.namespaces.load();
+    return home != 0 && home == namespaces();
+}
+
+// Enters the job, and sets `life`. The process has taken its slot but does not count yet. If no other process counts, a
+// new life begins: only if none has entered since `before` was read, so that of several at once each sees the others.
+void enter(std::uint32_t slot, std::uint32_t owner) noexcept {
+    constexpr int kTries = 1000;  // a program that writes there without end does not keep us here
+    for (int tries = 0; tries < kTries; ++tries) {
+        std::uint64_t before = segment->life.load();
+        bool is_empty = true;
+        for_each_living([&](std::uint32_t) { is_empty = false; });
+        if (!is_empty || segment->life.compare_exchange_strong(before, ((before >> 32) + 1) << 32)) break;
+    }
+    mine = slot;
+    own_word.store(owner);
+    segment->owner[slot].store(owner);
+    life = static_cast<std::uint32_t>(segment->life.fetch_add(1) >> 32);
+    segment->member[slot].life.store(life);
 }
 
 // Clears the slot and makes its owner count. The caller has put `owner` and FUTEX_OWNER_DIED into its word.
@@ -71,8 +101,7 @@ void move_in(std::uint32_t slot, std::uint32_t owner) noexcept {
     const KeepErrno keep_errno;
     member.pid.store(static_cast<std::uint32_t>(getpid()));
     member.start.store(control::suspended::start_of(getpid()));
-    member.pid_namespace.store(pid_namespace());
-    member.dying_ms.store(0);
+    member.namespaces.store(namespaces());
     std::array<char, 16> name{};
     const int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);  // of the first thread
     const ssize_t length = file < 0 ? 0 : read(file, name.data(), name.size() - 1);
@@ -87,51 +116,63 @@ void move_in(std::uint32_t slot, std::uint32_t owner) noexcept {
     std::uint32_t slots = segment->slots.load();
     while (slots <= slot && !segment->slots.compare_exchange_weak(slots, slot + 1)) {
     }
-    mine = slot;
-    own_word.store(owner);
-    segment->owner[slot].store(owner);
+    enter(slot, owner);
 }
 
 std::uint64_t now_ms() noexcept {
     timespec now{};
-    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);  // the same in all processes, also beside libfaketime in one
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);  // the true one, also beside libfaketime
     return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
 }
 
-// True if /proc shows that the process of this slot has ended. False if it cannot tell.
+// True if /proc shows that the process of this slot has ended, or if it was this one, before it called exec. False if
+// that cannot be known.
 bool has_ended(const Member &member) noexcept {
-    const std::uint64_t home = member.pid_namespace.load();
-    if (home == 0 || home != pid_namespace()) return false;
-    return control::suspended::start_of(static_cast<int>(member.pid.load())) != member.start.load();
+    const auto pid = static_cast<int>(member.pid.load());
+    return is_visible(member) && (pid == getpid() || control::suspended::has_ended(pid, member.start.load()));
 }
 
-// True if the driver has the memory of this dying process back. The kernel marks the slot when the first threads end,
-// and the driver frees the memory when the last one closes its files.
-bool is_gone(Member &member) noexcept {
+// When this process first saw the process of each slot dying. Not in the segment, since the clocks of two namespaces of
+// time differ.
+struct SeenDying {
+    std::atomic<std::uint32_t> number{0};  // of the process
+    std::atomic<std::uint64_t> since_ms{0};
+};
+constinit std::array<SeenDying, kSlots> seen_dying{};
+
+// Milliseconds after which one that called exec, or one that /proc does not show here, no longer counts.
+constexpr std::uint64_t kAlive = 500, kUnseen = 100;
+
+// True if the driver has the memory of the dying process in this slot back. The kernel marks the slot when the first
+// threads end, and the driver frees the memory when the last one closes its files, however long that takes.
+bool is_gone(std::uint32_t slot) noexcept {
+    const Member &member = segment->member[slot];
     if (has_ended(member)) return true;
-    const auto own = static_cast<std::uint32_t>(getpid());
-    if (member.pid.load() == own && member.pid_namespace.load() == pid_namespace()) return true;  // before its exec
-    // Milliseconds to wait for one that called exec, for one in another pid namespace, where we cannot see it, and for
-    // one that is exiting.
-    constexpr std::uint64_t kAlive = 500, kUnseen = 100, kExiting = 10'000;
+    const bool is_seen = is_visible(member);
+    if (is_seen && control::is_exiting(static_cast<int>(member.pid.load()))) return false;
+    SeenDying &dying = seen_dying[slot];
+    const std::uint32_t number = member.number.load();
     const std::uint64_t now = now_ms();
-    std::uint64_t since = 0;
-    if (member.dying_ms.compare_exchange_strong(since, now)) return false;
-    const std::uint64_t home = member.pid_namespace.load();
-    const bool seen = home != 0 && home == pid_namespace();
-    const std::uint64_t patience = !seen                                                      ? kUnseen
-                                   : control::is_exiting(static_cast<int>(member.pid.load())) ? kExiting
-                                                                                              : kAlive;
-    return now - since > patience;
+    if (dying.number.load() != number) {
+        dying.since_ms.store(now);
+        dying.number.store(number);
+        return false;
+    }
+    return now - dying.since_ms.load() > (is_seen ? kAlive : kUnseen);
 }
 
 }  // namespace
 
 bool clear_if_gone(std::uint32_t slot, std::uint32_t owner) noexcept {
     const KeepErrno keep_errno;
-    if (!is_gone(segment->member[slot])) return false;
-    segment->owner[slot].compare_exchange_strong(owner, 0);
-    return true;
+    const std::uint32_t number = segment->member[slot].number.load();
+    if (!is_gone(slot)) return false;
+    if (!segment->owner[slot].compare_exchange_strong(owner, 0)) return true;
+    if (segment->member[slot].number.load() == number) return true;
+    // Meanwhile another process has had the slot, and is dying too: the kernel marks all alike.
+    std::uint32_t cleared = 0;
+    segment->owner[slot].compare_exchange_strong(cleared, FUTEX_OWNER_DIED);
+    return false;
 }
 
 namespace {
@@ -142,10 +183,26 @@ bool forget_ended() noexcept {
     bool any = false;
     for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
         std::uint32_t owner = segment->owner[slot].load();
-        if (slot == mine || !lives(owner) || (owner & kByPid) == 0 || !has_ended(segment->member[slot])) continue;
-        any |= segment->owner[slot].compare_exchange_strong(owner, 0);
+        if (!lives(owner) || (owner & kByPid) == 0 || (slot == mine && has_slot())) continue;
+        if (has_ended(segment->member[slot])) any |= segment->owner[slot].compare_exchange_strong(owner, 0);
     }
     return any;
+}
+
+// If the job has only processes that are dying, waits until these are gone, a little longer than is_gone() counts one
+// that /proc does not show as exiting: what they shared must not outlive them.
+void wait_for_dying() noexcept {
+    poll_until(
+        [] {
+            bool is_dying_only = false;
+            for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+                const std::uint32_t owner = segment->owner[slot].load();
+                if (lives(owner)) return true;
+                is_dying_only |= is_dying(owner) && !clear_if_gone(slot, owner);
+            }
+            return !is_dying_only;
+        },
+        kAlive + 100);
 }
 
 // Takes a slot for `owner`. `prepare(slot)` runs before each attempt. False if none is free.
@@ -193,9 +250,10 @@ void pass_on_changes() noexcept {
     static std::array<Bytes, kGpus> live_caps{};
     bool caps_changed = false;
     for (std::size_t i = 0; i < kGpus; ++i) {
-        if (segment->gpus[i].load() == 0) continue;
+        if (!is_of_life(segment->gpus[i].load(), life)) continue;
         Row &row = segment->row[i];
-        caps_changed |= std::exchange(live_caps[i], row.live_cap.load()) != live_caps[i];
+        const Bytes live_cap = row.live_cap.in(life);
+        caps_changed |= std::exchange(live_caps[i], live_cap) != live_cap;
         const std::uint32_t wanted = row.wanted.load(), before = std::exchange(passed_on[i], wanted);
         if (wanted == before) continue;
         // Several at once count as one of the others: this process may have made only the latest.
@@ -213,8 +271,9 @@ void hold_slot() {
     robust.list.next = &entry;
     entry.next = &robust.list;
     robust.futex_offset = 0;
-    const auto owner = static_cast<std::uint32_t>(syscall(SYS_gettid));
-    syscall(SYS_set_robust_list, &robust, sizeof robust);
+    auto owner = static_cast<std::uint32_t>(syscall(SYS_gettid));
+    if (syscall(SYS_set_robust_list, &robust, sizeof robust) != 0)  // a sandbox may forbid it
+        owner = static_cast<std::uint32_t>(getpid()) | kByPid;
     const bool taken = take_slot(owner, [](std::uint32_t slot) {
         robust.futex_offset =
             reinterpret_cast<char *>(&segment->owner[slot]) - reinterpret_cast<char *>(&entry);  // NOLINT
@@ -235,6 +294,7 @@ std::string take_own_slot() {
     constexpr const char *kFull = "all its 128 processes are taken";
     constexpr std::uint64_t kPatienceMs = 2000;
     forget_ended();
+    wait_for_dying();
     if (own_thread::start(hold_slot, "curb-job")) {
         const auto starting = static_cast<std::uint32_t>(Slot::starting);
         for (std::uint64_t waited = 0; slot_state.load() == starting && waited < kPatienceMs; waited += 100)
@@ -286,10 +346,11 @@ std::string key() { return std::to_string(hash_of(name())); }
 
 bool Share::open(std::string_view uuid, Bytes held) noexcept {
     if (joined()) return true;
-    const std::uint64_t gpu = hash_of(uuid);
+    const std::uint64_t gpu = gpu_in(life, uuid);
     for (std::size_t i = 0; i < kGpus; ++i) {
-        std::uint64_t there = 0;
-        if (!segment->gpus[i].compare_exchange_strong(there, gpu) && there != gpu) continue;
+        std::uint64_t there = segment->gpus[i].load();
+        if (!is_of_life(there, life) && segment->gpus[i].compare_exchange_strong(there, gpu)) there = gpu;
+        if (there != gpu) continue;
         Row &row = segment->row[i];
         row.held[mine].fetch_add(held);
         row_.store(&row, std::memory_order_release);
@@ -308,7 +369,7 @@ void Share::keep(Bytes bytes) const noexcept {
 Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
     Row &row = *row_.load(std::memory_order_acquire);
     // A lower live cap applies at once, before this process has put it in force.
-    if (const Bytes live = row.live_cap.load(); live != 0) cap = std::min(cap, live - 1);
+    if (const Bytes live = row.live_cap.in(life); live != 0) cap = std::min(cap, live - 1);
     if (bytes > cap) return Answer::over;
     row.asking[mine].fetch_add(bytes);
     row.held[mine].fetch_add(bytes);
@@ -335,23 +396,23 @@ Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
 
 Bytes Share::context_cost() const noexcept {
     const Row *const row = row_.load(std::memory_order_acquire);
-    return row ? row->context.load(std::memory_order_relaxed) : 0;
+    return row ? row->context.in(life) : 0;
 }
 
 void Share::note_context_cost(Bytes bytes) const noexcept {
-    if (Row *const row = row_.load(std::memory_order_acquire)) row->context.store(bytes, std::memory_order_relaxed);
+    if (Row *const row = row_.load(std::memory_order_acquire)) row->context.set(bytes, life);
 }
 
 std::optional<Bytes> Share::live_cap() const noexcept {
     const Row *const row = row_.load(std::memory_order_acquire);
-    const Bytes cap = row ? row->live_cap.load() : 0;
+    const Bytes cap = row ? row->live_cap.in(life) : 0;
     return cap == 0 ? std::nullopt : std::optional(cap - 1);
 }
 
 void Share::set_live_cap(std::optional<Bytes> cap) const noexcept {
     Row *const row = row_.load(std::memory_order_acquire);
     if (!row) return;
-    row->live_cap.store(cap ? policy::added(std::min(*cap, policy::kUnbounded - 1), 1) : 0);
+    row->live_cap.set(cap ? policy::added(std::min(*cap, policy::kUnbounded - 1), 1) : 0, life);
     tell_others();
 }
 

@@ -38,6 +38,11 @@ inline constexpr std::size_t kGpus = 64;      // of one machine: instances of MI
 // ends, with its process or by exec, the kernel clears the id and sets FUTEX_OWNER_DIED. Then another process clears
 // the word, once the driver has the memory back. A process without such a thread writes its pid and kByPid; then /proc
 // must show whether it lives. A slot that is being taken has an id and FUTEX_OWNER_DIED.
+//
+// What the job shares is as old as the job. A process that finds no other one in it begins a new life of the job: the
+// live caps, the measured context and the rows of earlier lives no longer count, and neither does what their processes
+// have exported. Nothing is cleared for that, since a process can be stopped just before it clears: each of these
+// carries the number of the life that it belongs to.
 inline constexpr std::uint32_t kByPid = 1U << 29;  // above every thread id
 constexpr bool lives(std::uint32_t owner) noexcept {
     return (owner & FUTEX_TID_MASK) != 0 && (owner & FUTEX_OWNER_DIED) == 0;
@@ -51,11 +56,11 @@ constexpr bool is_free(std::uint32_t owner) noexcept { return (owner & (FUTEX_TI
 // The process of a slot. Written by its owner.
 struct Member {
     std::atomic<std::uint32_t> pid;
-    std::atomic<std::uint64_t> start;          // clock ticks since boot
-    std::atomic<std::uint64_t> pid_namespace;  // of `pid`: the inode of /proc/self/ns/pid; 0: unknown
-    std::atomic<std::uint64_t> dying_ms;       // when another process first saw it dying; 0: none has
-    std::atomic<std::uint64_t> name[2];        // of the program, as in /proc/PID/comm
-    std::atomic<std::uint32_t> number;         // of the processes of this job, in the order in which they joined
+    std::atomic<std::uint64_t> start;       // clock ticks since boot
+    std::atomic<std::uint64_t> namespaces;  // in which `pid` and `start` say something (namespaces()); 0: unknown
+    std::atomic<std::uint64_t> name[2];     // of the program, as in /proc/PID/comm
+    std::atomic<std::uint32_t> number;      // of the processes of this job, in the order in which they joined
+    std::atomic<std::uint32_t> life;        // of the job, in which it has joined
 };
 
 // Device memory that a process has exported, or that it has imported from another one (exports.hpp).
@@ -77,10 +82,25 @@ struct Pieces {
     Piece piece[kPieces];
 };
 
+// A figure that the processes of a job share. 0 until one of them has set it.
+class OfJob {
+  public:
+    // `life`: the job's.
+    [[nodiscard]] Bytes in(std::uint32_t life) const noexcept { return life_.load() == life ? bytes_.load() : 0; }
+    void set(Bytes bytes, std::uint32_t life) noexcept {
+        bytes_.store(bytes);
+        life_.store(life);
+    }
+
+  private:
+    std::atomic<Bytes> bytes_;
+    std::atomic<std::uint32_t> life_;
+};
+
 // One GPU. Each process writes its own slot alone.
 struct Row {
-    std::atomic<Bytes> context;         // what the first context of a process has cost; 0: none has measured it
-    std::atomic<Bytes> live_cap;        // by `curb cap --job`, plus 1; 0: none
+    OfJob context;                      // what the first context of a process has cost; 0: none has measured it
+    OfJob live_cap;                     // by `curb cap --job`, plus 1; 0: none
     std::atomic<Bytes> wanted_bytes;    // by the latest request that asked the others to release
     std::atomic<std::uint32_t> wanted;  // the latest one: how many there were before, times kSlots, plus its slot
     std::atomic<std::uint32_t> answered[kSlots];  // the last one that each process has answered
@@ -92,12 +112,13 @@ struct Row {
 // A segment begins as zeroes, which is an empty ledger.
 struct Segment {
     // Changes with the layout, so that two versions of curb do not misread each other.
-    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6205;  // "curbjob", 5
+    static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6206;  // "curbjob", 6
     std::atomic<std::uint64_t> layout;
     std::atomic<std::uint64_t> job;          // a hash of the job's name
+    std::atomic<std::uint64_t> life;         // upper half: the job's life; lower half: processes that have joined it
     std::atomic<std::uint32_t> slots;        // all slots in use are below this
     std::atomic<std::uint32_t> changes;      // a futex, for the thread of each process: a request or a live cap is new
-    std::atomic<std::uint64_t> gpus[kGpus];  // which GPU a row is for: a hash of its UUID; 0: none
+    std::atomic<std::uint64_t> gpus[kGpus];  // which GPU a row is for (gpu_in()); 0: none
     alignas(64) std::atomic<std::uint32_t> owner[kSlots];
     alignas(64) Member member[kSlots];
     alignas(64) Row row[kGpus];
@@ -106,11 +127,22 @@ struct Segment {
     Pieces exported[kSlots];
     Pieces imported[kSlots];
 };
+
+// Identifies a GPU in a life of the job: the lower bits of the life above those of a hash of the UUID.
+inline constexpr unsigned kGpuBits = 40;
+constexpr std::uint64_t gpu_in(std::uint32_t life, std::string_view uuid) noexcept {
+    return std::uint64_t{life} << kGpuBits | (hash_of(uuid) & ((std::uint64_t{1} << kGpuBits) - 1));
+}
+constexpr bool is_of_life(std::uint64_t gpu, std::uint32_t life) noexcept {
+    return gpu != 0 && gpu >> kGpuBits == std::uint64_t{life} << kGpuBits >> kGpuBits;
+}
+
 static_assert(std::atomic<Bytes>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
 // The segment that this process has attached, and its slot there. Set by join(), before any other thread uses them.
 extern constinit Segment *segment;
 extern constinit std::uint32_t mine;
+extern constinit std::uint32_t life;  // the job's, as long as this process is in it
 // False if this process has taken no slot, or if another program has overwritten it: then nothing in the ledger can be
 // trusted. The segment must be attached.
 bool has_slot() noexcept;

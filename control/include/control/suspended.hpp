@@ -26,6 +26,8 @@ struct Process {
 };
 // Returns the start of the process in clock ticks since boot. 0 if there is no such process, or if it is a zombie.
 std::uint64_t start_of(int pid);
+// True if the process with that start has ended. False if /proc cannot be read (no free descriptor). Changes errno.
+bool has_ended(int pid, std::uint64_t start) noexcept;
 
 // The end of the file's name, which begins with the process's pid.
 inline constexpr const char *kRecordName = ".suspended.json";

@@ -1,7 +1,12 @@
 // The ledger of a job, in processes that are forked, stopped and killed here. Each joins the job for itself.
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -11,12 +16,14 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
 
 #include "../../process/helpers/within.hpp"
 #include "catch.hpp"
+#include "control/suspended.hpp"
 #include "exports.hpp"
 #include "job_ledger.hpp"
 #include "own_thread.hpp"
@@ -70,8 +77,11 @@ constinit int own_end = -1;  // of the socket by which a process gets its orders
 // An order to a process of the job. It answers each.
 struct Order {
     enum What : int {
+        nothing,
         join,
         join_by_pid,
+        join_without_robust_futexes,
+        open_gpu,
         reserve,
         free,
         keep,
@@ -80,10 +90,13 @@ struct Order {
         fork,
         exec,
         close_all,
+        no_descriptors,
         cache,
         want,
         set_live_cap,
         live_cap,
+        note_context,
+        context,
         changes,
         export_memory,
         free_exported,
@@ -95,8 +108,26 @@ struct Order {
     Bytes bytes = 0, cap = 0;
 };
 
+// Makes the system call fail, as the filter of a sandbox does.
+void forbid(int call) {
+    std::array<sock_filter, 4> program{
+        sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 1),
+        sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog filter{program.size(), program.data()};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+}
+
 std::uint64_t obey(const Order &order, const std::string &name) {
     switch (order.what) {
+        case Order::nothing: return 1;
+        case Order::join_without_robust_futexes: forbid(SYS_set_robust_list); return obey({Order::join}, name);
+        case Order::open_gpu: {
+            static std::array<Share, 100> shares;
+            return shares[order.bytes].open("GPU-" + std::to_string(order.bytes), 0) ? 1 : 0;
+        }
         case Order::join_by_pid: without_threads = true; [[fallthrough]];
         case Order::join: return job::join(name, kEvents).empty() && share().open(kGpu, 0) ? 1 : 0;
         case Order::reserve: return static_cast<std::uint64_t>(share().reserve(order.bytes, order.cap));
@@ -115,6 +146,10 @@ std::uint64_t obey(const Order &order, const std::string &name) {
             close_range(0, static_cast<unsigned>(own_end) - 1, 0);
             close_range(static_cast<unsigned>(own_end) + 1, ~0U, 0);
             return 1;
+        case Order::no_descriptors: {
+            const rlimit none{0, 0};
+            return setrlimit(RLIMIT_NOFILE, &none) == 0 ? 1 : 0;
+        }
         case Order::cache: cached += order.bytes; return 1;
         case Order::want:
             if (!share().may_ask_others()) return 0;
@@ -124,6 +159,8 @@ std::uint64_t obey(const Order &order, const std::string &name) {
             share().set_live_cap(order.bytes == kNone ? std::nullopt : std::optional(order.bytes));
             return 1;
         case Order::live_cap: return share().live_cap().value_or(kNone);
+        case Order::note_context: share().note_context_cost(order.bytes); return 1;
+        case Order::context: return share().context_cost();
         case Order::changes: return caps_changed;
         // `cap` is the name; 0: a descriptor.
         case Order::export_memory: job::exported(order.bytes, order.cap, share().row(), order.bytes); return 1;
@@ -196,6 +233,7 @@ class Process {
         pid_ = 0;
     }
     [[nodiscard]] bool joined() const { return joined_; }
+    [[nodiscard]] pid_t pid() const { return pid_; }
 
   private:
     std::string job_;
@@ -523,8 +561,80 @@ TEST_CASE(
         CHECK(survivor.reserve(1000, 1000));
     }
     SECTION("It lives in another pid namespace, where its pid says nothing here") {
-        job.segment().member[1].pid_namespace.fetch_add(1);
+        job.segment().member[1].namespaces.fetch_add(1);
         CHECK_FALSE(survivor.reserve(500, 1000));
+    }
+    SECTION("It lives, and the survivor has no descriptor left for /proc") {
+        survivor.ask(Order::no_descriptors);
+        CHECK_FALSE(survivor.reserve(500, 1000));
+    }
+    SECTION("It calls exec: as which program it joins again does not matter") {
+        const Process again(job.name, Order::nothing);
+        job.segment().member[1].pid.store(static_cast<std::uint32_t>(again.pid()));
+        job.segment().member[1].start.store(curb::control::suspended::start_of(again.pid()));
+        REQUIRE(again.ask(Order::join) == 1);
+        CHECK(again.reserve(1000, 1000));
+    }
+}
+
+TEST_CASE("A process whose sandbox forbids robust futexes is noticed when it ends") {
+    const Job job;
+    const Process survivor = job.process();
+    Process sandboxed(job.name, Order::join_without_robust_futexes);
+    REQUIRE(sandboxed.joined());
+    CHECK(sandboxed.reserve(600, 1000));
+    CHECK_FALSE(survivor.reserve(500, 1000));
+    sandboxed.kill();
+    CHECK(survivor.reserve(1000, 1000));
+}
+
+TEST_CASE("What the processes of a job share ends with the last of them") {
+    const Job job;
+    {
+        const Process first = job.process();
+        Process second = job.process();
+        first.ask(Order::set_live_cap, 700);
+        first.ask(Order::note_context, 500);
+        first.ask(Order::export_memory, kPiece, 7);
+        second.kill();
+        const Process third = job.process();
+        CHECK(third.ask(Order::live_cap) == 700);
+        CHECK(third.ask(Order::context) == 500);
+    }
+    const Process fresh = job.process(), other = job.process();
+    for (const Process *process : {&fresh, &other}) {
+        CHECK(process->ask(Order::live_cap) == kNone);
+        CHECK(process->ask(Order::context) == 0);
+    }
+    other.ask(Order::import, kPiece, 7);
+    CHECK(fresh.ask(Order::others) == 0);
+    other.ask(Order::set_live_cap, 700);
+    CHECK(fresh.ask(Order::live_cap) == 700);
+}
+
+TEST_CASE("A process that begins with others, all at once, keeps what these set") {
+    const Job job;
+    for (std::size_t round = 0; round < times(20); ++round) {
+        job.process().ask(Order::set_live_cap, 600);
+        std::vector<Process> all;
+        for (int i = 0; i < 4; ++i) all.emplace_back(job.name, Order::nothing);
+        for (const Process &one : all) one.tell(Order::join);
+        REQUIRE(all[round % 4].hear() == 1);
+        CHECK(all[round % 4].ask(Order::live_cap) == kNone);
+        all[round % 4].ask(Order::set_live_cap, 700);
+        for (std::size_t i = 0; i < 4; ++i) {
+            if (i != round % 4) REQUIRE(all[i].hear() == 1);
+            CHECK(all[i].ask(Order::live_cap) == 700);
+        }
+    }
+}
+
+TEST_CASE("Each life of a job has rows for 64 GPUs") {
+    const Job job;
+    for (Bytes first : {0, 30}) {
+        const Process one = job.process();
+        for (Bytes gpu = 0; gpu + 1 < job::kGpus; ++gpu) CHECK(one.ask(Order::open_gpu, first + gpu) == 1);
+        CHECK(one.ask(Order::open_gpu, first + job::kGpus) == 0);
     }
 }
 
@@ -550,6 +660,30 @@ TEST_CASE("Processes that are pid 1 in namespaces of their own share the cap, an
     CHECK(b.ask(Order::others) == 0);
     b.kill();
     CHECK(whole_cap_again(outside, 1000) < 1000);
+}
+
+TEST_CASE("Processes whose clocks differ by a day, in a namespace of time, share the cap") {
+    // This process's children are in the new namespace, until it goes back to its own.
+    const int own = open("/proc/self/ns/time", O_RDONLY | O_CLOEXEC);
+    if (own < 0 || unshare(CLONE_NEWTIME) != 0) {
+        WARN("skipped: this user may not make namespaces of time");
+        return;
+    }
+    std::ofstream("/proc/self/timens_offsets") << "monotonic 86400 0\nboottime 86400 0\n";
+    const Job job;
+    const Process ahead(job.name), ahead_by_pid(job.name, Order::join_by_pid);
+    REQUIRE(setns(own, CLONE_NEWTIME) == 0);
+    close(own);
+    REQUIRE((ahead.joined() && ahead_by_pid.joined()));
+    const Process one = job.process(), ends = job.process();
+    REQUIRE(ahead_by_pid.reserve(300, 1000));
+    REQUIRE(ends.reserve(200, 1000));
+    CHECK_FALSE(one.reserve(501, 1000));
+    ends.tell(Order::exec);
+    REQUIRE(within(10s, [&] { return job::is_dying(job.segment().owner[3].load()); }));
+    CHECK(ahead.ask(Order::others) == 500);  // it has looked first
+    CHECK(one.ask(Order::others) == 500);
+    CHECK(others_are(one, 300));
 }
 
 TEST_CASE("A job has slots for 128 processes; one more cannot join until one of them has ended") {
