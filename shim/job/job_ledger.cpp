@@ -69,8 +69,8 @@ bool is_visible(const Member &member) noexcept {
     return home != 0 && home == namespaces();
 }
 
-// Enters the job, and sets `life`. The process has taken its slot but does not count yet. If no other process counts, a
-// new life begins: only if none has entered since `before` was read, so that of several at once each sees the others.
+// Enters the job, and sets `life`. The process has taken its slot but does not count yet. If no other process counts,
+// it begins a new life of the job, unless another one has entered since `before` was read.
 void enter(std::uint32_t slot, std::uint32_t owner) noexcept {
     constexpr int kTries = 1000;  // a program that writes there without end does not keep us here
     for (int tries = 0; tries < kTries; ++tries) {
@@ -100,8 +100,9 @@ void move_in(std::uint32_t slot, std::uint32_t owner) noexcept {
     member.number.store(segment->joins.fetch_add(1) + 1);
     const KeepErrno keep_errno;
     member.pid.store(static_cast<std::uint32_t>(getpid()));
-    member.start.store(control::suspended::start_of(getpid()));
-    member.namespaces.store(namespaces());
+    const std::uint64_t start = control::suspended::start_of(getpid());
+    member.start.store(start);
+    member.namespaces.store(start == 0 ? 0 : namespaces());  // without a free descriptor /proc shows no start
     std::array<char, 16> name{};
     const int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);  // of the first thread
     const ssize_t length = file < 0 ? 0 : read(file, name.data(), name.size() - 1);
@@ -189,8 +190,8 @@ bool forget_ended() noexcept {
     return any;
 }
 
-// If the job has only processes that are dying, waits until these are gone, a little longer than is_gone() counts one
-// that /proc does not show as exiting: what they shared must not outlive them.
+// If all processes of the job are dying, waits until they are gone, so that what they share ends with them. Waits a
+// little longer than is_gone() counts those that /proc does not show as exiting.
 void wait_for_dying() noexcept {
     poll_until(
         [] {

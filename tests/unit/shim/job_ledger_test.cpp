@@ -568,6 +568,13 @@ TEST_CASE(
         survivor.ask(Order::no_descriptors);
         CHECK_FALSE(survivor.reserve(500, 1000));
     }
+    SECTION("It lives, and had no descriptor left for /proc when it joined") {
+        const Process without(job.name, Order::nothing);
+        without.ask(Order::no_descriptors);
+        REQUIRE(without.ask(Order::join_by_pid) == 1);
+        CHECK(without.reserve(300, 1000));
+        CHECK_FALSE(survivor.reserve(200, 1000));
+    }
     SECTION("It calls exec: as which program it joins again does not matter") {
         const Process again(job.name, Order::nothing);
         job.segment().member[1].pid.store(static_cast<std::uint32_t>(again.pid()));
