@@ -33,12 +33,12 @@ struct Device {
     std::atomic<bool> has_nvml{false};          // NVML sees this process; if not, overhead is the measured context cost
     std::atomic<int> contexts{0};               // live contexts whose creation curb saw
     std::atomic<Bytes> context_cost{0};         // measured bytes of one context; 0 before the measurement
-    std::atomic<bool> measuring_context{false};
-    std::atomic<Bytes> heap{0};        // bytes of the kernels' heap limit above the default
-    std::atomic<Bytes> cached{0};      // bytes of `held` that freeing every kept block would return
-    std::atomic<std::size_t> kept{0};  // number of kept blocks
-    std::atomic<bool> limited{false};  // by the policy in force (in_force.hpp)
-    std::atomic<bool> peers{false};    // a context of another device may access its memory
+    std::atomic<std::uint32_t> first_context{0};  // 1: a thread creates and judges it; a futex
+    std::atomic<Bytes> heap{0};                   // bytes of the kernels' heap limit above the default
+    std::atomic<Bytes> cached{0};                 // bytes of `held` that freeing every kept block would return
+    std::atomic<std::size_t> kept{0};             // number of kept blocks
+    std::atomic<bool> limited{false};             // by the policy in force (in_force.hpp)
+    std::atomic<bool> peers{false};               // a context of another device may access its memory
     // Counters that clients read, since process start: refused requests by limit, requests that waited,
     // and bytes that releases freed, by step.
     std::array<std::atomic<std::uint64_t>, policy::kLimits> refused{};

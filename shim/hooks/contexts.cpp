@@ -28,6 +28,16 @@ namespace {
 // The cost of a context, until it has been measured: the figure of an H100 and an H200.
 constexpr Bytes kContext = 518 * policy::MiB;
 
+// The bytes that a green context takes until its primary context is destroyed (measured on an H200).
+constexpr Bytes kGreen = 6 * policy::MiB;
+
+// Leaves these bytes, which are charged, to the overhead, which a measurement corrects. Call it within an operation.
+void leave_green(Device &device, Bytes bytes) noexcept {
+    if (bytes == 0) return;
+    device.ledger.leave_to_overhead(Kind::contexts, bytes);
+    trace::books(device, Kind::overhead, static_cast<std::int64_t>(bytes));
+}
+
 // Measures the cost of the device's first context, which then counts for all. If NVML does not see this process, the
 // cost is the drop in free memory: other processes may have allocated meanwhile, and then it is too high.
 class ContextCost {
@@ -38,20 +48,25 @@ class ContextCost {
         reconcile(device_);
         overhead_before_ = device_.ledger.overhead();
     }
-    // Charges the context and returns its cost.
-    Bytes measure() const noexcept {
+    // Charges the context and returns its cost. `green`: the bytes of the green context that the same call has made.
+    Bytes measure(Bytes green) const noexcept {
         const KeepErrno keep_errno;
         reconcile(device_);
-        Bytes cost = device_.ledger.overhead() - std::min(device_.ledger.overhead(), overhead_before_);
+        Bytes all = device_.ledger.overhead() - std::min(device_.ledger.overhead(), overhead_before_);
         const auto used = device_.meter.used_by_all();
-        if (cost == 0 && !device_.meter.held_by_process())
-            cost = used && used_before_ ? *used - std::min(*used, *used_before_) : assumed();
-        const Bytes taken = device_.ledger.take_from_overhead(Kind::contexts, cost);
-        trace::books(device_, Kind::overhead, -static_cast<std::int64_t>(taken));
-        device_.ledger.charge(Kind::contexts, cost - taken);
-        if (cost != 0) device_.context_cost.store(cost, std::memory_order_relaxed);
+        if (all == 0 && !device_.meter.held_by_process())
+            all = used && used_before_ ? *used - std::min(*used, *used_before_) : assumed() + green;
+        green = std::min(green, all);
+        {
+            const Ledger::Operation operation(&device_.ledger);
+            const Bytes taken = device_.ledger.take_from_overhead(Kind::contexts, all);
+            trace::books(device_, Kind::overhead, -static_cast<std::int64_t>(taken));
+            device_.ledger.charge(Kind::contexts, all - taken);
+            leave_green(device_, green);
+        }
+        if (all != green) device_.context_cost.store(all - green, std::memory_order_relaxed);
         reconcile(device_);
-        return cost;
+        return all - green;
     }
 
   private:
@@ -69,40 +84,41 @@ class ContextCost {
     Bytes overhead_before_ = 0;
 };
 
-// Lets one thread at a time create and measure the first context of a device: two at once would each measure both. Does
-// nothing once the cost is known.
-class FirstContextLock : NoCopy {
+// Lets one thread at a time create, measure and judge the first context of a device. Two at once would each measure
+// both, and a thread that gets a primary context before it is judged would keep it. Does nothing once the cost is known
+// and no thread judges.
+class FirstContextTurn : NoCopy {
   public:
-    explicit FirstContextLock(Device &device) noexcept : device_(device) {
-        const auto unknown = [&] {
+    explicit FirstContextTurn(Device &device) noexcept : device_(device) {
+        const auto is_unknown = [&] {
             return device.limited.load(std::memory_order_relaxed) &&
-                   device.context_cost.load(std::memory_order_relaxed) == 0;
+                   device.context_cost.load(std::memory_order_acquire) == 0;
         };
-        if (!unknown()) return;
-        took_time_ = true;
+        // In this order: the cost is known a moment before the context is judged.
+        const auto is_open = [&] { return is_unknown() || device.first_context.load(std::memory_order_acquire) != 0; };
+        if (!is_open()) return;
         const KeepErrno keep_errno;
-        // Load NVML before taking the lock: a constructor that the loader runs meanwhile may create a context.
+        // Load NVML before taking the turn: a constructor that the loader runs meanwhile may create a context.
         device.meter.held_by_process();
-        // The driver may need the loader's lock too, so stop waiting after about 10 s, the time of a hundred contexts.
-        constexpr int kMostMoments = 100'000;
-        for (int moments = 0; unknown() && moments < kMostMoments; ++moments) {
-            if (!device.measuring_context.exchange(true, std::memory_order_acquire)) {
-                taken_ = true;
-                return;
-            }
-            sleep_us(contexts::kMomentUs);
+        // The driver may need the loader's lock too, or call the program back on this thread: go on after 10 s.
+        constexpr std::uint64_t kEachMs = 100;
+        constexpr int kMost = 100;
+        for (int waits = 0; waits < kMost && is_open();) {
+            std::uint32_t free = 0;
+            taken_ = is_unknown() && device.first_context.compare_exchange_strong(free, 1, std::memory_order_acq_rel);
+            if (taken_) return;
+            if (!futex_wait(device.first_context, 1, kEachMs)) ++waits;
         }
     }
-    ~FirstContextLock() {
-        if (taken_) device_.measuring_context.store(false, std::memory_order_release);
+    ~FirstContextTurn() {
+        if (!taken_) return;
+        device_.first_context.store(0, std::memory_order_release);
+        futex_wake(device_.first_context);
     }
-    // True if another thread may have created a context meanwhile.
-    [[nodiscard]] bool took_time() const noexcept { return took_time_; }
 
   private:
     Device &device_;
     bool taken_ = false;
-    bool took_time_ = false;
 };
 
 // Calls the driver. If the device is full, frees kept blocks, then waits as long as the policy allows.
@@ -175,11 +191,11 @@ contexts::Added record(Device &device, const contexts::New &made) noexcept {
 // Reserves room under the job's cap for a context of unknown cost, until the context is charged.
 class HeldInJob : NoCopy {
   public:
-    explicit HeldInJob(Device &device) noexcept : device_(device) {
+    HeldInJob(Device &device, Bytes green) noexcept : device_(device) {
         const auto cap = limits::in_force(device)->terms.job_cap;
         if (!cap) return;
         const Bytes known = device.ledger.share.context_cost();
-        const Bytes bytes = (known != 0 ? known : kContext) + limits::kept_for_driver(device, *cap);
+        const Bytes bytes = (known != 0 ? known : kContext) + green + limits::kept_for_driver(device, *cap);
         refused_ = !admission::hold_in_job(device, bytes);
         if (!refused_) bytes_ = bytes;
     }
@@ -192,31 +208,36 @@ class HeldInJob : NoCopy {
     bool refused_ = false;
 };
 
-// `call` creates a context, `context()` returns it, `undo` destroys it. `made`: the fields that are known before the
-// call.
+// `call` creates a context, `context()` returns it. `undo()` destroys it again; false if it is still there, because
+// another thread uses it too or the driver failed. `made`: the fields that are known before the call. `green`: the
+// bytes of a green context that `call` makes too.
 template <class Call, class Context, class Undo>
-CUresult create(Device &device, contexts::New made, Call call, Context context, Undo undo) {
+CUresult create(Device &device, contexts::New made, Bytes green, Call call, Context context, Undo undo) {
     Bytes &cost = made.cost;
     const auto destroy_again = [&] {
         const Ledger::Operation operation(&device.ledger);
-        undo();
+        if (!undo()) return false;
         device.ledger.credit(Kind::contexts, cost);
+        return true;
     };
     CUresult result = CUDA_SUCCESS;
+    bool refused = false;
     const Bytes known = device.context_cost.load(std::memory_order_relaxed);
     if (!device.limited.load(std::memory_order_relaxed) || process::snapshot()->unusable) {
         result = call_or_wait(device, call);  // no limit applies, and starting NVML would cost 9 ms
     } else if (known != 0) {
-        const Request request(device, Kind::contexts, known, known, caller_match::Way::none, Reuse::none());
+        const Bytes all = known + green;
+        const Request request(device, Kind::contexts, all, all, caller_match::Way::none, Reuse::none());
         result = charged(request, call, [&](Charge &charge) {
-            charge.keep(known);
+            charge.keep(all);
+            leave_green(device, green);
             cost = known;
             return CUDA_SUCCESS;
         });
     } else if (!admission::wait_beside_others(device, Kind::contexts, kContext)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     } else {
-        const HeldInJob held(device);
+        const HeldInJob held(device, green);
         if (held.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
         result = call_or_wait(device, [&] {
             const ContextCost first(device);
@@ -225,67 +246,72 @@ CUresult create(Device &device, contexts::New made, Call call, Context context, 
                 return call();
             }();
             if (one == CUDA_SUCCESS) {
-                cost = first.measure();
-                device.ledger.share.note_context_cost(cost);
+                cost = first.measure(green);
+                // What the device has lost may be another process's: the job's others would never get rid of it.
+                if (device.has_nvml.load(std::memory_order_relaxed)) device.ledger.share.note_context_cost(cost);
             }
             return one;
         });
-        if (result == CUDA_SUCCESS && limits::exceeds_cap(device)) {
-            reports::context_refused(device, cost);
-            destroy_again();
-            reconcile(device);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
+        refused = result == CUDA_SUCCESS && limits::exceeds_cap(device);
     }
     if (result != CUDA_SUCCESS) return result;
     made.context = context();
+    if (refused) {
+        reports::context_refused(device, cost);
+        if (destroy_again()) {
+            reconcile(device);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        result = CUDA_ERROR_OUT_OF_MEMORY;  // the context stays, so it counts
+    }
     // Without a handle there is no record, and NVML's figure shows the context.
     const contexts::Added recorded = made.context ? record(device, made) : contexts::Added::known;
     if (recorded == contexts::Added::recorded) {
         devices::context_made(device);
         trace::allocated(device, Kind::contexts, reinterpret_cast<std::uint64_t>(made.context), cost, cost);
-        return CUDA_SUCCESS;
+        return result;
     }
     if (recorded == contexts::Added::no_memory) {
-        destroy_again();
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        if (!refused && destroy_again()) return CUDA_ERROR_OUT_OF_MEMORY;
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     device.ledger.credit(Kind::contexts, cost);
-    return CUDA_SUCCESS;
+    return result;
 }
 
 template <class Call>
 CUresult create_own(CUcontext *context, CUdevice ordinal, Call call) {
     Device *device = devices::find(ordinal);
     if (!device) return call();
-    const FirstContextLock turn(*device);
+    const FirstContextTurn turn(*device);
     return create(
-        *device, {}, call, [&] { return *context; },
+        *device, {}, 0, call, [&] { return *context; },
         [&] {
-            driver().cuCtxDestroy_v2(*context);
+            const bool gone = driver().cuCtxDestroy_v2(*context) == CUDA_SUCCESS;
             *context = nullptr;
+            return gone;
         });
 }
 
-// Calls `call`, which creates the primary context. If that exists, calls `otherwise(device)` instead.
+// Calls `call`, which creates the primary context and, if `green`, a green context in it. If the primary context
+// exists, calls `otherwise(device)` instead. `undo` drops what the program would have got.
 template <class Call, class Otherwise, class Context, class Undo>
-CUresult create_primary(CUdevice ordinal, Call call, Otherwise otherwise, Context context, Undo undo) {
+CUresult create_primary(CUdevice ordinal, Bytes green, Call call, Otherwise otherwise, Context context, Undo undo) {
     Device *device = devices::find(ordinal);
     if (!device) return call();
-    contexts::New made{.is_primary = true};
-    const auto is_there = [&] {
-        made.older = contexts::newest();
-        return contexts::primary_is_active(*device).value_or(false);
-    };
-    if (is_there()) return otherwise(*device);
-    const FirstContextLock turn(*device);
-    if (turn.took_time() && is_there()) return otherwise(*device);
-    return create(
-        *device, made, call, [&] { return context(*device); }, undo);
+    {
+        const FirstContextTurn turn(*device);
+        const contexts::New made{.is_primary = true, .older = contexts::newest()};
+        if (!contexts::primary_is_active(*device).value_or(false))
+            return create(
+                *device, made, green, call, [&] { return context(*device); },
+                [&] {
+                    undo();
+                    return !contexts::primary_is_active(*device).value_or(false);
+                });
+    }
+    return otherwise(*device);
 }
-
-// The bytes that a green context takes until its primary context is destroyed (measured on an H200).
-constexpr Bytes kGreen = 6 * policy::MiB;
 
 // `call` creates a green context of an existing primary context. Its cost counts as overhead, which a measurement
 // corrects.
@@ -295,8 +321,7 @@ CUresult create_green(Device &device, Call call) {
     const Request request(device, Kind::contexts, kGreen, kGreen, caller_match::Way::none, Reuse::none());
     return charged(request, call, [&](Charge &charge) {
         charge.keep(kGreen);
-        device.ledger.leave_to_overhead(Kind::contexts, kGreen);
-        trace::books(device, Kind::overhead, static_cast<std::int64_t>(kGreen));
+        leave_green(device, kGreen);
         return CUDA_SUCCESS;
     });
 }
@@ -335,7 +360,7 @@ using namespace curb::shim;
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice ordinal) {
     const auto call = to_driver<&Driver::cuDevicePrimaryCtxRetain>(context, ordinal);
     const CUresult result = create_primary(
-        ordinal, call, [&](const Device &) { return call(); }, [&](const Device &) { return *context; },
+        ordinal, 0, call, [&](const Device &) { return call(); }, [&](const Device &) { return *context; },
         [&] {
             driver().cuDevicePrimaryCtxRelease_v2(ordinal);
             *context = nullptr;
@@ -387,7 +412,7 @@ CUresult cuCtxDetach(CUcontext context) { return destroy(context, true, to_drive
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice ordinal, unsigned flags) {
     const auto call = to_driver<&Driver::cuGreenCtxCreate>(context, resources, ordinal, flags);
     const CUresult result = create_primary(
-        ordinal, call, [&](Device &device) { return create_green(device, call); }, contexts::primary_of,
+        ordinal, kGreen, call, [&](Device &device) { return create_green(device, call); }, contexts::primary_of,
         [&] {
             driver().cuGreenCtxDestroy(*context);
             *context = nullptr;

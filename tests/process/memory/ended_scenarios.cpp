@@ -16,6 +16,15 @@ void fill_with_blocks() {
     fill([&] { return cuMemAlloc_v2(&block, 32 * MiB); });
 }
 
+// Describes green contexts of all multiprocessors.
+CUdevResourceDesc all_multiprocessors() {
+    CUdevResource multiprocessors{};
+    CUdevResourceDesc description = nullptr;
+    MUST(cuDeviceGetDevResource(0, &multiprocessors, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevResourceGenerateDesc(&description, &multiprocessors, 1));
+    return description;
+}
+
 // Runs `act` in `count` threads at once.
 template <class Act>
 void at_once_in_threads(int count, Act act) {
@@ -87,6 +96,52 @@ SCENARIO_NAMED(threads_that_retain_the_first_primary_context_at_once_share_it) {
     start();
     EXPECT_EQ(curb_sim_held(0), kContext);
     EXPECT_EQ(shown_held(), kContext);
+}
+
+SCENARIO_NAMED(threads_that_make_a_first_context_above_the_cap_are_all_refused) {  // cap: 400 MiB
+    MUST(cuInit(0));
+    const CUdevResourceDesc description = all_multiprocessors();
+    std::atomic<int> threads{0}, refused{0};
+    at_once_in_threads(8, [&] {
+        CUcontext primary = nullptr;
+        CUgreenCtx green = nullptr;
+        const CUresult result = threads++ % 2 ? cuDevicePrimaryCtxRetain(&primary, 0)
+                                              : cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) ++refused;
+        EXPECT(!primary && !green);
+    });
+    EXPECT_EQ(refused.load(), 8);
+    EXPECT_EQ(curb_sim_held(0), 0U);
+}
+
+SCENARIO_NAMED(a_refused_context_that_the_driver_does_not_destroy_is_held) {  // cap: 400 MiB
+    CUcontext context = nullptr;
+    CUdeviceptr block = 0;
+    MUST(cuInit(0));
+    curb_sim_fail_next("cuDevicePrimaryCtxRelease_v2", CUDA_ERROR_UNKNOWN, 1);
+    EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(curb_sim_held(0), kContext);
+    start();
+    EXPECT_EQ(cuMemAlloc_v2(&block, 2 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    EXPECT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(curb_sim_held(0), 0U);
+}
+
+SCENARIO_NAMED(a_first_context_that_comes_with_a_green_one_costs_what_others_do) {  // cap: 2 GiB
+    constexpr std::uint64_t kGreen = 6 * MiB;
+    MUST(cuInit(0));
+    const CUdevResourceDesc description = all_multiprocessors();
+    for (int times = 0; times < 2; ++times) {  // the second time its cost is known
+        CUgreenCtx green = nullptr;
+        MUST(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+        const CUcontext own = make_context();
+        EXPECT_EQ(curb_sim_held(0), 2 * kContext + kGreen);
+        EXPECT_EQ(shown_held(kGreen), curb_sim_held(0));
+        MUST(cuCtxDestroy_v2(own));
+        MUST(cuGreenCtxDestroy(green));
+        EXPECT_EQ(curb_sim_held(0), 0U);
+    }
 }
 
 SCENARIO_NAMED(a_context_that_ends_while_its_device_is_measured_is_not_held) {
@@ -164,11 +219,8 @@ SCENARIO_NAMED(a_pool_with_the_handle_of_one_whose_record_is_of_graphs_now_is_ch
 
 SCENARIO_NAMED(green_contexts_stop_at_the_cap) {
     start();
-    CUdevResource multiprocessors{};
-    CUdevResourceDesc description = nullptr;
+    const CUdevResourceDesc description = all_multiprocessors();
     CUgreenCtx green = nullptr;
-    MUST(cuDeviceGetDevResource(0, &multiprocessors, CU_DEV_RESOURCE_TYPE_SM));
-    MUST(cuDevResourceGenerateDesc(&description, &multiprocessors, 1));
     const int made = fill([&] {
         const CUresult result = cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM);
         if (result == CUDA_SUCCESS) MUST(cuGreenCtxDestroy(green));
@@ -309,12 +361,9 @@ SCENARIO_NAMED(a_primary_context_that_is_made_again_while_it_ends_is_charged) {
 SCENARIO_NAMED(memory_of_a_context_with_the_handle_of_a_green_one_goes_with_it) {
     constexpr std::uint64_t kGreen = 6 * MiB;
     const CUcontext primary = start();
-    CUdevResource multiprocessors{};
-    CUdevResourceDesc description = nullptr;
+    const CUdevResourceDesc description = all_multiprocessors();
     CUgreenCtx green = nullptr;
     CUcontext of_green = nullptr;
-    MUST(cuDeviceGetDevResource(0, &multiprocessors, CU_DEV_RESOURCE_TYPE_SM));
-    MUST(cuDevResourceGenerateDesc(&description, &multiprocessors, 1));
     MUST(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
     MUST(cuCtxFromGreenCtx(&of_green, green));
     MUST(cuGreenCtxDestroy(green));

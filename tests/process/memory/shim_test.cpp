@@ -117,6 +117,28 @@ TEST_CASE("first contexts that are made at once are measured one by one") {
                  .run("threads_that_retain_the_first_primary_context_at_once_share_it"));
 }
 
+TEST_CASE("no thread keeps a first context that the cap refuses") {
+    const std::string nvml = GENERATE("", "nopids");
+    CAPTURE(nvml);
+    succeeds(Job()
+                 .cap("400MiB")
+                 .with("CURB_SIM_NVML", nvml)
+                 .run("threads_that_make_a_first_context_above_the_cap_are_all_refused"));
+    succeeds(Job()
+                 .cap("400MiB")
+                 .with("CURB_SIM_NVML", nvml)
+                 .run("a_refused_context_that_the_driver_does_not_destroy_is_held"));
+}
+
+TEST_CASE("a green context does not count as a part of the context that comes with it") {
+    const std::string nvml = GENERATE("", "nopids");
+    CAPTURE(nvml);
+    succeeds(Job()
+                 .cap("2GiB")
+                 .with("CURB_SIM_NVML", nvml)
+                 .run("a_first_context_that_comes_with_a_green_one_costs_what_others_do"));
+}
+
 TEST_CASE("a cap that is smaller than a context refuses the context") {
     const Outcome outcome = succeeds(Job().cap("256MiB").run("a_cap_smaller_than_a_context_refuses_the_context"));
     CHECK_THAT(outcome.err,
