@@ -1,5 +1,6 @@
 // The name of this process's job. Processes of one user with the same name share one ledger.
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -32,6 +33,15 @@ std::string cgroup() {
     return found;
 }
 
+// Returns the words that tell the namespace of cgroups from others: in its own, each container has the path "/". Empty
+// if it is the machine's.
+std::string cgroup_namespace() {
+    constexpr ino_t kOfMachine = 0xEFFFFFFB;  // PROC_CGROUP_INIT_INO of the kernel
+    struct stat status {};
+    if (::stat("/proc/self/ns/cgroup", &status) != 0 || status.st_ino == kOfMachine) return {};
+    return " in namespace " + std::to_string(status.st_ino);
+}
+
 }  // namespace
 
 std::string new_tree() {
@@ -43,10 +53,24 @@ std::string new_tree() {
     return text;
 }
 
+std::optional<unsigned> other_user_of_tree(const Source &source) {
+    int pid = 0, length = 0;
+    unsigned random = 0, real = 0, effective = 0;
+    if (std::sscanf(source.job.c_str(), "%d-%8x%n", &pid, &random, &length) != 2 ||
+        static_cast<std::size_t>(length) != source.job.size())
+        return std::nullopt;
+    const std::string status = proc_text(("/proc/" + std::to_string(pid) + "/status").c_str());
+    const std::size_t line = status.find("\nUid:");
+    if (line == std::string::npos || std::sscanf(status.c_str() + line, "\nUid: %u %u", &real, &effective) != 2 ||
+        effective == ::geteuid())
+        return std::nullopt;
+    return effective;
+}
+
 std::string job_name(policy::JobOf of, const Source &source) {
     switch (of) {
         case policy::JobOf::user: return "user " + std::to_string(::geteuid());
-        case policy::JobOf::cgroup: return "cgroup " + cgroup();
+        case policy::JobOf::cgroup: return "cgroup " + cgroup() + cgroup_namespace();
         case policy::JobOf::slurm:
             if (!source.slurm.empty()) return "slurm " + source.slurm;
             break;

@@ -104,9 +104,17 @@ void join_job(const policy::Policy &policy) {
     for (Device &device : devices::all())
         if (fault.empty() && !device.ledger.open_share(device.meter.uuid()))
             fault = "it has no room for " + device.name();
-    if (fault.empty() || warned.exchange(true, std::memory_order_relaxed)) return;
-    log::write(policy::LogLevel::error, "the ledger of the job \"" + name + "\" cannot be used: " + fault +
-                                            ". GPU allocations under the job's cap are refused");
+    if (warned.exchange(true, std::memory_order_relaxed)) return;
+    if (!fault.empty())
+        log::write(policy::LogLevel::error, "the ledger of the job \"" + name + "\" cannot be used: " + fault +
+                                                ". GPU allocations under the job's cap are refused");
+    else if (const auto other = config::other_user_of_tree(in_force::source());
+             other && *policy.job.of == policy::JobOf::tree)
+        log::write(policy::LogLevel::warning,
+                   "the job \"" + name + "\" was begun by user " + std::to_string(*other) +
+                       ", and this process runs as user " + std::to_string(geteuid()) +
+                       ": the job's cap applies to the processes of each user apart. To cap them together, start "
+                       "them as one user");
 }
 
 // Returns the differences between two policies, a line each.

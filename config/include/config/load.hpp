@@ -127,6 +127,9 @@ Outcome outcome(const Reading &reading, const WhoIs &who);
 // process outside such a job is a job of its own, with a tree's name. Reads /proc/self. May throw
 // std::bad_alloc.
 std::string job_name(policy::JobOf of, const Source &source);
+// Returns the user of the process that began this process's tree, if that runs and is another user's: a job ends at the
+// user. May throw std::bad_alloc.
+std::optional<unsigned> other_user_of_tree(const Source &source);
 // Returns the name of a tree that this process begins, for CURB_JOB. May throw std::bad_alloc.
 std::string new_tree();
 
