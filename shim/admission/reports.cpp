@@ -51,9 +51,12 @@ std::string raise_cap(const Snapshot::Gpu &gpu) {
     return in_file("raise the cap");
 }
 
-std::string raise_job_cap(const Snapshot::Gpu &gpu) {
+std::string raise_job_cap(const Device &device, const Snapshot::Gpu &gpu) {
     if (gpu.terms.job_ceiling) return "have the machine's ceiling raised, in " + in_force::source().ceiling;
-    return in_file("raise the job's cap") + ", or free memory in its other processes: curb release PID";
+    const std::string how = device.ledger.share.live_cap()
+                                ? "go back to the cap of its policy: curb cap --job '" + job::name() + "' --reset"
+                                : in_file("raise the job's cap");
+    return how + ", or free memory in its other processes: curb release PID";
 }
 
 std::string human(Bytes amount) { return policy::format_human(amount); }
@@ -95,10 +98,11 @@ Words words_of_job(const Device &device, const Snapshot::Gpu &gpu) {
     if (!share.joined())
         return {"the ledger of its job cannot be used (see the line above in this log)", "make the ledger usable"};
     const Bytes kept = share.kept_by_all();
-    return {human(share.held_by_all()) + " of the job's cap of " + human(*gpu.terms.job_cap) + " is held (" +
+    const char *live = share.live_cap() && !gpu.terms.job_ceiling ? ", which curb cap --job has set," : "";
+    return {human(share.held_by_all()) + " of the job's cap of " + human(*gpu.terms.job_cap) + live + " is held (" +
                 holders_text(device) + ")" +
                 (kept == 0 ? "" : ", " + human(kept) + " more is kept free for code that the driver loads"),
-            raise_job_cap(gpu)};
+            raise_job_cap(device, gpu)};
 }
 
 Words words(const Device &device, const Snapshot::Gpu &gpu, const LimitHit &hit) {
@@ -192,16 +196,18 @@ void device_full(Device &device, Kind kind, Bytes bytes) noexcept {
 void context_refused(Device &device, Bytes cost) noexcept {
     const auto gpu = limits::in_force(device);
     const policy::GpuTerms &terms = gpu->terms;
-    const bool by_job = terms.job_cap && *terms.job_cap < terms.cap.value_or(policy::kUnbounded);
+    const bool by_job = terms.job_cap && device.ledger.held() <= terms.cap.value_or(policy::kUnbounded);
     const auto limit = by_job ? terms.job_cap : terms.cap;
     if (!limit) return;
     const policy::Limit why = by_job ? policy::Limit::job : policy::Limit::cap;
-    note_refusal(device, cost, why, device.ledger.held(), *limit);
+    note_refusal(device, cost, why, by_job ? device.ledger.share.held_by_all() : device.ledger.held(), *limit);
     trace::refused(device, Kind::contexts, cost, {why, *limit});
     report(logged_refusal, [&] {
-        return "refused a context on " + device.name() + ": it takes " + human(cost) + " by itself, and the cap is " +
-               human(*limit) + ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: " +
-               (by_job ? raise_job_cap(*gpu) : raise_cap(*gpu));
+        const Words of_job = by_job ? words_of_job(device, *gpu) : Words();
+        return "refused a context on " + device.name() + ": it takes " + human(cost) +
+               (by_job ? ", with which " + of_job.text : " by itself, and the cap is " + human(*limit)) +
+               ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: " +
+               (by_job ? of_job.remedy : raise_cap(*gpu));
     });
 }
 

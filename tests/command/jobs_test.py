@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,80 @@ class JobTest(OfMachine):
         self.assertEqual(none.returncode, 125)
         self.assertIn("no job '42' is running", none.stderr)
 
+    def test_a_live_cap_ends_with_the_job(self) -> None:
+        one = self.run_program(CURB_JOB_CAP="4GiB")
+        one.asked("take 64")
+        name = f"tree {self.job}"
+        self.assertEqual(self.machine.curb("cap", "--job", name, "1GiB").returncode, 0)
+        self.filled(one)
+        self.assertLessEqual(self.machine.used(), GIB)
+        self.assertRegex(
+            self.log.read_text(),
+            r"of the job's cap of 1 GiB, which curb cap --job has set, is held .* To allow it: go back to the cap of its "
+            rf"policy: curb cap --job '{name}' --reset, or free memory",
+        )
+        self.assertEqual(self.machine.curb("cap", "--job", name, "40GiB").returncode, 0)
+        one.kill()
+        fresh = self.run_program(CURB_JOB_CAP="4GiB")
+        self.filled(fresh)
+        self.assertLessEqual(self.machine.used(), 4 * GIB)
+        self.assertGreater(self.machine.used(), 4 * GIB - SLACK)
+
+    def test_a_stranger_whose_memory_counted_as_a_context_is_forgotten(self) -> None:
+        stranger, keeper = self.machine.run_program(self.machine.bare), self.run_program(CURB_JOB_CAP="8GiB")
+        # Without pids in NVML's list, the first context costs what the device loses during the call: 99 ms.
+        job = {"CURB_JOB": self.job, "CURB_JOB_CAP": "8GiB"}
+        environment = self.machine.under_curb(CURB_SIM_NVML="nopids", CURB_SIM_LATENCY="h100", **job)
+        wrong = Process([BUILD / "tests/scenarios", "runs_commands"], environment)
+        self.addCleanup(wrong.kill)
+        within(lambda: wrong.pid in {pid for pid, _ in self.machine.held()})
+        os.kill(wrong.pid, signal.SIGSTOP)
+        stranger.asked("take 3000")
+        os.kill(wrong.pid, signal.SIGCONT)
+        wrong.expect("ready")
+        wrong.kill()
+        keeper.asked("take 5500")
+        self.run_program(CURB_JOB_CAP="8GiB").asked("take 64")
+
+    def test_a_refused_context_names_the_job_and_the_holders(self) -> None:
+        holder, other = (self.run_program(CURB_JOB_CAP="4GiB") for _ in range(2))
+        held = self.filled(holder)
+        other.answer("take 64")
+        words = f"{held / GIB:.2f} GiB by {holder.pid} (scenarios)"
+        self.assertIn(words, self.log.read_text())
+        # By its own cap alone a context is refused otherwise.
+        small = self.run_program(CURB_JOB_CAP="400MiB", CURB_JOB=f"{self.job}-small")
+        small.answer("take 64")
+        self.assertIn("of the job's cap of 400 MiB is held", self.log.read_text())
+
+    def test_each_container_is_a_job_by_its_cgroup(self) -> None:
+        policy = self.machine.policy({"job": {"cap": "4GiB", "of": "cgroup"}})
+        pair = [self.apart(["--cgroup"], "true", CURB_POLICY=str(policy), CURB_JOB_CAP="") for _ in range(2)]
+        outside = self.run_program(CURB_POLICY=str(policy))
+        for process in (*pair, outside):
+            self.assertGreater(self.filled(process), 4 * GIB - SLACK)
+        jobs = {each["status"]["job"] for each in json.loads(self.machine.curb("ps", "--json").stdout)["processes"]}
+        self.assertEqual(len(jobs), 3, jobs)
+        self.assertEqual(sum(" in namespace " in job for job in jobs), 2, jobs)
+
+    def test_processes_in_namespaces_of_time_share_a_job(self) -> None:
+        process = self.apart(["--time", "--fork", "--monotonic", "86400", "--boottime", "86400"], "true")
+        other = self.run_program(CURB_JOB_CAP="4GiB")
+        process.asked("take 2048")
+        self.filled(other)
+        self.assertLessEqual(self.machine.used(), 4 * GIB)
+        self.assertGreater(self.machine.used(), 4 * GIB - 2 * SLACK)
+
+    def test_a_job_of_another_user_is_reported(self) -> None:
+        if os.geteuid() != 0:
+            self.skipTest("only root has processes of other users")
+        with subprocess.Popen(["sleep", "100"], user=65534) as root:
+            self.addCleanup(root.kill)
+            process = self.run_program(CURB_JOB=f"{root.pid}-0badcafe", CURB_JOB_CAP="4GiB")
+            process.asked("take 64")
+            root.kill()
+        self.assertRegex(self.log.read_text(), "was begun by user 65534, and this process runs as user 0: the job's cap applies")
+
     def test_a_job_is_a_selection(self) -> None:
         mine = [self.run_program(CURB_JOB_CAP="8GiB") for _ in range(2)]
         apart = self.run_program(CURB_JOB_CAP="8GiB", CURB_JOB=f"{self.job}-other")
@@ -187,14 +262,14 @@ class JobTest(OfMachine):
         finally:
             libc.shmctl(segment, 0, None)
 
-    def apart(self, options: list[str], prepare: str) -> Process:
+    def apart(self, options: list[str], prepare: str, **more: str) -> Process:
         """A process of the job in namespaces of its own, once `prepare` has run there. Skips the test if it may not."""
         words = [*UNSHARE, *options, "sh", "-c"]
         if subprocess.run([*words, prepare], capture_output=True, timeout=PATIENCE_S, check=False).returncode != 0:
             self.skipTest(f"this user may not: {' '.join(words)} {prepare!r}")
         preload = ["env", f"LD_PRELOAD={BUILD / 'lib/libcurb.so'}"]
         program = [BUILD / "tests/scenarios", "runs_commands"]
-        environment = self.machine.bare | {"CURB_JOB": self.job, "CURB_JOB_CAP": "4GiB"}
+        environment = self.machine.bare | {"CURB_JOB": self.job, "CURB_JOB_CAP": "4GiB"} | more
         with self.log.open("a") as log:
             return self.machine.start([*words, f'{prepare} && exec "$@"', "sh", *preload, *program], environment, stderr=log)
 

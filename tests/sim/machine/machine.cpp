@@ -40,6 +40,18 @@ int above_standard(int file) {
     return above;
 }
 
+// Returns the clock ticks by which /proc shows starts too late in this process's namespace of time.
+int64_t ticks_ahead() {
+    static const int64_t value = [] {
+        long long seconds = 0;
+        std::FILE *file = std::fopen("/proc/self/timens_offsets", "re");
+        for (char line[128]; file && std::fgets(line, sizeof line, file);) std::sscanf(line, "boottime %lld", &seconds);
+        if (file) std::fclose(file);
+        return seconds * ::sysconf(_SC_CLK_TCK);
+    }();
+    return value;
+}
+
 // Returns field 22 of /proc/PID/stat, the start in clock ticks since boot, which differs between processes with the
 // same pid. 0 if there is no such process, or only a zombie (its GPU memory is gone by then).
 uint64_t start_time(int pid) {
@@ -64,7 +76,7 @@ uint64_t start_time(int pid) {
     const long threads = field ? std::strtol(field, nullptr, 10) : 0;
     if (state == 'X' || (state == 'Z' && threads <= 1)) return 0;
     skip(2);
-    return field ? std::strtoull(field, nullptr, 10) : 0;
+    return field ? std::strtoull(field, nullptr, 10) - static_cast<uint64_t>(ticks_ahead()) : 0;
 }
 
 // Stays on a device when a process is moved out (docs/results/driver.md).
