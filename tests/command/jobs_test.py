@@ -118,32 +118,37 @@ class JobTest(OfMachine):
         self.assertLessEqual(self.machine.used(), 4 * GIB)
         self.assertGreater(self.machine.used(), 4 * GIB - SLACK)
 
-    def test_a_stranger_whose_memory_counted_as_a_context_is_forgotten(self) -> None:
-        stranger, keeper = self.machine.run_program(self.machine.bare), self.run_program(CURB_JOB_CAP="8GiB")
-        # Without pids in NVML's list, the first context costs what the device loses during the call: 99 ms.
+    def measured_beside_a_stranger(self, mib: int) -> Process:
+        """A process of the job, under a cap of 8 GiB. Without pids in NVML's list, its first context costs what the device
+        loses during the call, which takes 99 ms: a stranger allocates meanwhile."""
+        stranger = self.machine.run_program(self.machine.bare)
         job = {"CURB_JOB": self.job, "CURB_JOB_CAP": "8GiB"}
         environment = self.machine.under_curb(CURB_SIM_NVML="nopids", CURB_SIM_LATENCY="h100", **job)
-        wrong = Process([BUILD / "tests/scenarios", "runs_commands"], environment)
-        self.addCleanup(wrong.kill)
-        within(lambda: wrong.pid in {pid for pid, _ in self.machine.held()})
-        os.kill(wrong.pid, signal.SIGSTOP)
-        stranger.asked("take 3000")
-        os.kill(wrong.pid, signal.SIGCONT)
-        wrong.expect("ready")
-        wrong.kill()
+        with self.log.open("a") as log:
+            process = Process([BUILD / "tests/scenarios", "runs_commands"], environment, stderr=log)
+        self.addCleanup(process.kill)
+        within(lambda: process.pid in {pid for pid, _ in self.machine.held()})
+        os.kill(process.pid, signal.SIGSTOP)
+        stranger.asked(f"take {mib}")
+        os.kill(process.pid, signal.SIGCONT)
+        process.expect("ready")
+        return process
+
+    def test_a_stranger_whose_memory_counted_as_a_context_is_forgotten(self) -> None:
+        keeper = self.run_program(CURB_JOB_CAP="8GiB")
+        self.measured_beside_a_stranger(3000).kill()
         keeper.asked("take 5500")
         self.run_program(CURB_JOB_CAP="8GiB").asked("take 64")
 
     def test_a_refused_context_names_the_job_and_the_holders(self) -> None:
-        holder, other = (self.run_program(CURB_JOB_CAP="4GiB") for _ in range(2))
-        held = self.filled(holder)
-        other.answer("take 64")
-        words = f"{held / GIB:.2f} GiB by {holder.pid} (scenarios)"
-        self.assertIn(words, self.log.read_text())
-        # By its own cap alone a context is refused otherwise.
-        small = self.run_program(CURB_JOB_CAP="400MiB", CURB_JOB=f"{self.job}-small")
-        small.answer("take 64")
-        self.assertIn("of the job's cap of 400 MiB is held", self.log.read_text())
+        holder = self.run_program(CURB_JOB_CAP="8GiB")
+        self.measured_beside_a_stranger(8000)
+        self.assertRegex(
+            self.log.read_text(),
+            r"refused a context on cuda:0: it takes 8.32 GiB, with which 8.82 GiB of the job's cap of 8 GiB is held "
+            rf"\(8.32 GiB by this process, 518 MiB by {holder.pid} \(scenarios\)\).*\. The program sees .* free memory in its "
+            "other processes: curb release PID",
+        )
 
     def test_each_container_is_a_job_by_its_cgroup(self) -> None:
         policy = self.machine.policy({"job": {"cap": "4GiB", "of": "cgroup"}})

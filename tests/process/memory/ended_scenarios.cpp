@@ -105,8 +105,10 @@ SCENARIO_NAMED(threads_that_make_a_first_context_above_the_cap_are_all_refused) 
     at_once_in_threads(8, [&] {
         CUcontext primary = nullptr;
         CUgreenCtx green = nullptr;
-        const CUresult result = threads++ % 2 ? cuDevicePrimaryCtxRetain(&primary, 0)
-                                              : cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM);
+        const int number = threads++;
+        std::this_thread::sleep_for(std::chrono::milliseconds(20 * number));  // the first context takes 99 ms
+        const CUresult result = number % 2 ? cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM)
+                                           : cuDevicePrimaryCtxRetain(&primary, 0);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) ++refused;
         EXPECT(!primary && !green);
     });

@@ -123,6 +123,7 @@ TEST_CASE("no thread keeps a first context that the cap refuses") {
     succeeds(Job()
                  .cap("400MiB")
                  .with("CURB_SIM_NVML", nvml)
+                 .with("CURB_SIM_LATENCY", "h100")
                  .run("threads_that_make_a_first_context_above_the_cap_are_all_refused"));
     succeeds(Job()
                  .cap("400MiB")
