@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Processes of one job under one cap: job_test.py BUILD
 
-Programs of several threads, 4 and then 16 of them (nightly from 2 to 64), allocate and free memory of every family at random,
-some under a cap that grows. Meanwhile the test kills, replaces, forks and stops them and asks for releases, for as many seconds
-as the matrix says. By the simulated machine's own books the job never holds more than its cap; when all have ended, nothing is
-held, and one process can allocate the whole cap. CURB_JOB_SECONDS sets the time.
+Programs of several threads, mostly 3 to 8 of them (16 once, nightly 64), allocate and free memory of every family at random.
+Some have a cap that grows, some leave the GPU when they are idle, some make their first context by green ones. Meanwhile the
+test kills, replaces, forks, stops and suspends them, asks for releases and sets live caps of the job, for as many seconds as
+the matrix says. By the simulated machine's own books the job never holds more than its cap. After each end of a process
+curb's books of the others are the machine's, and their sum is the job's. When all have ended, nothing is held, and one
+process can allocate the whole cap of its policy. CURB_JOB_SECONDS sets the time, CURB_LOAD_SEED repeats a run's choices.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ SECONDS = float(os.environ.get("CURB_JOB_SECONDS", "0")) or float(matrix.figure(
 CROWDS = (4, 64 if matrix.NIGHTLY else 16)
 """So many processes first, one crowd after the other; then at random."""
 CROWD_S = 10.0 if matrix.NIGHTLY else 5.0
-DISTURBANCES = ("kill", "kill", "fork", "fork", "stop", "release", "quiet")
+DISTURBANCES = ("kill", "kill", "fork", "fork", "stop", "suspend", "idle", "release", "quiet", "cap", "cap")
+NAPS = {"suspend": {"idle": "300ms"}}
 POLICIES = (
     {},
-    {"wait": "500ms"},
-    {"start": "700MiB", "step": "128MiB", "every": "200ms", "wait": "500ms"},
+    {"gpu": {"*": {"growth": {"wait": "500ms"}}}},
+    {"gpu": {"*": {"cap": "4GiB", "growth": {"start": "700MiB", "step": "128MiB", "every": "200ms", "wait": "500ms"}}}},
+    NAPS,
 )
-FAMILIES = "no-pools"
+FAMILIES = ("no-pools", "no-pools,green", "no-pools,movable", "no-pools,movable,green")
 """Without pools, which may exceed the cap for a moment, and code, whose size is known only once it is loaded."""
 
 
@@ -40,7 +44,7 @@ class Crowd:
         self.judge, self.machine, self.processes = judge, machine, processes
         self.random, self.counts, self.expect = judge.random, judge.counts, judge.expect
         # Each has a context of 518 MiB, and keeps 160 MiB free for code.
-        self.cap_mib = 1024 + 1024 * processes
+        self.cap_mib = self.most_mib = 1024 + 1024 * processes
         self.environment = {
             "CURB_JOB": f"job_test {os.getpid()} {SEED} {number}",
             "CURB_JOB_CAP": f"{self.cap_mib}MiB",
@@ -57,10 +61,11 @@ class Crowd:
     def start(self) -> None:
         """Starts a process, if the others leave room for its context."""
         which = self.random.randrange(len(POLICIES))
-        gpu = {"growth": POLICIES[which]} | ({"cap": "4GiB"} if "start" in POLICIES[which] else {})
-        file = self.machine.policy({"log": {"level": "off"}, "gpu": {"*": gpu}}, f"{which}.json")
+        file = self.machine.policy({"log": {"level": "off"}} | POLICIES[which], f"{which}.json")
+        # A process with managed or shared memory cannot leave the GPU.
+        families = self.random.choice(FAMILIES[2:] if POLICIES[which] == NAPS else FAMILIES)
         pause_us = 25 * self.processes
-        words = [str(self.random.randrange(1, 4)), "80", "1", str(self.random.randrange(1 << 30)), FAMILIES, str(pause_us)]
+        words = [str(self.random.randrange(1, 4)), "80", "1", str(self.random.randrange(1 << 30)), families, str(pause_us)]
         started = Traffic(self.machine, words, self.machine.under_curb(CURB_POLICY=str(file), **self.environment))
         if "error 2" in started.log.read_text():
             started.kill()
@@ -77,6 +82,7 @@ class Crowd:
         if what == "kill":
             one.kill()
             self.members.remove(one)
+            self.compare_books()
             self.fill_places()
         elif what == "fork":
             one.tell("fork")
@@ -86,12 +92,62 @@ class Crowd:
             os.kill(one.pid, signal.SIGCONT)
         elif what == "release":
             os.kill(one.pid, signal.SIGUSR1)
-        elif what == "quiet":
+        elif what == "suspend":  # refused for its memory, or if it takes too long
+            if self.machine.curb("suspend", one.pid).returncode == 0:
+                self.expect(self.machine.curb("resume", one.pid).returncode == 0, "what was suspended does not go on")
+            else:
+                what = "suspend, refused"
+        elif what in ("quiet", "idle"):
             self.count(one)
+            if what == "idle":
+                time.sleep(self.random.random())
+                what = f"idle, {self.machine.held().get((one.pid, 0), {}).get('state')}"
             one.tell("work")
+        elif what == "cap":
+            self.set_cap(self.random.choice((0, self.cap_mib // 2, self.cap_mib * 3 // 4, self.cap_mib + 512)))
         self.counts[what] += 1
         self.expect_cap(what)
         self.expect(one not in self.members or one.child.poll() is None, f"{one.pid} ended with {one.child.poll()}")
+
+    def set_cap(self, mib: int) -> None:
+        """Sets the live cap of the job; 0: removes it."""
+        size = f"{mib}MiB" if mib else "--reset"
+        done = self.machine.curb("cap", "--job", f"tree {self.environment['CURB_JOB']}", size)
+        self.expect(done.returncode == 0, f"curb cap --job {size} failed: {done.stderr}")
+        self.most_mib = max(self.most_mib, mib)
+
+    def compare_books(self) -> None:
+        """Compares curb's books of each process with the machine's, and their sum with the job's."""
+        for one in self.members:
+            self.count(one)
+        last: list[str] = []
+
+        def agree() -> bool:
+            last[:] = self.differences()
+            return not last
+
+        within(agree, pause=0.1)
+        for difference in last:
+            self.expect(False, difference)
+        for one in self.members:
+            one.tell("work")
+
+    def differences(self) -> list[str]:
+        books, out, held = self.machine.held(), [], {}
+        job = 0
+        for one in self.members:
+            status = one.status()
+            if not status or status.get("releasing"):
+                return [f"{one.pid} does not answer, or releases: {status.get('releasing')}"]
+            gpu = status["gpus"][0]
+            real = books.get((one.pid, 0), {"bytes": 0, "managed": 0, "state": "gone"})
+            held[one.pid], job = gpu["held"], gpu["job_held"]
+            if real["state"] == "running" and gpu["held"] != real["bytes"] + real["managed"]:
+                out.append(f"{one.pid}: {gpu['kinds']}, and the books {real}")
+            self.counts["compared"] += 1
+        if self.members and job != sum(held.values()):
+            out.append(f"the job holds {job}, and its processes {held}")
+        return out
 
     def count(self, one: Traffic) -> None:
         operations, wrong = one.quiet()
@@ -101,7 +157,7 @@ class Crowd:
 
     def expect_cap(self, after: str) -> None:
         high = self.high_mib()
-        self.expect(high <= self.cap_mib, f"the job held {high:.1f} MiB of {self.cap_mib} after {after}")
+        self.expect(high <= self.most_mib, f"the job held {high:.1f} MiB of {self.most_mib} after {after}")
 
     def high_mib(self) -> float:
         return float(self.machine.books()[0]["high"]) / MIB
@@ -115,7 +171,7 @@ class Crowd:
             else:
                 self.expect(one.ends() == 0, f"{one.pid} ended with {one.child.poll()}")
         self.expect_cap("the end")
-        print(f"{self.processes} processes held at most {self.high_mib():.1f} MiB of {self.cap_mib} at once", flush=True)
+        print(f"{self.processes} processes held at most {self.high_mib():.1f} MiB of {self.most_mib} at once", flush=True)
         self.expect(within(lambda: self.machine.used() == 0), f"{self.machine.used()} bytes are held after the end of all")
         last = self.machine.run_program(self.machine.under_curb({"log": {"level": "off"}}, **self.environment))
         last.tell("fill")
@@ -131,7 +187,7 @@ def main() -> int:
     until = time.monotonic() + SECONDS
     number = 0
     while number < len(CROWDS) or (time.monotonic() < until and not judge.wrong):
-        processes = CROWDS[number] if number < len(CROWDS) else judge.random.choice((2, 3, 4, 8, 16, 32, 64))
+        processes = CROWDS[number] if number < len(CROWDS) else judge.random.randrange(3, 9)
         with Machine(BUILD) as machine:
             crowd = Crowd(judge, machine, number, processes)
             crowd_until = time.monotonic() + CROWD_S

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <barrier>
 #include <cstdio>
 #include <iterator>
 
@@ -30,6 +31,7 @@ Traffic::Traffic(How how) : how_(how), shared_(how.devices), slots_(how.blocks) 
     for (unsigned device = 0; device < how_.devices; ++device) {
         Place &place = shared_[device];
         place.device = static_cast<int>(device);
+        if (how_.by_green) make_first_context(place.device);
         expect(cuDevicePrimaryCtxRetain(&place.context, place.device), "cuDevicePrimaryCtxRetain");
         expect(cuCtxSetCurrent(place.context), "cuCtxSetCurrent");
         for (int i = 1; i + 1 < Place::kStreams; ++i)
@@ -42,6 +44,25 @@ Traffic::Traffic(How how) : how_(how), shared_(how.devices), slots_(how.blocks) 
                "cuMemPoolSetAttribute");
         expect(cuMemPoolCreate(&place.pools[2], &properties), "cuMemPoolCreate");
     }
+}
+
+void Traffic::make_first_context(int device) {
+    CUdevResource multiprocessors{};
+    CUdevResourceDesc description = nullptr;
+    expect(cuDeviceGetDevResource(device, &multiprocessors, CU_DEV_RESOURCE_TYPE_SM), "cuDeviceGetDevResource");
+    expect(cuDevResourceGenerateDesc(&description, &multiprocessors, 1), "cuDevResourceGenerateDesc");
+    std::barrier begin(4);
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i)
+        threads.emplace_back([&, i] {
+            CUgreenCtx green = nullptr;
+            CUcontext context = nullptr;
+            begin.arrive_and_wait();
+            if (i % 2)
+                expect(cuGreenCtxCreate(&green, description, device, CU_GREEN_CTX_DEFAULT_STREAM), "cuGreenCtxCreate");
+            else
+                expect(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
+        });
 }
 
 void Traffic::expect(CUresult result, const char *what, const char *family) {

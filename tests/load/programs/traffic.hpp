@@ -26,7 +26,9 @@ class Traffic {
         unsigned devices = 1;
         std::uint64_t seed = 1;
         std::vector<Trait> without{};
-        bool movable = false;   // only memory with which a process can be suspended
+        bool movable = false;  // only memory with which a process can be suspended
+        bool by_green =
+            false;  // threads make the first context of each device at once, every second one by a green one
         bool pools_end = true;  // threads that end destroy their pools, whose blocks others may have
         unsigned pause_us = 0;  // of a thread between two operations
     };
@@ -65,6 +67,7 @@ class Traffic {
     void other(Random &random, const Place &place);
     void expect(CUresult result, const char *what, const char *family = "");
     const families::Family &drawn(unsigned random);
+    void make_first_context(int device);
     std::vector<Place> own_places(bool pools);
     void leave(const std::vector<Place> &places);
     void end_open_captures();

@@ -5,8 +5,9 @@
 //   fork   forks a child that lives for a moment: uses nothing, calls the driver, or becomes another program
 //   end    ends, as does the end of the input
 //
-// Arguments: the numbers of threads, blocks and devices, a seed, the families of memory ("all", "no-pools", "movable"),
-// and the microseconds that a thread waits between two operations.
+// Arguments: the numbers of threads, blocks and devices, a seed, the families of memory ("all", or several of
+// "no-pools", "movable" and "green"), and the microseconds that a thread waits between two operations. "green": a green
+// context makes the first context.
 #include <unistd.h>
 
 #include <csignal>
@@ -37,21 +38,23 @@ void fork_child(unsigned how) {
 
 int main(int argc, char **argv) {
     if (argc != 7) {
-        std::cerr << "usage: " << argv[0] << " THREADS BLOCKS DEVICES SEED all|no-pools|movable PAUSE-US\n";
+        std::cerr << "usage: " << argv[0] << " THREADS BLOCKS DEVICES SEED all|no-pools,movable,green PAUSE-US\n";
         return 2;
     }
     signal(SIGCHLD, SIG_IGN);
     const auto number = [&](int i) { return static_cast<unsigned>(std::strtoul(argv[i], nullptr, 10)); };
     const std::string families = argv[5];
+    const auto has = [&](const char *word) { return families.find(word) != std::string::npos; };
     std::vector<load::Trait> without;
     // Only pools and code may exceed the cap; the size of code is known only once it is loaded.
-    if (families == "no-pools") without = {load::Trait::stream_ordered, load::Trait::code};
+    if (has("no-pools")) without = {load::Trait::stream_ordered, load::Trait::code};
     load::Traffic traffic({.threads = number(1),
                            .blocks = number(2),
                            .devices = number(3),
                            .seed = number(4),
                            .without = without,
-                           .movable = families == "movable",
+                           .movable = has("movable"),
+                           .by_green = has("green"),
                            .pause_us = number(6)});
     traffic.work(kForEver);
     std::cout << "working" << std::endl;
