@@ -33,7 +33,7 @@ POLICIES = (
     {"gpu": {"*": {"cap": "4GiB", "growth": {"start": "700MiB", "step": "128MiB", "every": "200ms", "wait": "500ms"}}}},
     NAPS,
 )
-FAMILIES = ("no-pools", "no-pools,green", "no-pools,movable", "no-pools,movable,green")
+FAMILIES = "no-pools"
 """Without pools, which may exceed the cap for a moment, and code, whose size is known only once it is loaded."""
 
 
@@ -50,6 +50,9 @@ class Crowd:
             "CURB_JOB_CAP": f"{self.cap_mib}MiB",
             "CURB_SIM_HIGH": "1",
         }
+        # A process with managed or shared memory cannot leave the GPU. And curb, which cannot tell pieces of shared memory of
+        # one size apart, may count one for its importer that another process had, and that has ended: too much.
+        self.shares = number % 2 == 0
         self.members: list[Traffic] = []
         self.operations: dict[int, int] = {}
         self.fill_places()
@@ -62,8 +65,9 @@ class Crowd:
         """Starts a process, if the others leave room for its context."""
         which = self.random.randrange(len(POLICIES))
         file = self.machine.policy({"log": {"level": "off"}} | POLICIES[which], f"{which}.json")
-        # A process with managed or shared memory cannot leave the GPU.
-        families = self.random.choice(FAMILIES[2:] if POLICIES[which] == NAPS else FAMILIES)
+        families = FAMILIES + self.random.choice(("", ",green"))
+        if not self.shares or POLICIES[which] == NAPS:
+            families += ",movable"
         pause_us = 25 * self.processes
         words = [str(self.random.randrange(1, 4)), "80", "1", str(self.random.randrange(1 << 30)), families, str(pause_us)]
         started = Traffic(self.machine, words, self.machine.under_curb(CURB_POLICY=str(file), **self.environment))
@@ -145,7 +149,8 @@ class Crowd:
             if real["state"] == "running" and gpu["held"] != real["bytes"] + real["managed"]:
                 out.append(f"{one.pid}: {gpu['kinds']}, and the books {real}")
             self.counts["compared"] += 1
-        if self.members and job != sum(held.values()):
+        expected = sum(held.values())
+        if self.members and (job < expected or (job > expected and not self.shares)):
             out.append(f"the job holds {job}, and its processes {held}")
         return out
 
