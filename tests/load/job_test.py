@@ -141,10 +141,10 @@ class Crowd:
         job = 0
         for one in self.members:
             status = one.status()
-            if not status or status.get("releasing"):
-                return [f"{one.pid} does not answer, or releases: {status.get('releasing')}"]
-            gpu = status["gpus"][0]
             real = books.get((one.pid, 0), {"bytes": 0, "managed": 0, "state": "gone"})
+            if not status or (status.get("releasing") and real["state"] == "running"):
+                return [f"{one.pid} does not answer, or releases: {real}, {status}"]
+            gpu = status["gpus"][0]
             held[one.pid], job = gpu["held"], gpu["job_held"]
             if real["state"] == "running" and gpu["held"] != real["bytes"] + real["managed"]:
                 out.append(f"{one.pid}: {gpu['kinds']}, and the books {real}")
