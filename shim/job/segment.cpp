@@ -30,6 +30,16 @@ bool is_ours(const shmid_ds &found) noexcept {
     return found.shm_perm.uid == geteuid() && found.shm_perm.cuid == geteuid() && (found.shm_perm.mode & 077) == 0;
 }
 
+// Returns the layout of the ledger in a segment, whichever version of curb made it; 0 if the segment is not one.
+std::uint64_t layout_of(int id, const shmid_ds &found) noexcept {
+    if (found.shm_segsz < sizeof(Segment::layout)) return 0;
+    void *at = attach_memory(id, SHM_RDONLY);
+    if (at == reinterpret_cast<void *>(-1)) return 0;  // NOLINT(performance-no-int-to-ptr)
+    const std::uint64_t layout = static_cast<Segment *>(at)->layout.load();
+    detach_memory(at);
+    return layout >> 8 == Segment::kLayout >> 8 ? layout : 0;
+}
+
 // Removes ledgers of this user that no process has had attached for a minute: the system has room for 4,096 segments.
 void remove_unused() noexcept {
     constexpr std::time_t kUnused = 60;
@@ -40,11 +50,7 @@ void remove_unused() noexcept {
         const int id = shared_memory_control(index, SHM_STAT, &found);
         if (id < 0 || found.shm_nattch != 0 || found.shm_segsz != sizeof(Segment) || !is_ours(found)) continue;
         if (std::time(nullptr) - std::max(found.shm_ctime, found.shm_dtime) < kUnused) continue;
-        void *at = attach_memory(id, SHM_RDONLY);
-        if (at == reinterpret_cast<void *>(-1)) continue;  // NOLINT(performance-no-int-to-ptr)
-        const bool is_ledger = static_cast<Segment *>(at)->layout.load() == Segment::kLayout;
-        detach_memory(at);
-        if (is_ledger) shared_memory_control(id, IPC_RMID, nullptr);
+        if (layout_of(id, found) == Segment::kLayout) shared_memory_control(id, IPC_RMID, nullptr);
     }
 }
 
@@ -71,6 +77,12 @@ std::string attach(std::int32_t key, std::uint64_t job, Segment *&attached, bool
         return std::strerror(errno);
     }
     if (!is_ours(found)) return "it belongs to another user, or others may write it";
+    // What a version before an upgrade has left behind. A process that is about to attach it makes another one.
+    const std::uint64_t left = found.shm_nattch == 0 ? layout_of(id, found) : 0;
+    if (left != 0 && left != Segment::kLayout) {
+        again = shared_memory_control(id, IPC_RMID, nullptr) == 0;
+        return kOtherVersion;
+    }
     if (found.shm_segsz != sizeof(Segment)) return kOtherVersion;
     void *at = attach_memory(id, 0);
     if (at == reinterpret_cast<void *>(-1)) {  // NOLINT(performance-no-int-to-ptr)

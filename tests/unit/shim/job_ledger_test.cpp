@@ -741,6 +741,16 @@ TEST_CASE("A ledger of another version, and one that others may write, are not u
     CHECK_FALSE(Process(job.name).joined());
 }
 
+TEST_CASE("A ledger that another version has left behind does not stand in the way") {
+    const Job job;
+    const int id = shmget(job.key(), 4096, IPC_CREAT | IPC_EXCL | 0600);
+    auto *const layout = static_cast<std::uint64_t *>(shmat(id, nullptr, 0));
+    *layout = job::Segment::kLayout - 1;
+    CHECK_FALSE(Process(job.name).joined());  // a process of that version may be in it
+    REQUIRE(shmdt(layout) == 0);
+    CHECK(Process(job.name).joined());
+}
+
 TEST_CASE("A process goes on whatever another program writes into the ledger; without its slot it refuses") {
     const Job job;
     const Process a = job.process(), b = job.process();
