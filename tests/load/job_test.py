@@ -53,6 +53,9 @@ class Crowd:
         # A process with managed or shared memory cannot leave the GPU. And curb, which cannot tell pieces of shared memory of
         # one size apart, may count one for its importer that another process had, and that has ended: too much.
         self.shares = number % 2 == 0
+        self.live_mib = 0
+        self.meets_live_cap = False
+        """Once a live cap is met it holds. Before, the processes may hold more than it: it may be lower than the last one."""
         self.members: list[Traffic] = []
         self.operations: dict[int, int] = {}
         self.fill_places()
@@ -119,6 +122,7 @@ class Crowd:
         done = self.machine.curb("cap", "--job", f"tree {self.environment['CURB_JOB']}", size)
         self.expect(done.returncode == 0, f"curb cap --job {size} failed: {done.stderr}")
         self.most_mib = max(self.most_mib, mib)
+        self.live_mib, self.meets_live_cap = mib, False
 
     def compare_books(self) -> None:
         """Compares curb's books of each process with the machine's, and their sum with the job's."""
@@ -137,7 +141,9 @@ class Crowd:
             one.tell("work")
 
     def differences(self) -> list[str]:
-        books, out, held = self.machine.held(), [], {}
+        books = self.machine.held()
+        out: list[str] = []
+        held: dict[int, int] = {}
         job = 0
         for one in self.members:
             status = one.status()
@@ -163,6 +169,15 @@ class Crowd:
     def expect_cap(self, after: str) -> None:
         high = self.high_mib()
         self.expect(high <= self.most_mib, f"the job held {high:.1f} MiB of {self.most_mib} after {after}")
+        if self.live_mib == 0:
+            return
+        if not self.meets_live_cap and self.members:
+            job = self.members[0].status().get("gpus", [{}])[0].get("job_held", self.most_mib * MIB)
+            self.meets_live_cap = job <= self.live_mib * MIB
+        if self.meets_live_cap:
+            used = self.machine.used() / MIB
+            self.expect(used <= self.live_mib, f"the job held {used:.1f} MiB of its live cap of {self.live_mib} after {after}")
+            self.counts["live caps met"] += 1
 
     def high_mib(self) -> float:
         return float(self.machine.books()[0]["high"]) / MIB
