@@ -64,7 +64,7 @@ class ContextCost {
             device_.ledger.charge(Kind::contexts, all - taken);
             leave_green(device_, green);
         }
-        if (all != green) device_.context_cost.store(all - green, std::memory_order_relaxed);
+        if (all != green) device_.context_cost.store(all - green, std::memory_order_release);
         reconcile(device_);
         return all - green;
     }
