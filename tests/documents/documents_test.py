@@ -71,7 +71,9 @@ AFTER = {
 }
 """Lines that need another line first."""
 NOT_RUN = {
-    "scripts/build": "it makes what is tested here; scripts/try-clean begins with it",
+    "git clone URL-OF-THIS-REPOSITORY curb && cd curb": "there is no one URL; scripts/try-clean --whole clones",
+    "scripts/build": "it makes what is tested here; scripts/try-clean runs it",
+    "pip install .": "it compiles all of curb",
     "pip install --no-index --find-links . curb-gpu": "packaging/try runs it with each Python",
     "apt install ./curb_*_amd64.deb ./curb-sim_*_amd64.deb": "packaging/try runs it in new userlands",
     "pip install --upgrade --no-index --find-links . curb-gpu": "as pip install",
