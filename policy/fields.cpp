@@ -67,15 +67,20 @@ std::vector<std::string> differences(const Layer &before, const Layer &after) {
 }
 
 std::string json_text(const std::string &value) {
+    constexpr std::string_view kHex = "0123456789abcdef";
     std::string out = "\"";
-    for (const char c : value) {
-        if (c == '"' || c == '\\') out += '\\';
-        if (static_cast<unsigned char>(c) >= 0x20) {
-            out += c;
-        } else {
-            constexpr std::string_view kHex = "0123456789abcdef";
-            out.append("\\u00").append({kHex[static_cast<unsigned char>(c) >> 4], kHex[c & 0xF]});
+    for (std::size_t i = 0, length = 0; i < value.size(); i += length) {
+        length = std::max<std::size_t>(character(value, i), 1);
+        const std::string_view one = std::string_view(value).substr(i, length);
+        if (one == "\"" || one == "\\") out += '\\';
+        if (!is_acted_on(one)) {
+            out += one;
+            continue;
         }
+        unsigned code = static_cast<unsigned char>(one[0]) & (length == 1 ? 0x7FU : length == 2 ? 0x1FU : 0xFU);
+        for (const char c : one.substr(1)) code = code << 6 | (static_cast<unsigned char>(c) & 0x3FU);
+        out += "\\u";
+        for (const int shift : {12, 8, 4, 0}) out += kHex[code >> shift & 0xF];
     }
     return out + '"';
 }

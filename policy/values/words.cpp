@@ -104,16 +104,19 @@ std::string valid_utf8(std::string_view text) {
     return out;
 }
 
+bool is_acted_on(std::string_view one) {
+    const auto is_from = [&](std::string_view first, std::string_view last) { return one >= first && one <= last; };
+    return (one.size() == 1 && (one < " " || one == "\x7F")) || is_from("\u0080", "\u009F") || one == "\u061C" ||
+           is_from("\u200E", "\u200F") || is_from("\u2028", "\u202E") || is_from("\u2066", "\u2069");
+}
+
 std::string plain(std::string_view text) {
     const std::string line = one_line(valid_utf8(text));
     std::string out;
     for (std::size_t i = 0, length = 0; i < line.size(); i += length) {
         length = character(line, i);
         const std::string_view one = std::string_view(line).substr(i, length);
-        const auto is_from = [&](std::string_view first, std::string_view last) { return one >= first && one <= last; };
-        const bool acted_on = is_from("\u0080", "\u009F") || one == "\u061C" || is_from("\u200E", "\u200F") ||
-                              is_from("\u2028", "\u202E") || is_from("\u2066", "\u2069");
-        out += acted_on || is_from("\uFFFE", "\uFFFF") ? "\uFFFD" : one;
+        out += is_acted_on(one) || (one >= "\uFFFE" && one <= "\uFFFF") ? "\uFFFD" : one;
     }
     return out;
 }

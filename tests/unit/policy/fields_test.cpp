@@ -57,7 +57,11 @@ std::string read_string(std::string_view json) {
         if (json[i] != '\\') {
             out += json[i];
         } else if (json[++i] == 'u') {
-            out += static_cast<char>(std::stoi(std::string(json.substr(i + 1, 4)), nullptr, 16));
+            const int unit = std::stoi(std::string(json.substr(i + 1, 4)), nullptr, 16);
+            const auto add = [&](int byte) { out += static_cast<char>(byte); };
+            if (unit >= 0x800) add(0xE0 | unit >> 12);
+            if (unit >= 0x80) add(unit >= 0x800 ? 0x80 | (unit >> 6 & 0x3F) : 0xC0 | unit >> 6);
+            add(unit >= 0x80 ? 0x80 | (unit & 0x3F) : unit);
             i += 4;
         } else {
             REQUIRE((json[i] == '"' || json[i] == '\\'));
@@ -177,6 +181,14 @@ TEST_CASE("A text reads back from JSON as it was, whatever bytes are in it") {
     for (const std::string &text : {std::string(), std::string("a\"b\\c"), std::string("\\u0041"), every})
         CHECK(read_string(json_text(text)) == text);
     CHECK(json_text(std::string("a\nb\"")) == R"("a\u000ab\"")");
+}
+
+TEST_CASE("A text has no character in JSON on which a terminal acts, and reads back all the same") {
+    const std::string text = "\x7F \u0080 \u009B \u009F \u061C \u200E \u2028 \u202A \u202E \u2066 \u2069";
+    CHECK(json_text(text) == R"("\u007f \u0080 \u009b \u009f \u061c \u200e \u2028 \u202a \u202e \u2066 \u2069")");
+    CHECK(read_string(json_text(text)) == text);
+    const std::string others = "~ \u00A0 \u00E9 \u200D \u2027 \u202F \u2065 \u206A \uFFFD \U0001F600";
+    CHECK(json_text(others) == '"' + others + '"');
 }
 
 TEST_CASE("Other values read back from JSON as they were") {

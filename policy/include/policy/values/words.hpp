@@ -59,6 +59,8 @@ std::string one_line(std::string_view text);
 std::size_t character(std::string_view text, std::size_t i);
 // Replaces each byte that is not part of well-formed UTF-8 by U+FFFD, for JSON.
 std::string valid_utf8(std::string_view text);
+// True for a character on which a terminal acts: controls (C0, DEL, C1) and Unicode's marks of direction and of lines.
+bool is_acted_on(std::string_view character);
 // Makes `text` safe to print on a terminal: one line of well-formed UTF-8, with U+FFFD for control characters,
 // Unicode's direction marks and malformed bytes.
 std::string plain(std::string_view text);
