@@ -22,6 +22,7 @@ std::string shown(const Node &node) {
 }
 
 void Faults::add(std::size_t at, std::string pointer, std::string message) {
+    bytes_ += pointer.size() + message.size();
     faults_.push_back({at, std::move(pointer), std::move(message)});
 }
 
@@ -43,23 +44,26 @@ Diagnostics Faults::faults() const {
         const auto [line, column] = lines_.place(fault.at);
         out.push_back({file_, line, column, std::move(fault.pointer), std::move(fault.message)});
     }
+    if (full()) {
+        std::string most = "there are " + std::to_string(out.size()) + " errors up to here, and the rest was not read";
+        out.push_back({file_, out.back().line, out.back().column, {}, std::move(most)});
+    }
     return out;
 }
 
-std::vector<Value> members(const Value &object, Faults &faults) {
-    std::vector<Value> out;
-    out.reserve(object.node.children.size());
+void each_member(const Value &object, Faults &faults, const std::function<void(Value &)> &each) {
     std::map<std::string_view, std::size_t> seen;  // key -> where it stands
     for (const Node &child : object.node.children) {
+        if (faults.full()) return;
         const std::string token = "/" + policy::pointer_token(child.key);
-        out.push_back({child, object.pointer + token, object.place + token});
+        Value member{child, object.pointer + token, object.place + token};
         if (const auto [first, fresh] = seen.emplace(child.key, child.key_at); !fresh) {
-            faults.add(child.key_at, out.back().pointer,
+            faults.add(child.key_at, member.pointer,
                        "the key " + policy::quote(child.key, '"') + " stands twice; first at " +
                            faults.place_text(first->second));
         }
+        each(member);
     }
-    return out;
 }
 
 }  // namespace curb::config

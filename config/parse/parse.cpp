@@ -74,7 +74,7 @@ void Reader::read(const Node &root) {
 }
 
 void Reader::read_object(const Value &object, const std::string &pattern, const Into &into) {
-    for (const Value &member : members(object, faults_)) read_member(member, pattern, into);
+    each_member(object, faults_, [&](const Value &member) { read_member(member, pattern, into); });
 }
 
 void Reader::read_member(const Value &member, const std::string &pattern, const Into &into) {
@@ -107,7 +107,7 @@ void Reader::read_field(const Value &value, std::string_view pattern, const Into
 
 void Reader::read_devices(const Value &object, const std::string &pattern, const Into &into) {
     std::map<std::string, const Node *> seen;  // in the one spelling of keys
-    for (Value &device : members(object, faults_)) {
+    each_member(object, faults_, [&](Value &device) {
         const Node &node = device.node;
         const auto key = policy::parse_gpu_key(node.key);
         if (!key) {
@@ -115,9 +115,9 @@ void Reader::read_devices(const Value &object, const std::string &pattern, const
             faults_.add(
                 node.key_at, device.pointer,
                 there.empty() ? key.error() : quote(node.key, '"') + " is not a device; did you mean " + there + "?");
-            if (!there.empty()) continue;
+            if (!there.empty()) return;
         } else {
-            // members() reports a key that is spelt the same twice.
+            // each_member() reports a key that is spelt the same twice.
             const auto [place, fresh] = seen.emplace(policy::gpu_key_text(*key), &node);
             if (const Node &first = *place->second; !fresh && first.key != node.key)
                 faults_.add(node.key_at, device.pointer,
@@ -128,12 +128,12 @@ void Reader::read_devices(const Value &object, const std::string &pattern, const
         }
         if (node.kind != Kind::object) {
             faults_.wrong_kind(device, R"(what a device gets is an object, as in { "cap": "8GiB" })");
-            continue;
+            return;
         }
         policy::GpuPolicy gpu;
         read_object(device, pattern, {into.layer, into.rule, &gpu});
         if (key) into.layer->gpu.push_back({*key, gpu});
-    }
+    });
 }
 
 // Adds a fault if a growth has both a step and a factor.
@@ -152,7 +152,7 @@ void Reader::step_or_factor(const Value &growth) {
 void Reader::read_rules(const Value &array) {
     if (array.node.kind != Kind::array)
         return faults_.wrong_kind(array, R"(the rules are an array, as in [{ "match": { "exe": "python3*" } }])");
-    for (std::size_t i = 0; i < array.node.children.size(); ++i) {
+    for (std::size_t i = 0; i < array.node.children.size() && !faults_.full(); ++i) {
         const std::string token = "/" + std::to_string(i);
         const Value item{array.node.children[i], array.pointer + token, array.place + token};
         policy::Rule rule;
@@ -257,7 +257,7 @@ policy::Result<Document, Diagnostics> parse(std::string_view json, std::string_v
         Reader reader(faults, out.file);
         if (const auto document = read_document(json)) {
             reader.read(*document);
-            if (faults.all_of(leaves_conflicts)) reader.check_conflicts();
+            if (!faults.full() && faults.all_of(leaves_conflicts)) reader.check_conflicts();
         } else {
             const Fault &fault = document.error();
             faults.add(fault.at, fault.pointer, fault.message);

@@ -89,13 +89,13 @@ void read_variables(Faults &faults, const Value &value, const char *right, const
                     std::optional<policy::Environment> &member) {
     if (value.node.kind != Kind::object) return faults.wrong_kind(value, right);
     member.emplace();
-    for (const Value &variable : members(value, faults)) {
+    each_member(value, faults, [&](const Value &variable) {
         if (std::string message = wrong(variable.node.key); !message.empty())
             faults.add(variable.node.key_at, variable.pointer, std::move(message));
         std::optional<std::string> text;
         read_string(faults, variable, right_value, "the value of a variable holds no NUL", text);
         if (text) (*member)[variable.node.key] = std::move(*text);
-    }
+    });
 }
 
 }  // namespace
@@ -185,7 +185,7 @@ void read_steps(Faults &faults, const Value &value, std::string_view /*least*/,
         return faults.wrong_kind(value, R"(the steps are an array of names, as in ["pools"])");
     }
     member.emplace();
-    for (std::size_t i = 0; i < value.node.children.size(); ++i) {
+    for (std::size_t i = 0; i < value.node.children.size() && !faults.full(); ++i) {
         const std::string token = "/" + std::to_string(i);
         const Value item{value.node.children[i], value.pointer + token, value.place + token};
         std::optional<policy::Step> step;
