@@ -20,6 +20,7 @@ from skipping import skip  # noqa: E402
 
 BUILD = Path(sys.argv[1]).resolve()
 CURB_PRELOAD = Path(__file__).resolve().parents[3] / "cli/curb-preload"
+PACKAGING = Path(__file__).resolve().parents[3] / "packaging"
 FILE = Path("/etc/ld.so.preload")
 LIBRARY = Path("/opt/curb/lib/libcurb.so")
 
@@ -82,6 +83,30 @@ def on_full_disks() -> None:
     subprocess.run(["umount", "-l", "/etc"], check=True)
 
 
+def removing_packages() -> None:
+    """A package that is removed takes its line out of the file; one that is upgraded leaves it there."""
+    library, others = "/usr/lib/curb/libcurb.so", "# another's\n/lib/x86_64-linux-gnu/libc.so.6\n"
+    tools = LIBRARY.parent / "bin"
+    tools.mkdir()
+    (tools / "curb-preload").symlink_to(CURB_PRELOAD)
+    prerm = (PACKAGING / "debian/curb.prerm").read_text()
+    preun = (PACKAGING / "rpm/curb.spec").read_text().split("%preun\n")[1].split("\n%files")[0]
+
+    def run(script: str, what: str) -> int:
+        path = f"{tools}:{os.environ['PATH']}"
+        return subprocess.run(["sh", "-c", script, "sh", what], env={**os.environ, "PATH": path}).returncode
+
+    for script, upgrade, remove in ((prerm, "upgrade", "remove"), (preun, "1", "0")):
+        FILE.write_text(f"{others}{library}\n")
+        assert run(script, upgrade) == 0 and FILE.read_text() == f"{others}{library}\n", FILE.read_text()
+        assert run(script, remove) == 0 and FILE.read_text() == others, FILE.read_text()
+        assert run(script, remove) == 0 and FILE.read_text() == others, FILE.read_text()
+        FILE.write_text(f"/lib/x86_64-linux-gnu/libc.so.6 {library}\n")
+        assert run(script, remove) == 1 and library in FILE.read_text(), "the package went, and its line stayed"
+        FILE.unlink()
+        assert run(script, remove) == 0 and not FILE.exists()
+
+
 def within() -> None:
     """Runs the cases, in the namespace."""
     shutil.copy(BUILD / "lib/libcurb.so", LIBRARY)
@@ -126,6 +151,7 @@ def within() -> None:
     assert preload("remove", LIBRARY).returncode == 0 and FILE.read_text() == others and not is_in_programs()
     Path(f"{FILE}.before-curb").unlink()
 
+    removing_packages()
     on_full_disks()
     FILE.write_text(others)
 
