@@ -48,6 +48,38 @@ std::string proc_text(int pid, const char *what, std::size_t most) {
     return out;
 }
 
+bool each_line(int pid, const char *what, const std::function<bool(std::string_view)> &each) {
+    constexpr std::size_t kMost = std::size_t{64} << 20, kLongest = 8192;
+    const Descriptor in(::open(proc_path(pid, what).c_str(), O_RDONLY | O_CLOEXEC));
+    std::array<char, 4096> block;  // a file of /proc gives no more at once
+    std::string line;
+    bool any = false;
+    for (std::size_t all = 0; all < kMost;) {
+        const ssize_t got = in ? ::read(in.number(), block.data(), block.size()) : -1;
+        if (got <= 0) break;
+        any = true;
+        all += static_cast<std::size_t>(got);
+        for (std::string_view left(block.data(), static_cast<std::size_t>(got)); !left.empty();) {
+            const std::size_t end = left.find('\n');
+            line += left.substr(0, std::min(end, kLongest - std::min(kLongest, line.size())));
+            if (end == std::string_view::npos) break;
+            if (!each(line)) return true;
+            line.clear();
+            left.remove_prefix(end + 1);
+        }
+    }
+    return any;
+}
+
+std::optional<bool> has_mapped(int pid, std::string_view text) {
+    bool found = false;
+    const bool readable = each_line(pid, "maps", [&](std::string_view line) {
+        found = line.find(text) != std::string_view::npos;
+        return !found;
+    });
+    return readable ? std::optional(found) : std::nullopt;
+}
+
 std::string_view field_in(std::string_view status, std::string_view name) {
     while (!status.empty()) {
         const std::string_view line = status.substr(0, status.find('\n'));

@@ -19,6 +19,7 @@
 
 #include "client/connect.hpp"
 #include "control/descriptor.hpp"
+#include "control/proc.hpp"
 #include "policy/values/words.hpp"
 #include "process_stat.hpp"
 
@@ -143,9 +144,30 @@ std::vector<Folder> folders_of(const Places &places, uid_t user) {
     return out;
 }
 
+std::vector<std::string> fuse_of_users() {
+    // "98 24 0:43 / /run/user/1000/x rw,nosuid - fuse.sshfs host:/ rw,user_id=1000,group_id=1000"
+    std::vector<std::string> out;
+    each_line(::getpid(), "mountinfo", [&](std::string_view line) {
+        constexpr std::string_view kUser = "user_id=";
+        const std::size_t type = line.find(" - fuse"), user = line.rfind(kUser);
+        if (type == std::string_view::npos || user == std::string_view::npos || user < type) return true;
+        if (line.substr(user + kUser.size()).starts_with("0,")) return true;
+        for (int field = 0; field < 4; ++field) line.remove_prefix(line.find(' ') + 1);
+        out.emplace_back(line.substr(0, line.find(' ')));
+        return true;
+    });
+    return out;
+}
+
+bool is_below(const std::vector<std::string> &mounts, const std::string &path) {
+    return std::any_of(mounts.begin(), mounts.end(),
+                       [&](const std::string &one) { return (path + "/").starts_with(one + "/"); });
+}
+
 std::vector<Folder> folders(const Places &places, uid_t user) {
     std::vector<Folder> out = folders_of(places, user);
     if (user != 0) return out;
+    const std::vector<std::string> fuse = fuse_of_users();
     // Any user can make folders in /tmp with the names of others.
     const auto add_below = [&](const std::string &parent, const std::string &prefix, const auto &path_of) {
         const Descriptor all(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -154,8 +176,8 @@ std::vector<Folder> folders(const Places &places, uid_t user) {
             if (!name.starts_with(prefix)) return false;
             const auto owner = policy::whole_number<uid_t>(std::string_view(name).substr(prefix.size()));
             struct stat status {};
-            if (owner && ::fstatat(all.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-                status.st_uid == *owner)
+            if (!owner || is_below(fuse, parent + "/" + name) || is_below(fuse, path_of(places, *owner))) return false;
+            if (::fstatat(all.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && status.st_uid == *owner)
                 owners.push_back(*owner);
             return false;
         });
@@ -238,7 +260,9 @@ void remove_socket(const Folder &folder, const std::string &name) {
     };
     const ino_t seen = inode();
     int error = 0;
-    if (seen == 0 || connect_to(folder.path + "/" + name, error) || error != ECONNREFUSED || inode() != seen) return;
+    if (seen == 0 || connect_to(folder.path + "/" + name, folder.owner, error) || error != ECONNREFUSED ||
+        inode() != seen)
+        return;
     ::unlinkat(directory.number(), name.c_str(), 0);
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "policy/fields.hpp"
@@ -135,13 +137,15 @@ Policy::Policy() {
 }
 
 void lay_over(Layer &under, const Layer &over) {
+    std::map<std::string, std::size_t> places;  // a file may name thousands of devices
+    for (std::size_t i = 0; i < under.gpu.size() && !over.gpu.empty(); ++i)
+        places.emplace(gpu_key_text(under.gpu[i].key), i);
     for (const GpuRule &rule : over.gpu) {
-        const auto same = std::find_if(under.gpu.begin(), under.gpu.end(),
-                                       [&](const GpuRule &there) { return there.key == rule.key; });
-        if (same == under.gpu.end())
+        const auto [place, fresh] = places.emplace(gpu_key_text(rule.key), under.gpu.size());
+        if (fresh)
             under.gpu.push_back(rule);
         else
-            lay_over(same->policy, rule.policy);
+            lay_over(under.gpu[place->second].policy, rule.policy);
     }
 #define CURB_JOB_FIELD(pointer, type, member, least, fallback, holds, doc) lay(under.member, over.member);
 #include "policy/fields.def"

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <future>
 #include <mutex>
-#include <system_error>
 #include <utility>
 
 #include "command.hpp"
@@ -114,54 +113,57 @@ std::string answer_json(const Asked &process) {
                          {"returns_nothing", json::list(report.returns_nothing, json::text)}});
 }
 
-// Waits for the release to end; with `all` at most kAllPatience, so that one process cannot block the command for ever.
-Answer release_of(int pid, const policy::ReleaseRequest &request, bool all) {
-    // A suspended process holds next to nothing, and its threads wait in the driver until it is resumed.
-    if (const Target target = inspect(pid); is_suspended(target))
-        return "process " + target.text() + " is suspended, and its memory is free for others; curb resume " +
-               std::to_string(pid) + " brings it back";
-    // A process that does not answer this question would not answer the release either.
-    const control::Reply first = control::ask(pid, control::StatusRequest(), kReleasePatience);
-    if (const auto *failure = std::get_if<control::Failure>(&first)) return failure->message;
-    const auto begin = std::chrono::steady_clock::now();
-    auto report = report_in<control::ReleaseReport>(
-        pid, control::ask(pid, request, all ? std::chrono::milliseconds(kAllPatience) : control::kForEver));
-    if (!report && all && std::chrono::steady_clock::now() - begin >= kAllPatience)
-        return report.error() + "; its release may still be under way: curb release " + std::to_string(pid) +
-               " waits for it";
-    return report;
-}
-
-// Asks all processes at the same time and prints each answer when it arrives. On a terminal, names the slow processes.
+// Asks all processes at the same time and prints each answer when it arrives. With `all` a release may take
+// kAllPatience, so that one process cannot block the command for ever. On a terminal, names the slow processes.
 void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request, const ReleaseOptions &options) {
+    const bool all = options.selection.is_described();
     std::mutex printing;
     std::string titles = kTitles;
-    const auto ask_one = [&](Asked *one) {
-        Answer answer = release_of(one->pid, request, options.selection.is_described());
+    const auto take = [&](int pid, Answer answer) {
         const std::scoped_lock lock(printing);
-        one->answer = std::move(answer);
+        Asked &one =
+            *std::find_if(processes.begin(), processes.end(), [=](const Asked &asked) { return asked.pid == pid; });
+        one.answer = std::move(answer);
         if (options.json) return;
-        if (*one->answer)
-            print(processes.size() > 1 ? std::exchange(titles, "") + row_of(*one) : text_of(*one));
+        if (*one.answer)
+            print(processes.size() > 1 ? std::exchange(titles, "") + row_of(one) : text_of(one));
         else
-            say::error(policy::plain(one->answer->error()));
+            say::error(policy::plain(one.answer->error()));
     };
-    std::vector<std::future<void>> asking;
-    for (Asked &one : processes) {
-        try {
-            asking.push_back(std::async(std::launch::async, ask_one, &one));
-        } catch (const std::system_error &) {  // no more threads: ask the rest one after the other
-            asking.push_back(std::async(std::launch::deferred, ask_one, &one));
-        }
+    const auto begin = std::chrono::steady_clock::now();
+    const auto take_reply = [&](control::Answer answer) {
+        auto report = report_in<control::ReleaseReport>(answer.pid, std::move(answer.reply));
+        if (!report && all && std::chrono::steady_clock::now() - begin >= kAllPatience)
+            report = report.error() + "; its release may still be under way: curb release " +
+                     std::to_string(answer.pid) + " waits for it";
+        take(answer.pid, std::move(report));
+    };
+    std::vector<int> pids;
+    for (const Asked &one : processes) {
+        // A suspended process holds next to nothing, and its threads wait in the driver until it is resumed.
+        if (is_suspended(identity_of(one.pid)))
+            take(one.pid, "process " + label_of(one.pid, name_of(one.pid)) +
+                              " is suspended, and its memory is free for others; curb resume " +
+                              std::to_string(one.pid) + " brings it back");
+        else
+            pids.push_back(one.pid);
     }
-    const auto until = std::chrono::steady_clock::now() + kSilence;
-    std::vector<std::string> slow;
-    for (std::size_t i = 0; i < asking.size(); ++i)
-        if (asking[i].wait_until(until) != std::future_status::ready) slow.push_back(std::to_string(processes[i].pid));
-    if (!slow.empty() && ::isatty(STDERR_FILENO) != 0)
+    // A process that does not answer the first question would not answer the release either.
+    const std::vector<control::Question> questions{
+        {control::StatusRequest(), kReleasePatience},
+        {request, all ? std::chrono::milliseconds(kAllPatience) : control::kForEver}};
+    // Deferred if there can be no thread: then nothing is said of slow processes.
+    auto asking =
+        std::async(std::launch::async | std::launch::deferred, [&] { control::ask_each(pids, questions, take_reply); });
+    if (asking.wait_for(kSilence) == std::future_status::timeout && ::isatty(STDERR_FILENO) != 0) {
+        const std::scoped_lock lock(printing);
+        std::vector<std::string> slow;
+        for (const Asked &one : processes)
+            if (!one.answer) slow.push_back(std::to_string(one.pid));
         say::hint("waiting for process " + policy::joined(slow, ", ") +
                   ": a release waits for Python's lock and for the device; Ctrl-C leaves it going");
-    for (std::future<void> &one : asking) one.get();  // throws if an answer could not be written
+    }
+    asking.get();  // throws if an answer could not be written
 }
 
 void print_sum(const std::vector<Asked> &processes) {

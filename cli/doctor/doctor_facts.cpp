@@ -158,25 +158,34 @@ bool is_secure(int pid) {
     return false;
 }
 
-// Returns the mapped libraries whose file names begin with `name`, each once, with its lowest address.
-std::vector<Mapped> mapped_of(const std::string &maps, std::string_view name) {
+// The mapped libraries that doctor judges, each once, with its lowest address.
+struct Libraries {
+    std::vector<Mapped> curb, driver, tensorflow, glibc;
+    bool readable = false;
+};
+Libraries libraries_of(int pid) {
+    constexpr std::size_t kMost = 16;  // of one name: a program may map thousands of files
     constexpr std::string_view kDeleted = " (deleted)";
-    std::vector<Mapped> out;
-    std::istringstream lines(maps);
-    for (std::string line; std::getline(lines, line);) {
-        const std::size_t slash = line.find('/');
-        if (slash == std::string::npos) continue;
-        Mapped one{line.substr(slash), 0, false};
-        one.deleted = one.path.ends_with(kDeleted);
-        if (one.deleted) one.path.resize(one.path.size() - kDeleted.size());
-        if (!policy::file_name(one.path).starts_with(name)) continue;
-        std::from_chars(line.data(), line.data() + line.size(), one.begin, 16);
-        if (std::none_of(out.begin(), out.end(), [&](const Mapped &known) { return known.path == one.path; }))
-            out.push_back(std::move(one));
-    }
+    Libraries out;
+    const std::pair<std::string_view, std::vector<Mapped> *> kinds[] = {{"libcurb.so", &out.curb},
+                                                                        {"libcuda.so", &out.driver},
+                                                                        {"libtensorflow_framework.so", &out.tensorflow},
+                                                                        {"libc.so.6", &out.glibc},
+                                                                        {"libc-2.", &out.glibc}};  // before 2.34
+    out.readable = control::each_line(pid, "maps", [&](std::string_view line) {
+        const std::string_view file = policy::file_name(line);
+        for (const auto &[name, kind] : kinds) {
+            if (!file.starts_with(name) || kind->size() == kMost) continue;
+            Mapped one{std::string(line.substr(std::min(line.find('/'), line.size()))), 0, line.ends_with(kDeleted)};
+            if (one.deleted) one.path.resize(one.path.size() - kDeleted.size());
+            std::from_chars(line.data(), line.data() + line.size(), one.begin, 16);
+            if (std::none_of(kind->begin(), kind->end(), [&](const Mapped &known) { return known.path == one.path; }))
+                kind->push_back(std::move(one));
+        }
+        return true;
+    });
     return out;
 }
-std::vector<Mapped> curb_in(int pid) { return mapped_of(proc_text(pid, "maps"), "libcurb.so"); }
 
 // Returns the newest version of glibc that an ELF file names, 34 of 2.34: of libc its own version, of another library
 // the version that it needs. Returns 0 if the file names none.
@@ -192,13 +201,6 @@ int newest_glibc(const std::string &path) {
         newest = std::max(newest, minor);
     }
     return newest;
-}
-
-// Returns the version of glibc that the process has mapped: libc.so.6, or libc-2.31.so before 2.34.
-int glibc_of(int pid, const std::string &maps) {
-    for (const char *name : {"libc.so.6", "libc-2."})
-        for (const Mapped &one : mapped_of(maps, name)) return newest_glibc(control::proc_path(pid, "root" + one.path));
-    return 0;
 }
 
 std::vector<Preloaded> preloaded_by(int pid, const std::string &preload, std::string_view by) {
@@ -250,7 +252,8 @@ int forked_from(const Target &target, const std::vector<Mapped> &curb, const std
     if (curb.empty()) return 0;
     int above = target.parent;
     for (int generation = 0; generation < kMostGenerations && above > 1; ++generation) {
-        if (const auto there = curb_in(above); there.empty() || there.front().begin != curb.front().begin) return 0;
+        if (const auto there = libraries_of(above).curb; there.empty() || there.front().begin != curb.front().begin)
+            return 0;
         if (std::binary_search(with_socket.begin(), with_socket.end(), above)) return above;
         above = parent_of(above);
     }
@@ -310,7 +313,7 @@ ProcessCondition inspect_process(int pid) {
     facts.stopped = control::is_stopped(status);
     // /proc may hide a process of another user (hidepid).
     const bool hidden = status.empty() && ::kill(pid, 0) != 0 && errno == EPERM;
-    facts.suspended = is_suspended(target);
+    facts.suspended = is_suspended(target.process);
     facts.there = facts.ended || target.process.start != 0 || hidden;
     facts.thread_of = target.thread_of;
     facts.owner = hidden ? ~0U : target.process.uid;
@@ -322,11 +325,11 @@ ProcessCondition inspect_process(int pid) {
     facts.kernel_thread = is_kernel_thread(pid);
     if (facts.kernel_thread) return facts;
 
-    const std::string maps = proc_text(pid, "maps");
-    facts.readable = !maps.empty() && target.environment.has_value();
-    facts.curb = mapped_of(maps, "libcurb.so");
-    facts.driver = mapped_of(maps, "libcuda.so");
-    facts.tensorflow = mapped_of(maps, "libtensorflow_framework.so");
+    Libraries mapped = libraries_of(pid);
+    facts.readable = mapped.readable && target.environment.has_value();
+    facts.curb = std::move(mapped.curb);
+    facts.driver = std::move(mapped.driver);
+    facts.tensorflow = std::move(mapped.tensorflow);
     facts.program = read_elf(control::proc_path(pid, "exe"));
     if (const auto library = find_library()) facts.library = read_elf(library->string());
     facts.secure = is_secure(pid);
@@ -341,7 +344,7 @@ ProcessCondition inspect_process(int pid) {
     }
     for (Preloaded &one : preloaded_by(pid, preload_file_of(pid), kPreloadFile))
         facts.preloaded.push_back(std::move(one));
-    facts.glibc = glibc_of(pid, maps);
+    if (!mapped.glibc.empty()) facts.glibc = newest_glibc(control::proc_path(pid, "root" + mapped.glibc.front().path));
     ask(facts, target);
     facts.listed = listed_by_nvml();
     return facts;

@@ -1,6 +1,8 @@
 #include "sim.hpp"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -16,15 +18,24 @@
 namespace curb::cli {
 namespace {
 
-// Returns the state files (CURB_SIM_STATE) of the processes under curb that have the simulated driver loaded.
+namespace fs = std::filesystem;
+
+// Returns the state files (CURB_SIM_STATE) of this user's processes under curb that have the simulated driver loaded.
+// Only files that are there and are this user's: the driver makes, locks and writes the file that it is given, and root
+// must not do that to a file because another user's process names it.
 std::set<std::string> states() {
     std::set<std::string> out;
     for (const int pid : control::processes()) {
-        if (control::proc_text(pid, "maps").find("/sim/libcuda.so") == std::string::npos) continue;
-        const auto environment = inspect(pid).environment;
+        if (control::owner_of(pid) != ::geteuid() || !control::has_mapped(pid, "/sim/libcuda.so")) continue;
+        const auto environment = environment_of(pid);
         if (!environment) continue;
-        if (const auto state = environment->find("CURB_SIM_STATE"); state != environment->end())
-            out.insert(state->second);
+        const auto state = environment->find("CURB_SIM_STATE");
+        if (state == environment->end()) continue;
+        std::error_code error;
+        const fs::path file = fs::canonical(fs::path(control::proc_path(pid, "cwd")) / state->second, error);
+        struct stat status {};
+        if (!error && ::stat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid())
+            out.insert(file.string());
     }
     return out;
 }

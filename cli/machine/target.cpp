@@ -92,10 +92,15 @@ control::suspended::Process identity_of(int pid, const std::string &status) {
             static_cast<unsigned>(control::number_in(status, "Gid:"))};
 }
 
-bool has_libcurb(const std::string &maps) { return maps.find("/libcurb.so") != std::string::npos; }
+control::suspended::Process identity_of(int pid) { return identity_of(pid, control::proc_text(pid, "status")); }
 
-bool is_suspended(const Target &target) {
-    return target.process.start != 0 && control::suspended::read(target.process).has_value();
+bool is_suspended(const control::suspended::Process &process) {
+    return process.start != 0 && control::suspended::read(process).has_value();
+}
+
+std::optional<std::map<std::string, std::string>> environment_of(int pid) {
+    const auto text = whole(control::proc_path(pid, "environ"));
+    return text ? std::optional(variables_in(*text)) : std::nullopt;
 }
 
 Target inspect(int pid) {
@@ -110,11 +115,12 @@ Target inspect(int pid) {
     std::error_code error;
     target.executable = fs::read_symlink(control::proc_path(pid, "exe"), error).string();
     // Another user's environ opens without an error, but cannot be read. Its exe cannot be resolved: check that.
-    const auto environment = whole(control::proc_path(pid, "environ"));
-    if (environment && !error) target.environment = variables_in(*environment);
-    const std::string maps = control::proc_text(pid, "maps");
-    target.under_curb = has_libcurb(maps);
-    target.has_nccl = maps.find("/libnccl") != std::string::npos;
+    if (!error) target.environment = environment_of(pid);
+    control::each_line(pid, "maps", [&](std::string_view line) {
+        target.under_curb |= line.find(control::kLibrary) != std::string_view::npos;
+        target.has_nccl |= line.find("/libnccl") != std::string_view::npos;
+        return !target.under_curb || !target.has_nccl;
+    });
     return target;
 }
 

@@ -34,12 +34,13 @@ struct Target {
     [[nodiscard]] std::string text() const { return label_of(process.pid, name); }
 };
 Target inspect(int pid);
-// True if curb suspend or a nap has moved the process out of its GPUs.
-bool is_suspended(const Target &target);
-// Returns the identity of a process from the text of its /proc/PID/status.
+// Returns the variables with which a process was started. nullopt if they cannot be read.
+std::optional<std::map<std::string, std::string>> environment_of(int pid);
+// Returns the identity of a process, from the text of its /proc/PID/status if that is known.
 control::suspended::Process identity_of(int pid, const std::string &status);
-// True if the text of /proc/PID/maps has libcurb.so.
-bool has_libcurb(const std::string &maps);
+control::suspended::Process identity_of(int pid);
+// True if curb suspend or a nap has moved the process out of its GPUs.
+bool is_suspended(const control::suspended::Process &process);
 // Returns the parent of a process. 0 if there is none.
 int parent_of(int pid);
 // Returns those of `processes` that `pid` or its descendants started, such as the programs of a shell or launcher.

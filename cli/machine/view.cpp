@@ -63,7 +63,7 @@ ProcessFacts facts_of(int pid, bool asked) {
     out.command = policy::plain(words);
     out.container = container_of(pid);
     out.suspended = control::suspended::read(process).has_value();
-    if (!asked) out.under_curb = has_libcurb(proc_text(pid, "maps"));
+    if (!asked) out.under_curb = control::has_mapped(pid, control::kLibrary).value_or(false);
     return out;
 }
 

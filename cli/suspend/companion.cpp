@@ -17,18 +17,20 @@ namespace {
 namespace fs = std::filesystem;
 
 // Returns device and inode, "08:01 1234", of each file in /dev/shm and each memfd that the process maps shared and
-// writable.
-std::set<std::string> shared_files(const std::string &maps) {
+// writable. nullopt if /proc does not show them.
+std::optional<std::set<std::string>> shared_files(int pid) {
     std::set<std::string> out;
-    std::istringstream lines(maps);
-    for (std::string line; std::getline(lines, line);) {
-        std::istringstream words(line);
+    const bool readable = control::each_line(pid, "maps", [&](std::string_view line) {
+        if (line.find(" /dev/shm/") == std::string_view::npos && line.find(" /memfd:") == std::string_view::npos)
+            return true;
+        std::istringstream words{std::string(line)};
         std::string range, permissions, offset, device, inode, path;
-        if (!(words >> range >> permissions >> offset >> device >> inode >> path)) continue;
+        words >> range >> permissions >> offset >> device >> inode >> path;
         const bool is_memory = path.starts_with("/dev/shm/") || path.starts_with("/memfd:");
         if (is_memory && permissions.starts_with("rw") && permissions.ends_with('s')) out.insert(device + ' ' + inode);
-    }
-    return out;
+        return true;
+    });
+    return readable ? std::optional(std::move(out)) : std::nullopt;
 }
 
 // Returns the inodes of the process's open sockets. nullopt if /proc does not show them.
@@ -51,15 +53,15 @@ using Connection = std::pair<std::string, std::string>;  // local and remote add
 std::set<Connection> connections(int pid, const std::set<std::string> &sockets) {
     std::set<Connection> out;
     for (const char *table : {"net/tcp", "net/tcp6"}) {
-        std::istringstream lines(control::proc_text(pid, table));
-        for (std::string line; std::getline(lines, line);) {
+        control::each_line(pid, table, [&](std::string_view line) {
             constexpr std::size_t kLocal = 1, kRemote = 2, kInode = 9;
-            std::istringstream words(line);
+            std::istringstream words{std::string(line)};
             std::vector<std::string> fields;
             for (std::string word; words >> word;) fields.push_back(word);
             if (fields.size() > kInode && sockets.contains(fields[kInode]))
                 out.emplace(fields[kLocal], fields[kRemote]);
-        }
+            return true;
+        });
     }
     return out;
 }
@@ -67,11 +69,10 @@ std::set<Connection> connections(int pid, const std::set<std::string> &sockets) 
 }  // namespace
 
 bool in_touch(int one, int other) {
-    const std::string maps = control::proc_text(one, "maps"), other_maps = control::proc_text(other, "maps");
+    const auto files = shared_files(one), other_files = shared_files(other);
     const auto sockets = sockets_of(one), other_sockets = sockets_of(other);
-    if (maps.empty() || other_maps.empty() || !sockets || !other_sockets) return true;
-    const auto files = shared_files(maps), other_files = shared_files(other_maps);
-    if (std::any_of(files.begin(), files.end(), [&](const auto &file) { return other_files.contains(file); }))
+    if (!files || !other_files || !sockets || !other_sockets) return true;
+    if (std::any_of(files->begin(), files->end(), [&](const auto &file) { return other_files->contains(file); }))
         return true;
     const auto ours = connections(one, *sockets), theirs = connections(other, *other_sockets);
     return std::any_of(ours.begin(), ours.end(), [&](const Connection &to) {

@@ -69,7 +69,7 @@ int each(const char *command, bool is_out_after, const MoveOptions &options, con
     int status = 0;
     bool none = true;
     for (const int pid : *processes) {
-        if (options.selection.is_described() && is_suspended(inspect(pid)) == is_out_after) continue;
+        if (options.selection.is_described() && is_suspended(identity_of(pid)) == is_out_after) continue;
         none = false;
         const int one = move(pid, options.json ? &answers : nullptr);
         status = std::max(status, one);

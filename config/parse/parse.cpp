@@ -226,9 +226,20 @@ void Reader::check_conflicts() {
         base_.emplace(policy::gpu_key_text(base[i].key), i);
         if (base[i].policy.growth.start && !starts_) starts_ = i;
     }
-    for (const policy::Conflict &conflict : of_file) tell(conflict, nullptr);
+    for (const policy::Conflict &conflict : of_file) {
+        if (faults_.full()) return;
+        tell(conflict, nullptr);
+    }
+    constexpr std::size_t kMostPairs = 1'000'000;  // of a device and a rule for "*": takes a second or two
+    std::size_t pairs = 0;
     for (const policy::Rule &rule : file_.rules) {
         if (rule.over.gpu.empty()) continue;
+        if (std::any_of(rule.over.gpu.begin(), rule.over.gpu.end(), is_every)) pairs += base.size();
+        if (pairs > kMostPairs)
+            return faults_.add(0, {},
+                               std::to_string(base.size()) + " devices and " + std::to_string(file_.rules.size()) +
+                                   " rules are too many to check together; divide the file");
+        if (faults_.full()) return;
         for (const policy::Conflict &conflict : conflicts_with(rule)) {
             if (std::none_of(of_file.begin(), of_file.end(), [&](const auto &old) { return same(old, conflict); }))
                 tell(conflict, &rule);

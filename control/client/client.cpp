@@ -1,149 +1,171 @@
 #include "control/client.hpp"
 
-#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
+#include <optional>
 #include <utility>
 
+#include "asked.hpp"
 #include "connect.hpp"
 #include "control/proc.hpp"
 #include "control/runtime_dir.hpp"
 #include "elsewhere.hpp"
-#include "exchange.hpp"
 
 namespace curb::control {
 namespace {
 
 using std::chrono::milliseconds;
 
-// Returns the folders in which the socket of this process may be. Its XDG_RUNTIME_DIR may differ from ours: it was
-// started from another shell, or by cron.
-std::vector<Folder> folders_for(int pid) {
-    Places around = places();
-    std::vector<Folder> out = folders(around, ::geteuid());
-    const uid_t owner = owner_of(pid).value_or(::geteuid());
-    if (std::string xdg = runtime_directory_of(pid); !xdg.empty()) around.xdg = std::move(xdg);
-    for (Folder &folder : folders(around, owner == 0 ? ::geteuid() : owner)) {
-        if (std::find(out.begin(), out.end(), folder) == out.end()) out.push_back(std::move(folder));
-    }
-    return out;
-}
-
-// Connects to one socket. Tries again while others connect (EAGAIN).
-Descriptor connection_to(const Folder &folder, const std::string &name, const Deadline &deadline, int &error) {
-    for (;;) {
-        Descriptor out = connect_to(folder.path + "/" + name, error);
-        if (out) return out;
-        if (error == ECONNREFUSED) remove_socket(folder, name);
-        if (error != EAGAIN || deadline.passed()) return out;
-        ::poll(nullptr, 0, kAgain);
-    }
-}
-
-struct Listener {
-    Descriptor connection;
-    bool busy = false;     // there is a socket, but it takes no connections now
-    bool refused = false;  // there is a socket of this process, but it no longer listens
-};
-
-// Connects to this process. Skips other processes with the same pid: an earlier one, one of a container that shares the
-// folder, one of another user.
-Listener find(int pid, const Deadline &deadline) {
-    Listener out;
-    const auto now = name_of(pid);
-    for (const Folder &folder : folders_for(pid)) {
-        if (!belongs_in(folder, pid)) continue;
-        for (const std::string &name : sockets_in(folder)) {
-            const auto process = parse_socket_name(name);
-            if (process->pid != pid) continue;
-            int error = 0;
-            Descriptor connection = connection_to(folder, name, deadline, error);
-            if (!connection) {
-                out.busy |= error == EAGAIN;
-                out.refused |= error == ECONNREFUSED && now == process;
-                continue;
-            }
-            const auto who = peer(connection);
-            if (!who || who->pid != pid || !speaks_for(*who, folder) || (now && now != process)) continue;
-            out.connection = std::move(connection);
-            return out;
-        }
-    }
-    for (const InnerSocket &socket : sockets_inside(pid)) {
-        int error = 0;
-        Descriptor connection = connect_to(socket.folder.path + "/" + socket.name, error);
-        const auto who = connection ? peer(connection) : std::nullopt;
-        if (!who || who->pid != pid || !speaks_for(*who, socket.folder)) continue;
-        out.connection = std::move(connection);
-        break;
-    }
-    return out;
-}
-
-// True if the process ends within kEnding. Call it once its socket has closed.
-bool ends(int pid) {
-    for (const Deadline deadline(kEnding); !deadline.passed(); ::poll(nullptr, 0, kAgain))
-        if (has_ended(pid)) return true;
-    return false;
-}
-
-std::string not_found(int pid, const Listener &found) {
+// Returns why no connection to a living process can be made. Reads its maps.
+std::string not_found(int pid, bool refused) {
     const std::string process = process_text(pid);
-    std::string none = "there is no " + process;
-    if (found.refused ? ends(pid) : has_ended(pid)) return none;
-    if (found.busy) return busy_text(pid);
-    if (found.refused)
+    if (refused)
         return process +
                " no longer listens on its control socket: the program replaced itself, or closed descriptors "
                "that are not its own; restart it";
-    const auto owner = owner_of(pid);
-    if (::geteuid() != 0 && owner && *owner != ::geteuid())
-        return process + " belongs to user " + std::to_string(*owner) + ": ask as that user, or as root";
-    if (const int inner = innermost_pid(pid); inner != pid)
-        return process + " runs in a container, where it is " + process_text(inner) +
-               ", and has no control socket that can be reached from here: ask for that one inside the container";
-    const std::string maps = proc_text(pid, "maps");
-    if (ends(pid)) return none;  // its socket and its libraries are gone before it is
-    if (maps.empty()) return process + " does not run under curb, or does not let others look whether it does";
-    if (maps.find("/libcurb.so") == std::string::npos)
-        return process + " does not run under curb; start it by: curb run -- COMMAND";
+    const auto has_curb = has_mapped(pid, kLibrary);
+    if (!has_curb) return process + " does not run under curb, or does not let others look whether it does";
+    if (!*has_curb) return process + " does not run under curb; start it by: curb run -- COMMAND";
     return process +
            " has no control socket: it has not used CUDA yet, or could not make one (its log says so at level "
            "info)";
 }
 
-// Waits until the exchange can go on. Returns false if the deadline has passed, or the process has ended.
-bool ready(int pid, const Exchange &exchange, const Deadline &deadline) {
-    for (;;) {
-        pollfd one{exchange.descriptor(), exchange.events(), 0};
-        const int left = deadline.left();
-        const int count = ::poll(&one, 1, left < 0 ? kLook : std::min(left, kLook));
-        if (count > 0) return !deadline.passed();  // a process may send one byte after the other
-        if (count == 0 && (deadline.passed() || has_ended(pid))) return false;
-        if (count < 0 && errno != EINTR) ::usleep(1000);
+// True if a system call with this path may lead to one of the mount points: it is below one, or a link is on the way.
+bool leads_below(const std::vector<std::string> &mounts, const std::string &path) {
+    for (std::size_t end = 0; !mounts.empty() && end != std::string::npos;) {
+        end = path.find('/', end + 1);
+        const std::string part = path.substr(0, end);
+        struct stat status {};
+        if (is_below(mounts, part) || (::lstat(part.c_str(), &status) == 0 && S_ISLNK(status.st_mode))) return true;
     }
+    return false;
 }
+
+// Finds the control socket of one process.
+class Search {
+  public:
+    // `usual`: the folders of all processes.
+    Search(int pid, std::shared_ptr<const std::vector<Folder>> usual) : pid_(pid), usual_(std::move(usual)) {}
+
+    // Connects to the process. Skips others with the same pid: an earlier one, one of a container that shares the
+    // folder, one of another user.
+    Attempt attempt() {
+        if (pid_ <= 0) return {.fault = std::to_string(pid_) + " is not the pid of a process"};
+        errno = 0;
+        now_ = name_of(pid_);
+        if (!now_ && too_many_open(errno)) return {.error = errno};
+        Attempt out;
+        refused_ = false;
+        if (look_in(*usual_, out) || look_in(own(), out) || look_inside(out) || out.error != 0) return out;
+        if (!refused_) out.fault = why_not();
+        out.unless_ended = !out.fault;
+        if (!out.fault) out.fault = not_found(pid_, refused_);
+        return out;
+    }
+
+  private:
+    // Returns the folders of this process that are not the usual ones. Its XDG_RUNTIME_DIR may differ from ours: it was
+    // started from another shell, or by cron.
+    const std::vector<Folder> &own() {
+        if (own_) return *own_;
+        Places around = places();
+        if (std::string xdg = runtime_directory_of(pid_); !xdg.empty()) around.xdg = std::move(xdg);
+        const uid_t owner = owner_of(pid_).value_or(::geteuid());
+        own_ = folders_of(around, owner == 0 ? ::geteuid() : owner);
+        const auto fuse = ::geteuid() == 0 && owner != 0 ? fuse_of_users() : std::vector<std::string>();
+        std::erase_if(*own_, [&](const Folder &one) {
+            return leads_below(fuse, one.path) || std::find(usual_->begin(), usual_->end(), one) != usual_->end();
+        });
+        return *own_;
+    }
+
+    // Sets out.connection if this is a socket of the process, else out.error if another attempt may succeed. Returns
+    // the error of connect_to().
+    int connect(const Folder &folder, const std::string &name, Attempt &out) const {
+        int error = 0;
+        out.connection = connect_to(folder.path + "/" + name, folder.owner, error);
+        if (error == EAGAIN || too_many_open(error)) out.error = error;
+        if (!out.connection) return error;
+        const auto who = peer(out.connection);
+        if (!who || who->pid != pid_ || !speaks_for(*who, folder)) out.connection = {};
+        return 0;
+    }
+    bool look_in(const std::vector<Folder> &folders, Attempt &out) {
+        for (const Folder &folder : folders) {
+            if (!belongs_in(folder, pid_)) continue;
+            errno = 0;
+            if (!open_folder(folder, false)) {
+                if (too_many_open(errno)) out.error = errno;
+                continue;
+            }
+            std::vector<std::string> names;
+            if (now_)
+                names.push_back(socket_name(*now_));
+            else  // /proc hides it
+                names = sockets_in(folder);
+            for (const std::string &name : names) {
+                if (parse_socket_name(name)->pid != pid_) continue;
+                const int error = connect(folder, name, out);
+                if (out.connection) return true;
+                if (error == ECONNREFUSED) remove_socket(folder, name);
+                refused_ |= error == ECONNREFUSED && now_;
+            }
+        }
+        return false;
+    }
+    bool look_inside(Attempt &out) {
+        for (const InnerSocket &one : sockets_inside(pid_)) {
+            connect(one.folder, one.name, out);
+            if (out.connection) return true;
+        }
+        return false;
+    }
+
+    // Returns why the process cannot be asked, whatever it does. nullopt if it lives and could.
+    [[nodiscard]] std::optional<std::string> why_not() const {
+        const std::string process = process_text(pid_);
+        if (has_ended(pid_)) return "there is no " + process;
+        const auto owner = owner_of(pid_);
+        if (::geteuid() != 0 && owner && *owner != ::geteuid())
+            return process + " belongs to user " + std::to_string(*owner) + ": ask as that user, or as root";
+        if (const int inner = innermost_pid(pid_); inner != pid_)
+            return process + " runs in a container, where it is " + process_text(inner) +
+                   ", and has no control socket that can be reached from here: ask for that one inside the container";
+        return std::nullopt;
+    }
+
+    int pid_;
+    std::shared_ptr<const std::vector<Folder>> usual_;
+    std::optional<std::vector<Folder>> own_{};
+    std::optional<ProcessName> now_{};  // the process that has the pid
+    bool refused_ = false;              // it has a socket on which it no longer listens
+};
 
 }  // namespace
 
-Reply ask(int pid, const Request &request, milliseconds patience) {
-    if (pid <= 0) return Failure{std::to_string(pid) + " is not the pid of a process"};
-    const Deadline deadline(patience);
-    Listener found = find(pid, deadline);
-    if (!found.connection) return Failure{not_found(pid, found)};
-    const std::string line = text(request) + "\n";
-    Exchange exchange(pid, std::move(found.connection), line);
-    for (;;) {
-        switch (exchange.go_on()) {
-            case Exchange::State::answered: return exchange.take();
-            case Exchange::State::closed: return Failure{closed_text(pid, ends(pid))};
-            case Exchange::State::under_way: break;
-        }
-        if (!ready(pid, exchange, deadline))
-            return Failure{has_ended(pid) ? closed_text(pid, true) : late_text(pid, patience)};
+void ask_each(const std::vector<int> &pids, const std::vector<Question> &questions,
+              const std::function<void(Answer)> &answered) {
+    const auto usual = std::make_shared<const std::vector<Folder>>(folders(places(), ::geteuid()));
+    const std::vector<Line> lines = lines_of(questions);
+    std::vector<Asked> processes;
+    processes.reserve(pids.size());
+    for (const int pid : pids) {
+        const auto search = std::make_shared<Search>(pid, usual);
+        processes.emplace_back(
+            pid, search->attempt(), [search] { return search->attempt(); }, lines);
     }
+    ask_each(std::move(processes), answered);
+}
+
+Reply ask(int pid, const Request &request, milliseconds patience) {
+    Reply out;
+    ask_each({pid}, {{request, patience}}, [&](Answer one) { out = std::move(one.reply); });
+    return out;
 }
 
 }  // namespace curb::control

@@ -1,6 +1,8 @@
 #include "connect.hpp"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cerrno>
@@ -9,17 +11,25 @@
 
 namespace curb::control {
 
-Descriptor connect_to(const std::string &path, int &error) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (path.size() > kLongestPath) {
-        error = ENAMETOOLONG;
+Descriptor connect_to(const std::string &path, uid_t owner, int &error) {
+    const Descriptor file(above_standard(::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)));
+    struct stat status {};
+    if (!file || ::fstat(file.number(), &status) != 0) {
+        error = errno;
         return {};
     }
-    path.copy(address.sun_path, path.size());
+    if (!S_ISSOCK(status.st_mode) || status.st_uid != owner) {
+        error = S_ISSOCK(status.st_mode) ? EPERM : ENOTSOCK;
+        return {};
+    }
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    // Not /proc/self: it shows no descriptors once the first thread has ended.
+    ("/proc/thread-self/fd/" + std::to_string(file.number())).copy(address.sun_path, sizeof address.sun_path - 1);
     Descriptor out(above_standard(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
     if (!out || ::connect(out.number(), reinterpret_cast<const sockaddr *>(&address), sizeof address) != 0) {
         error = errno;
+        if (!file.ours()) error = EBADF;  // the program has opened another file under the number
         return {};
     }
     return out;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <optional>
@@ -12,12 +13,13 @@
 
 namespace curb::control {
 
-// The longest path that sockaddr_un can hold, without its NUL.
+// The longest path under which a socket can be bound: sockaddr_un holds it with its NUL.
 inline constexpr std::size_t kLongestPath = 107;
 
-// Returns a connection that does not block. Sets `error` if there is none. ECONNREFUSED: no process listens any more.
-// EAGAIN: too many others connect just now. ENAMETOOLONG: the path is too long.
-Descriptor connect_to(const std::string &path, int &error);
+// Returns a connection that does not block to a socket of `owner`. Follows no link: the owner of a folder could lead
+// root to any socket of the machine. Sets `error` if there is none. ECONNREFUSED: no process listens any more. EAGAIN:
+// too many others connect just now. ENOTSOCK: it is something else. EPERM: it is another user's.
+Descriptor connect_to(const std::string &path, uid_t owner, int &error);
 
 // Returns the process at the other end, with its pid in this pid namespace. nullopt if the kernel does not say.
 std::optional<ucred> peer(const Descriptor &connection);

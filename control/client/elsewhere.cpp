@@ -22,10 +22,15 @@ ino_t namespace_of(const std::string &process, const char *kind) {
     return ::stat(("/proc/" + process + "/ns/" + kind).c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-bool is_elsewhere(int pid) {
-    static const ino_t mount = namespace_of("self", "mnt"), pids = namespace_of("self", "pid");
-    const ino_t its_mount = namespace_of(std::to_string(pid), "mnt");
-    return its_mount != 0 && (its_mount != mount || namespace_of(std::to_string(pid), "pid") != pids);
+bool has_other_mounts(int pid) {
+    static const ino_t ours = namespace_of("self", "mnt");
+    const ino_t its = namespace_of(std::to_string(pid), "mnt");
+    return its != 0 && its != ours;
+}
+bool has_other_pids(int pid) {
+    static const ino_t ours = namespace_of("self", "pid");
+    const ino_t its = namespace_of(std::to_string(pid), "pid");
+    return its != 0 && its != ours;
 }
 
 // Returns the user's number in the process's user namespace.
@@ -62,11 +67,12 @@ int innermost_pid(int pid) {
     return policy::whole_number<int>(pids.substr(pids.rfind('\t') + 1)).value_or(pid);
 }
 
-std::vector<InnerSocket> sockets_inside(int pid) {
+std::vector<InnerSocket> sockets_inside(int pid, bool shares_folder) {
     std::vector<InnerSocket> out;
+    if (!has_other_mounts(pid) && !(shares_folder && has_other_pids(pid))) return out;
     const auto owner = owner_of(pid);
     const auto process = name_of(pid);
-    if (!owner || !process || !is_elsewhere(pid)) return out;
+    if (!owner || !process) return out;
     const Descriptor root(::open(proc_path(pid, "root").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (!root) return out;
     const std::string name = socket_name({innermost_pid(pid), process->start});
@@ -84,7 +90,7 @@ std::vector<InnerSocket> sockets_inside(int pid) {
     return out;
 }
 
-std::vector<InnerSocket> sockets_elsewhere() {
+std::vector<InnerSocket> sockets_elsewhere(bool share_folders) {
     std::vector<InnerSocket> out;
     DIR *all = ::opendir("/proc");
     if (!all) return out;
@@ -93,7 +99,7 @@ std::vector<InnerSocket> sockets_elsewhere() {
         if (const auto pid = policy::whole_number<int>(entry->d_name)) pids.push_back(*pid);
     ::closedir(all);
     for (const int pid : pids)
-        for (InnerSocket &one : sockets_inside(pid)) out.push_back(std::move(one));
+        for (InnerSocket &one : sockets_inside(pid, share_folders)) out.push_back(std::move(one));
     return out;
 }
 

@@ -23,11 +23,12 @@ std::string runtime_directory_of(int pid);
 // Returns its pid in the innermost pid namespace that it lives in; `pid` if that is this one, or unknown.
 int innermost_pid(int pid);
 
-// Returns the sockets of the process, if it lives in another pid or mount namespace than this one. Empty if it does
-// not, if it has no socket, or if it may not be inspected. Follows no link out of a container. May throw
-// std::bad_alloc.
-std::vector<InnerSocket> sockets_inside(int pid);
-// Returns those of all processes. May throw std::bad_alloc.
-std::vector<InnerSocket> sockets_elsewhere();
+// Returns the sockets of the process, if it lives in another mount namespace than this one or, with `shares_folder`, in
+// another pid namespace. Empty if it does not, if it has no socket, or if it may not be inspected. Follows no link out
+// of a container. May throw std::bad_alloc.
+std::vector<InnerSocket> sockets_inside(int pid, bool shares_folder = true);
+// Returns those of all processes. `share_folders`: a folder of this mount namespace has sockets of processes that do
+// not run in this pid namespace. Without, one system call for each process of the machine. May throw std::bad_alloc.
+std::vector<InnerSocket> sockets_elsewhere(bool share_folders);
 
 }  // namespace curb::control

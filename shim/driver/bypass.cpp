@@ -16,7 +16,9 @@
 #include <climits>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -43,6 +45,9 @@ constexpr std::array<std::uint64_t, 3> kAddressTypes{R_AARCH64_ABS64, R_AARCH64_
 
 constexpr Address kMaxVariables = Address{64} << 20;  // bytes of a library's variables that we search
 constexpr std::size_t kMaxObjects = 100'000;          // stops the loop: the list may change while we read it
+constexpr Address kMaxMaps = Address{64} << 20;       // bytes of /proc/self/maps; a program may have 65,000 mappings
+constexpr std::size_t kMaxLine = 8192;                // the rest of a longer line is cut off
+constexpr std::size_t kMaxOthers = 16;                // drivers that a status lists
 
 // The addresses that a reference may be bound to.
 struct Targets {
@@ -243,23 +248,24 @@ bool is_driver_code(std::string_view line, Address &begin, std::string_view &pat
     return std::from_chars(line.data(), line.data() + line.size(), begin, 16).ec == std::errc();
 }
 
-// Finds drivers in other link namespaces or from other files, which dl_iterate_phdr does not show here.
+// Finds drivers in other link namespaces or from other files, which dl_iterate_phdr does not show here; each once.
 void find_other_drivers(const Targets &targets, std::vector<control::Bypass> &out) {
     const ProcFile maps("/proc/thread-self/maps");
     std::array<char, 4096> block;
     std::string line;
-    for (Address at = 0;;) {
+    std::set<std::string, std::less<>> found;
+    for (Address at = 0; at < kMaxMaps && found.size() < kMaxOthers;) {
         const std::size_t got = maps.read(block.data(), block.size(), at);
         if (got == 0) return;
         at += got;
         for (std::size_t i = 0; i < got; ++i) {
             if (block[i] != '\n') {
-                line += block[i];
+                if (line.size() < kMaxLine) line += block[i];
                 continue;
             }
             Address begin = 0;
             std::string_view path;
-            if (is_driver_code(line, begin, path) && !targets.driver.has(begin))
+            if (is_driver_code(line, begin, path) && !targets.driver.has(begin) && found.emplace(path).second)
                 out.push_back({std::string(path), "it is a second CUDA driver, whose calls do not come through curb"});
             line.clear();
         }

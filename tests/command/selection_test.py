@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import MIB, OfMachine, Process  # noqa: E402
-from skipping import run_cases  # noqa: E402
+from simulated import MIB, OfMachine, Process, within  # noqa: E402
+from skipping import run_cases, skipped, why_closed  # noqa: E402
 
 
 class Case(OfMachine):
@@ -143,6 +144,42 @@ class Selection(Case):
         process.kill()
         run = self.machine.curb("ps", "--sim", LD_LIBRARY_PATH="", CURB_SIM_STATE="")
         self.assertEqual(run.returncode, 125)
+        self.assertIn("no process shares its simulated machine", run.stderr)
+
+    def test_curb_makes_no_file_for_a_simulated_machine_and_root_touches_none_of_another_users_process(self) -> None:
+        def sees_none(state: Path) -> None:
+            run = self.machine.curb("ps", "--sim", LD_LIBRARY_PATH="", CURB_SIM_STATE="")
+            self.assertEqual((run.returncode, run.stdout), (125, ""))
+            self.assertIn("no process shares its simulated machine", run.stderr)
+            self.assertFalse(state.exists())
+
+        process = self.machine.run_program()
+        state = Path(self.machine.bare["CURB_SIM_STATE"])
+        state.rename(self.machine.folder / "elsewhere")
+        sees_none(state)
+        process.kill()
+
+        if os.geteuid() != 0 or why_closed(BUILD / "bin/curb"):
+            skipped(why_closed(BUILD / "bin/curb") or "only root can be another user")
+            return
+        user = 54391
+        self.machine.folder.chmod(0o711)
+        folder, sockets = self.machine.folder / "of-user", Path(f"/tmp/curb-{user}")
+        folder.mkdir()
+        os.chown(folder, user, user)
+        self.addCleanup(shutil.rmtree, sockets, ignore_errors=True)
+        state = folder / "machine"
+        environment = self.machine.under_curb(CURB_SIM_STATE=str(state))
+        del environment["XDG_RUNTIME_DIR"]
+        program = Process([BUILD / "tests/scenarios", "runs_commands"], environment, user=user, group=user)
+        self.addCleanup(program.kill)
+        program.expect("ready")
+        self.assertTrue(within(lambda: list(sockets.glob(f"{program.pid}-*.sock"))))
+        self.assertIn(str(program.pid), self.machine.curb("ps").stdout)
+        state.rename(folder / "elsewhere")
+        sees_none(state)
+        (folder / "elsewhere").rename(state)
+        run = self.machine.curb("ps", "--sim", LD_LIBRARY_PATH="", CURB_SIM_STATE="")
         self.assertIn("no process shares its simulated machine", run.stderr)
 
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,18 @@ struct Answer {
     int pid = 0;
     Reply reply;
 };
-// Asks all processes of processes() at the same time. Returns when each has answered or ended, or after `patience` and
-// 10 us for each socket. Answers are ordered by pid. A process that did not answer has a Failure with the reason: it is
-// stopped or busy, it ended, its answer cannot be read, or its socket in this user's folder is another user's.
+struct Question {
+    Request request;
+    std::chrono::milliseconds patience;
+};
+// Asks these processes at the same time, in this thread: each the questions one after the other, until one fails. Calls
+// `answered` with the last answer of each process when it has come. Failures are those of ask().
+void ask_each(const std::vector<int> &pids, const std::vector<Question> &questions,
+              const std::function<void(Answer)> &answered);
+// Finds the processes of processes(), which takes some 10 us for each process of the machine and for each socket, and
+// asks them at the same time. Returns when each has answered or ended, or after `patience`. Answers are ordered by pid.
+// A process that did not answer has a Failure with the reason: it is stopped or busy, it ended, its answer cannot be
+// read, or its socket in this user's folder is another user's.
 std::vector<Answer> ask_all(const Request &request, std::chrono::milliseconds patience);
 
 // Returns the processes that can be asked, ordered by pid: those of this user; for root, those of all users. Deletes

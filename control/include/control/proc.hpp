@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +19,13 @@ std::string proc_path(int pid, const std::string &what);
 std::optional<std::string> file_text(const std::string &path, std::size_t most = std::size_t{64} << 20);
 // Returns /proc/PID/WHAT, at most `most` bytes, as far as it can be read.
 std::string proc_text(int pid, const char *what, std::size_t most = std::size_t{64} << 20);
+// Calls `each` with the lines of /proc/PID/WHAT until it returns false. Reads in pieces, at most 64 MiB, and cuts a line
+// after 8 KiB: a process can have 65,000 mappings with paths of any length. Returns false if there is no line to read.
+bool each_line(int pid, const char *what, const std::function<bool(std::string_view)> &each);
+// The library, in the path of a mapping.
+inline constexpr std::string_view kLibrary = "/libcurb.so";
+// True if the process has mapped a file with this text in its path. nullopt if its maps cannot be read.
+std::optional<bool> has_mapped(int pid, std::string_view text);
 // The most bytes that curb reads of an environment. No process starts with a larger one, but a process can put any text
 // in its place later.
 inline constexpr std::size_t kMostOfEnvironment = std::size_t{8} << 20;

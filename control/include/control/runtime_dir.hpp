@@ -42,9 +42,14 @@ policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_
 std::string why_not_in_xdg(const Places &places, uid_t user);
 // Returns the folders in which processes of `user` may have their sockets. Some may be missing.
 std::vector<Folder> folders_of(const Places &places, uid_t user);
-// Returns the folders of all processes that `user` can ask: the user's own; for root, of all users. Some may be
-// missing.
+// Returns the folders of all processes that `user` can ask: the user's own; for root, of all users, but those on
+// fuse_of_users(). Some may be missing.
 std::vector<Folder> folders(const Places &places, uid_t user);
+// Returns the mount points of FUSE file systems that users other than root have mounted. Such a user decides whether a
+// system call of root there ever returns.
+std::vector<std::string> fuse_of_users();
+// True if the path is one of these mount points, or below one.
+bool is_below(const std::vector<std::string> &mounts, const std::string &path);
 // Opens the folder if it belongs to its owner and is closed to others. Makes it first if `make`. The error names the
 // folder and its fault.
 policy::Result<Descriptor, std::string> open_folder(const Folder &folder, bool make);

@@ -3,10 +3,13 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 
+#include <deque>
 #include <memory>
 
 #include "control/runtime_dir.hpp"
+#include "long_maps.hpp"
 #include "stand_in.hpp"
 #include "steered.hpp"
 #include "terminal.hpp"
@@ -129,6 +132,32 @@ TEST_CASE("curb release --all ends although a process never answers, and prints 
     CHECK_THAT(all.says(20s), contains(std::to_string(good->pid()) + "         0 B"));
     CHECK(all.end() == 1);
 }
+
+#ifndef CURB_SANITIZED  // a sanitizer's runtime takes terabytes of addresses
+TEST_CASE("curb release --all asks many processes in little memory, however much they have mapped") {
+    constexpr uid_t kUser = 54'362;
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    const stand_in::Runtime runtime;
+    for (const fs::path &folder : {runtime.path(), runtime.folder()})
+        REQUIRE(::chown(folder.c_str(), kUser, kUser) == 0);
+    const LongMaps maps;
+    const auto answer = [](int listening) {
+        for (;;) answer_to(stand_in::client_of(listening), control::text(control::Reply(ReleaseReport{})) + "\n");
+    };
+    std::deque<stand_in::StandIn> processes;
+    for (int i = 0; i < 40; ++i) processes.emplace_back(runtime, answer, becoming(kUser));
+    const auto with_little = [] {
+        const rlimit little{rlim_t{256} << 20, rlim_t{256} << 20};
+        if (::setrlimit(RLIMIT_AS, &little) != 0) ::_exit(97);
+        becoming(kUser)();
+    };
+    const Outcome outcome =
+        start({{CURB_BINARY, "release", "--all"}, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, with_little});
+    CHECK(outcome.err.empty());
+    CHECK(outcome.status == 0);
+    CHECK(last_line(outcome.out) == "0 B in all, of 40 processes");
+}
+#endif
 
 TEST_CASE("an answer cannot send control characters to the terminal") {
     const stand_in::Runtime runtime;

@@ -184,3 +184,18 @@ TEST_CASE("The longest file is read in seconds, though it names thousands of dev
     CHECK(parse(text + "]}", "job.json"));
     CHECK((std::clock() - begin) / CLOCKS_PER_SEC < kSeconds);
 }
+
+TEST_CASE("A file with too many devices and rules to check together is refused in seconds") {
+    std::string text = R"({"version": 1, "gpu": {"*": {})", rule = R"({"match": {}, "gpu": {"*": {})", rules;
+    for (unsigned i = 0; i < 10'000; ++i) {
+        text += ",\"cuda:" + std::to_string(i) + "\":{}";
+        rule += ",\"nvml:" + std::to_string(i) + "\":{}";
+        rules += R"(,{"match":{},"gpu":{"*":{}}})";
+    }
+    text += R"(}, "rules": [)" + rule + "}}";
+    const std::clock_t begin = std::clock();
+    CHECK(parse(text + "]}", "job.json"));
+    CHECK(errors(text + rules + "]}").front().message ==
+          "10001 devices and 10001 rules are too many to check together; divide the file");
+    CHECK((std::clock() - begin) / CLOCKS_PER_SEC < kSeconds / 2);
+}

@@ -1,13 +1,19 @@
 // control::ask asks one process, or says why there is no answer. The processes are stand-ins, each at its own control
 // socket.
 
+#include <poll.h>
+#include <sys/resource.h>
+
 #include <chrono>
+#include <fstream>
 
 #include "catch.hpp"
 #include "connect.hpp"
 #include "control/client.hpp"
+#include "control/proc.hpp"
 #include "exchange.hpp"
 #include "in_child.hpp"
+#include "long_maps.hpp"
 #include "stand_in.hpp"
 
 using namespace curb;
@@ -98,12 +104,56 @@ TEST_CASE("the error names the owner of another user's process, and says if a pr
     CHECK(says(closed.pid(), "does not run under curb, or does not let others look whether it does"));
 }
 
-TEST_CASE("connect_to() fails for a path that is too long or does not exist") {
-    int error = 0;
-    CHECK_FALSE(control::connect_to("/tmp/" + std::string(control::kLongestPath, 'x'), error));
-    CHECK(error == ENAMETOOLONG);
-    CHECK_FALSE(control::connect_to("/tmp/curb-not-there/1-1.sock", error));
-    CHECK(error == ENOENT);
+TEST_CASE("connect_to() reaches a socket of its owner, and follows no link to another one") {
+    const Runtime runtime;
+    const fs::path socket = runtime.folder() / "socket", link = runtime.folder() / "link",
+                   file = runtime.folder() / "file";
+    const control::Descriptor listens(listening(socket));
+    fs::create_symlink(socket, link);
+    std::ofstream(file) << "text";
+    const auto error_at = [](const fs::path &path, uid_t owner) {
+        int error = 0;
+        return control::connect_to(path, owner, error) ? 0 : error;
+    };
+    CHECK(error_at(link, ::geteuid()) == ENOTSOCK);
+    CHECK(error_at(file, ::geteuid()) == ENOTSOCK);
+    CHECK(error_at(socket, ::geteuid() + 1) == EPERM);
+    CHECK(error_at(runtime.folder() / "none", ::geteuid()) == ENOENT);
+    // Under the name of a process, as its user can put it there.
+    const Child process;
+    fs::create_symlink(socket, socket_of(runtime, process.pid()));
+    CHECK_THAT(failure(process.pid()), contains("does not run under curb"));
+    for (const control::Answer &one : control::ask_all(StatusRequest(), 5s)) CHECK(one.pid != process.pid());
+    CHECK(fs::is_symlink(socket_of(runtime, process.pid())));
+    pollfd client{listens.number(), POLLIN, 0};
+    CHECK(::poll(&client, 1, 0) == 0);
+    CHECK(error_at(socket, ::geteuid()) == 0);
+    CHECK(::poll(&client, 1, 0) == 1);
+}
+
+TEST_CASE("the maps of a process are read in pieces, up to the line that is looked for") {
+    const LongMaps maps;
+    const Child process;
+    const auto read = [&](const char *text) {
+        std::size_t lines = 0;
+        control::each_line(process.pid(), "maps", [&](std::string_view line) {
+            ++lines;
+            return line.find(text) == std::string_view::npos;
+        });
+        return lines;
+    };
+    CHECK(read("there is none") > LongMaps::kCount);
+    CHECK(read("/file") < LongMaps::kCount);
+    CHECK(control::has_mapped(process.pid(), "/file") == true);
+    CHECK(control::has_mapped(process.pid(), control::kLibrary) == false);
+    CHECK(control::has_mapped(0, control::kLibrary) == std::nullopt);
+    CHECK(in_child([&] {
+              rusage before{}, after{};
+              ::getrusage(RUSAGE_SELF, &before);
+              const bool none = failure(process.pid()).find("does not run under curb") != std::string::npos;
+              ::getrusage(RUSAGE_SELF, &after);
+              return none && after.ru_maxrss - before.ru_maxrss < long{LongMaps::kBytes / 1024 / 3} ? 0 : 1;
+          }) == 0);
 }
 
 TEST_CASE("a deadline of 0 ms has passed at once, and an endless one never passes") {

@@ -1,7 +1,9 @@
 #include "control/runtime_dir.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,6 +13,7 @@
 
 #include "catch.hpp"
 #include "control/descriptor.hpp"
+#include "in_child.hpp"
 #include "local_socket.hpp"
 #include "temp_dir.hpp"
 
@@ -159,6 +162,29 @@ TEST_CASE("A user's own folders are searched; for root, those of every user") {
                                                             {tmp + "/curb-0", 0},
                                                             {run + "/1000/curb", 1000},
                                                             {tmp + "/curb-1001", 1001}});
+}
+
+TEST_CASE("Root does not look into a file system that a user has mounted, where it could wait for ever") {
+    const Descriptor fuse(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+    if (::geteuid() != 0 || !fuse) return skip("only root can do this, with /dev/fuse");
+    const Machine machine;
+    const std::string tmp = machine.places.tmp + "/curb-54399", run = machine.places.run_user + "/54399";
+    const std::string options = "allow_other,rootmode=40700,user_id=54399,group_id=54399,fd=";
+    const std::string on = GENERATE(true, false) ? tmp : run;
+    CHECK(in_child([&] {
+              for (const std::string &folder : {tmp, run})
+                  if (::mkdir(folder.c_str(), 0700) != 0 || ::chown(folder.c_str(), 54'399, 54'399) != 0) return 97;
+              // Nobody answers its requests.
+              if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", "", MS_REC | MS_PRIVATE, "") != 0 ||
+                  ::mount("none", on.c_str(), "fuse", 0, (options + std::to_string(fuse.number())).c_str()) != 0)
+                  return 97;
+              ::alarm(20);
+              const auto found = folders(machine.places, 0);
+              const auto is_there = [&](const std::string &path) {
+                  return std::find(found.begin(), found.end(), Folder{path, 54'399}) != found.end();
+              };
+              return is_there(tmp) == (on == run) && is_there(run + "/curb") == (on == tmp) ? 0 : 1;
+          }) == 0);
 }
 
 TEST_CASE("A process is named by its pid and its start, whatever its name in /proc is") {

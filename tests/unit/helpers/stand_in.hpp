@@ -129,7 +129,7 @@ struct BadOnes {
     // Connects until the socket's queue is full. Returns the connections.
     static std::vector<control::Descriptor> callers_of(const fs::path &socket) {
         std::vector<control::Descriptor> out;
-        for (int error = 0; error == 0;) out.push_back(control::connect_to(socket, error));
+        for (int error = 0; error == 0;) out.push_back(control::connect_to(socket, ::geteuid(), error));
         return out;
     }
     // True if it makes its caller wait.
