@@ -145,7 +145,11 @@ TEST_CASE("curb release --all asks many processes in little memory, however much
         for (;;) answer_to(stand_in::client_of(listening), control::text(control::Reply(ReleaseReport{})) + "\n");
     };
     std::deque<stand_in::StandIn> processes;
-    for (int i = 0; i < 40; ++i) processes.emplace_back(runtime, answer, becoming(kUser));
+    const auto with_maps = [] {
+        becoming(kUser)();
+        ::prctl(PR_SET_DUMPABLE, 1);  // as a program that the user has started: its maps can be read
+    };
+    for (int i = 0; i < 40; ++i) processes.emplace_back(runtime, answer, with_maps);
     const auto with_little = [] {
         const rlimit little{rlim_t{256} << 20, rlim_t{256} << 20};
         if (::setrlimit(RLIMIT_AS, &little) != 0) ::_exit(97);
