@@ -94,7 +94,10 @@ def removing_packages() -> None:
 
     def run(script: str, what: str) -> int:
         path = f"{tools}:{os.environ['PATH']}"
-        return subprocess.run(["sh", "-c", script, "sh", what], env={**os.environ, "PATH": path}).returncode
+        # Each of its programs prints the loader's error, since the library is not there.
+        return subprocess.run(
+            ["sh", "-c", script, "sh", what], env={**os.environ, "PATH": path}, capture_output=True
+        ).returncode
 
     for script, upgrade, remove in ((prerm, "upgrade", "remove"), (preun, "1", "0")):
         FILE.write_text(f"{others}{library}\n")
