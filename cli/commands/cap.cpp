@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <utility>
 
 #include "command.hpp"
 #include "control/client.hpp"
@@ -102,14 +103,15 @@ std::string take_apart(CapOptions &options) {
     return {};
 }
 
-// Sets or resets the cap of a process, or through it that of `job`, if not empty. Prints the result; with --json adds
-// it to `answers` instead. Returns the exit status.
-int cap_of(int pid, const CapOptions &options, const control::CapRequest &request, const std::string &job,
-           std::vector<std::string> &answers) {
+// Prints what a process has answered about its cap or, if not empty, that of `job`; with --json adds it to `answers`
+// instead. Returns the exit status.
+int print_cap(control::Answer answer, const CapOptions &options, const control::CapRequest &request,
+              const std::string &job, std::vector<std::string> &answers) {
+    const int pid = answer.pid;
     const auto change = [](const control::CapChange &gpu) { return control::json_of(gpu); };
     const auto whom = job.empty() ? json::Member("pid", pid) : json::Member("job", json::text(job));
     const std::string whose = job.empty() ? "process " + std::to_string(pid) : "job " + policy::plain(job);
-    const auto report = report_in<control::CapReport>(pid, control::ask(pid, request, kCapPatience));
+    const auto report = report_in<control::CapReport>(pid, std::move(answer.reply));
     if (options.json)
         answers.push_back(report ? json::object({whom, {"gpus", json::list(report->gpus, change)}})
                                  : error_json(pid, report.error()));
@@ -154,7 +156,13 @@ int cap(const CapOptions &typed) {
     if (processes->empty()) say::hint("no process runs under curb");
     int status = 0;
     std::vector<std::string> answers;
-    for (const auto &[pid, job] : *processes) status = std::max(status, cap_of(pid, options, *request, job, answers));
+    std::vector<int> pids;
+    for (const auto &[pid, job] : *processes) pids.push_back(pid);
+    std::map<int, control::Reply> replies;
+    control::ask_each(pids, {{*request, kCapPatience}},
+                      [&](control::Answer one) { replies[one.pid] = std::move(one.reply); });
+    for (const auto &[pid, job] : *processes)
+        status = std::max(status, print_cap({pid, std::move(replies[pid])}, options, *request, job, answers));
     if (options.json) print_line(json::list(answers));
     return status;
 }

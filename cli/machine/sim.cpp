@@ -26,7 +26,8 @@ namespace fs = std::filesystem;
 std::set<std::string> states() {
     std::set<std::string> out;
     for (const int pid : control::processes()) {
-        if (control::owner_of(pid) != ::geteuid() || !control::has_mapped(pid, "/sim/libcuda.so")) continue;
+        if (control::owner_of(pid) != ::geteuid()) continue;
+        if (!control::has_mapped(pid, "/sim/libcuda.so").value_or(false)) continue;
         const auto environment = environment_of(pid);
         if (!environment) continue;
         const auto state = environment->find("CURB_SIM_STATE");

@@ -242,13 +242,12 @@ View poll_all(std::chrono::milliseconds patience) {
 Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience) {
     Polled out;
     std::vector<control::Answer> answers;
-    for (const int pid : pids) {
-        control::Reply reply = control::ask(pid, control::StatusRequest{true}, patience);
-        if (const auto *failure = std::get_if<control::Failure>(&reply)) out.failures[pid] = failure->message;
+    control::ask_each(pids, {{control::StatusRequest{true}, patience}}, [&](control::Answer one) {
+        if (const auto *failure = std::get_if<control::Failure>(&one.reply)) out.failures[one.pid] = failure->message;
         // A failure of a process that is not under curb is not an answer.
-        const bool is_answer = !out.failures.contains(pid) || facts_of(pid, false).under_curb;
-        if (is_answer) answers.push_back({pid, std::move(reply)});
-    }
+        const bool is_answer = !out.failures.contains(one.pid) || facts_of(one.pid, false).under_curb;
+        if (is_answer) answers.push_back(std::move(one));
+    });
     out.view = view_with(std::move(answers));
     return out;
 }
