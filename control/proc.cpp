@@ -49,7 +49,7 @@ std::string proc_text(int pid, const char *what, std::size_t most) {
 }
 
 bool each_line(int pid, const char *what, const std::function<bool(std::string_view)> &each) {
-    constexpr std::size_t kMost = std::size_t{64} << 20, kLongest = 8192;
+    constexpr std::size_t kMost = std::size_t{32} << 20, kLongest = 8192;
     const Descriptor in(::open(proc_path(pid, what).c_str(), O_RDONLY | O_CLOEXEC));
     std::array<char, 4096> block;  // a file of /proc gives no more at once
     std::string line;

@@ -304,7 +304,7 @@ ProcessCondition inspect_process(int pid) {
     facts.now = control::unix_now();
     facts.user = ::geteuid();
     facts.version = CURB_VERSION;
-    const Target target = inspect(pid);
+    const Target target = inspect(pid, false);
     facts.name = "process " + target.text();
     const std::string status = proc_text(pid, "status");
     const std::string_view state = field_in(status, "State:");

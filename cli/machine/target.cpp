@@ -103,7 +103,7 @@ std::optional<std::map<std::string, std::string>> environment_of(int pid) {
     return text ? std::optional(variables_in(*text)) : std::nullopt;
 }
 
-Target inspect(int pid) {
+Target inspect(int pid, bool libraries) {
     const std::string status = control::proc_text(pid, "status");
     Target target;
     target.process = identity_of(pid, status);
@@ -116,6 +116,7 @@ Target inspect(int pid) {
     target.executable = fs::read_symlink(control::proc_path(pid, "exe"), error).string();
     // Another user's environ opens without an error, but cannot be read. Its exe cannot be resolved: check that.
     if (!error) target.environment = environment_of(pid);
+    if (!libraries) return target;
     control::each_line(pid, "maps", [&](std::string_view line) {
         target.under_curb |= line.find(control::kLibrary) != std::string_view::npos;
         target.has_nccl |= line.find("/libnccl") != std::string_view::npos;

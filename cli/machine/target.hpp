@@ -33,7 +33,8 @@ struct Target {
 
     [[nodiscard]] std::string text() const { return label_of(process.pid, name); }
 };
-Target inspect(int pid);
+// `libraries`: reads its maps for those that it has mapped, too.
+Target inspect(int pid, bool libraries = true);
 // Returns the variables with which a process was started. nullopt if they cannot be read.
 std::optional<std::map<std::string, std::string>> environment_of(int pid);
 // Returns the identity of a process, from the text of its /proc/PID/status if that is known.

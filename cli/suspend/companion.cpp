@@ -81,7 +81,7 @@ bool in_touch(int one, int other) {
 }
 
 int companion_of(const Target &target, const std::vector<GpuState> &gpus) {
-    if (target.executable.empty() || inspect(target.parent).executable != target.executable) return 0;
+    if (target.executable.empty() || inspect(target.parent, false).executable != target.executable) return 0;
     for (const GpuState &gpu : gpus)
         for (const GpuUser &user : gpu.users)
             if (user.pid != target.process.pid && parent_of(user.pid) == target.parent &&

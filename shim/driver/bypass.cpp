@@ -45,7 +45,7 @@ constexpr std::array<std::uint64_t, 3> kAddressTypes{R_AARCH64_ABS64, R_AARCH64_
 
 constexpr Address kMaxVariables = Address{64} << 20;  // bytes of a library's variables that we search
 constexpr std::size_t kMaxObjects = 100'000;          // stops the loop: the list may change while we read it
-constexpr Address kMaxMaps = Address{64} << 20;       // bytes of /proc/self/maps; a program may have 65,000 mappings
+constexpr Address kMaxMaps = Address{32} << 20;       // bytes of /proc/self/maps; a program may have 65,000 mappings
 constexpr std::size_t kMaxLine = 8192;                // the rest of a longer line is cut off
 constexpr std::size_t kMaxOthers = 16;                // drivers that a status lists
 

@@ -35,7 +35,7 @@ class LongMaps {
     LongMaps(const LongMaps &) = delete;
     LongMaps &operator=(const LongMaps &) = delete;
 
-    static constexpr std::size_t kCount = 10'000, kBytes = kCount * 3000;  // of text, at least
+    static constexpr std::size_t kCount = 9'000, kBytes = kCount * 3000;  // of text, at least
 
   private:
     static constexpr std::size_t kPage = 4096;
