@@ -44,7 +44,8 @@ extern const Command kMetrics{
     .line = "Print figures of processes and GPUs for Prometheus",
     .help = R"(
 Prints, in Prometheus's text format, what capped processes hold and may hold of each GPU, what was refused and released,
-and NVML's own figures beside these. What is not known is absent, not 0. docs/METRICS.md has every series, and how to scrape them.
+and NVML's own figures beside these. What is not known is absent, not 0. docs/METRICS.md (in share/doc/curb/) has every series,
+and how to scrape them.
 
 --textfile is for node_exporter's textfile collector: the text is written beside FILE and renamed over it, so that no
 half file is ever read. If that fails, FILE stays as it was.

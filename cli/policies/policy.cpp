@@ -312,7 +312,7 @@ extern const Command kPolicy{
     .name = "policy",
     .line = "Work with policy files",
     .help = R"(
-docs/POLICY.md and curb-policy(5) describe every field; curb policy schema prints the same for editors.
+curb-policy(5) and docs/POLICY.md (in share/doc/curb/) describe every field; curb policy schema prints the same for editors.
 
 Examples:
   curb policy check job.json                  every error of a policy file, with its place

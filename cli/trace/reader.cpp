@@ -183,7 +183,7 @@ policy::Result<Recording, std::string> TraceReader::done() && {
     const bool nothing = lines_ == 0 && rest_.empty();
     if (!rest_.empty() && fault_.empty()) take_line(std::string(std::exchange(rest_, {})), false);
     if (nothing || (fault_.empty() && !is_trace_))
-        return name + " is empty: a process writes its trace once it uses CUDA; see \"trace\" in docs/POLICY.md";
+        return name + " is empty: a process writes its trace once it uses CUDA; see \"trace\" in curb-policy(5)";
     if (!fault_.empty())
         return name + " is no trace that this curb can read: " + fault_ +
                "; it reads what \"trace\" in a policy has written";

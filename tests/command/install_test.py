@@ -2,6 +2,7 @@
 """The files of `cmake --install` are complete, and work there and after a move: install_test.py BUILD CMAKE"""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,15 @@ FILES = """bin/curb bin/curb-preload bin/curb-sim-books lib/curb/libcurb.so lib/
 share/man/man1/curb.1 share/man/man1/curb-sim-books.1 share/man/man5/curb-policy.5 share/man/man8/curb-preload.8
 share/bash-completion/completions/curb share/fish/vendor_completions.d/curb.fish share/zsh/site-functions/_curb share/curb/policy.schema.json
 share/doc/curb/LICENSE""".split() + [f"share/doc/curb/examples/{path.name}" for path in EXAMPLES]
+DOCUMENTS = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".svg", ".png")]
+DOCUMENTS += (ROOT / "tests/command/answers").iterdir()
+DOCUMENTS += [ROOT / name for name in """README.md CHANGELOG.md SECURITY.md integrations/jupyterhub/jupyterhub_config.py
+integrations/kubernetes/Containerfile integrations/kubernetes/admission.yaml integrations/kubernetes/nodes.yaml
+integrations/kubernetes/pod.yaml integrations/ray/train.py integrations/slurm/ceiling.json integrations/slurm/job_submit.lua
+integrations/slurm/plugstack.conf integrations/slurm/task-prolog integrations/systemd/curb.conf""".split()]
+FILES += [f"share/doc/curb/{path.relative_to(ROOT)}" for path in DOCUMENTS]
+NOT_INSTALLED = ("CONTRIBUTING.md", "tests/matrix/", "tests/process/", "docs/results/raw/", "config/examples")
+"""Documents link to these too. Only developers of curb need them, except for the examples, which are in examples/."""
 ASKS = ROOT / "tests/documents/train.py"
 """A program that asks for eight pieces of 256 MiB, and prints how many it got."""
 
@@ -76,6 +86,23 @@ class Installed(unittest.TestCase):
         check = self.ran("policy", "check", *examples)
         self.assertEqual((check.returncode, check.stderr), (0, ""))
         self.assertEqual((self.folder / "share/curb/policy.schema.json").read_text(), self.ran("policy", "schema").stdout)
+
+    def test_each_file_that_a_help_text_a_message_or_a_manual_page_names_is_there(self):
+        named = set()
+        pages = [path for path in (self.folder / "share/man").rglob("*") if path.is_file()]
+        for path in [self.folder / "lib/curb/libcurb.so", *(self.folder / "bin").iterdir(), *pages]:
+            text = re.sub(rb'^\.\\".*$', b"", path.read_bytes(), flags=re.MULTILINE).replace(b"\\-", b"-")  # a page's comments
+            named.update(re.findall(rb"\b(?:docs|integrations|examples)/(?:[\w./-]*\w)?", text))
+        self.assertGreater(len(named), 5)
+        self.assertEqual([name for name in named if not (self.folder / "share/doc/curb" / name.decode()).exists()], [])
+
+    def test_links_between_its_documents_lead_to_files(self):
+        folder = self.folder / "share/doc/curb"
+        for document in folder.rglob("*.md"):
+            for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", document.read_text()):
+                target = os.path.relpath(document.parent / link, folder)
+                if not target.startswith(NOT_INSTALLED):
+                    self.assertTrue((folder / target).exists(), f"{document.relative_to(folder)} links to {link}")
 
     def test_moved_its_other_commands_start(self):
         for name in ("curb-preload", "curb-sim-books"):
