@@ -76,6 +76,8 @@ NOT_RUN = {
     "pip install .": "it compiles all of curb",
     "pip install --no-index --find-links . curb-gpu": "packaging/try runs it with each Python",
     "apt install ./curb_*_amd64.deb ./curb-sim_*_amd64.deb": "packaging/try runs it in new userlands",
+    "scripts/setup build": "installs packages of this machine; scripts/build runs it",
+    "pip install .": "minutes; packaging/try runs it with each Python",
     "pip install --upgrade --no-index --find-links . curb-gpu": "as pip install",
     "pip uninstall curb-gpu": "packaging/check runs it with each Python",
     "apt purge curb curb-sim": "packaging/check removes them in new userlands, while a program runs under curb",

@@ -14,13 +14,20 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 import threading
 from typing import Any, Iterator
 
 __all__ = ["CurbError", "cap", "capped", "command", "environment", "library", "nap", "release", "status"]
 
 _DISTRIBUTION = "curb-gpu"
-__version__ = importlib.metadata.version(_DISTRIBUTION)
+try:
+    __version__ = importlib.metadata.version(_DISTRIBUTION)
+except importlib.metadata.PackageNotFoundError:
+    raise ImportError(
+        "this is curb's module without its command and library; "
+        f"in the folder of curb's sources, run: {sys.executable} -m pip install ."
+    ) from None
 
 
 class CurbError(RuntimeError):
