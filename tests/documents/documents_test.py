@@ -73,7 +73,6 @@ AFTER = {
 NOT_RUN = {
     "git clone URL-OF-THIS-REPOSITORY curb && cd curb": "there is no one URL; scripts/try-clean --whole clones",
     "scripts/build": "it makes what is tested here; scripts/try-clean runs it",
-    "pip install .": "it compiles all of curb",
     "pip install --no-index --find-links . curb-gpu": "packaging/try runs it with each Python",
     "apt install ./curb_*_amd64.deb ./curb-sim_*_amd64.deb": "packaging/try runs it in new userlands",
     "scripts/setup build": "installs packages of this machine; scripts/build runs it",
