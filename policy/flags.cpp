@@ -10,7 +10,7 @@ namespace curb::policy {
 namespace {
 
 constexpr auto kRows = std::to_array<FlagRow>({
-#define CURB_FLAG(name, variable, option, shape, doc) {Flag::name, variable, option, shape, doc},
+#define CURB_FLAG(name, part, variable, option, shape, doc) {Flag::name, FlagPart::part, variable, option, shape, doc},
 #include "policy/flags.def"
 });
 
@@ -84,7 +84,7 @@ Fault read_log(std::string_view text, Flags &into) {
 }
 
 constexpr Fault (*kReaders[])(std::string_view, Flags &) = {
-#define CURB_FLAG(name, variable, option, shape, doc) read_##name,
+#define CURB_FLAG(name, part, variable, option, shape, doc) read_##name,
 #include "policy/flags.def"
 };
 

@@ -1,10 +1,11 @@
-// The options that limit a program, shared by `curb run` and `curb kernelspec install`.
+// The options that limit a program, shared by `curb run`, `curb kernelspec install` and `curb replay`.
 #pragma once
 
 #include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "command.hpp"
@@ -18,11 +19,13 @@ struct LimitOptions {
     bool steer = false;
     std::optional<std::string> policy;
 
-    void declare(Options &takes) {
+    enum class Flags { all, of_devices };  // of_devices: the limits that a recorded run can be held against
+    void declare(Options &takes, Flags which = Flags::all) {
         takes.options("--cap", caps, "[KEY=]SIZE",
                       "The most GPU memory on each device, or on the one that KEY names: 8GiB, 75%, cuda:1=4GiB");
         takes.options("--job-cap", job_caps, "[KEY=]SIZE", "The same for all processes that it starts, together");
         for (const policy::FlagRow &row : policy::flags()) {
+            if (which == Flags::of_devices && row.part != policy::FlagPart::gpu) continue;
             if (row.flag == policy::Flag::steer)
                 takes.flag(row.option, steer, row.doc);
             else
@@ -31,8 +34,21 @@ struct LimitOptions {
         takes.option("--policy", policy, "FILE", "Policy file; the options above are laid over it");
     }
 
-    // Returns the options as words of a command line, with the policy's absolute path: the line runs in another folder.
-    [[nodiscard]] std::vector<std::string> words() const {
+    // Returns what is wrong with the first option that cannot be read: "--cap: '8Gib' is not a size; …". nullopt: none.
+    [[nodiscard]] std::optional<std::string> fault() const {
+        for (const auto &[option, all] : {std::pair("--cap", &caps), std::pair("--job-cap", &job_caps)})
+            for (const std::string &cap : *all)
+                if (const auto parsed = policy::parse_caps(cap); !parsed) return option + (": " + parsed.error());
+        policy::Flags said;
+        for (const policy::FlagRow &row : policy::flags())
+            if (const auto &text = flags[static_cast<std::size_t>(row.flag)])
+                if (const auto fault = policy::read_flag(row.flag, *text, said)) return row.option + (": " + *fault);
+        if (policy && policy->empty()) return "--policy: the path is empty; name a file";
+        return std::nullopt;
+    }
+
+    // Returns the options but --policy as words of a command line.
+    [[nodiscard]] std::vector<std::string> limit_words() const {
         std::vector<std::string> out;
         const auto add = [&](const std::string &option, const std::string &value) {
             out.push_back(option);
@@ -43,7 +59,15 @@ struct LimitOptions {
         for (const policy::FlagRow &row : policy::flags())
             if (const auto &value = flags[static_cast<std::size_t>(row.flag)]) add(row.option, *value);
         if (steer) out.emplace_back("--steer");
-        if (policy) add("--policy", policy->empty() ? "" : std::filesystem::absolute(*policy).native());
+        return out;
+    }
+
+    // Returns all options, with the policy's absolute path: the line runs in another folder.
+    [[nodiscard]] std::vector<std::string> words() const {
+        std::vector<std::string> out = limit_words();
+        if (!policy) return out;
+        out.emplace_back("--policy");
+        out.push_back(policy->empty() ? "" : std::filesystem::absolute(*policy).native());
         return out;
     }
 };

@@ -1,13 +1,14 @@
 // `curb replay`: replays a recorded run under another policy.
 
-#include "replay.hpp"
+#include "job.hpp"
 
 #include <algorithm>
+#include <map>
 #include <span>
 
-#include "command.hpp"
 #include "config/load.hpp"
 #include "format.hpp"
+#include "limit_options.hpp"
 #include "pages.hpp"
 #include "policy/fields.hpp"
 #include "policy_source.hpp"
@@ -17,15 +18,13 @@
 namespace curb::cli {
 namespace {
 
-struct ReplayOptions {
-    std::string trace;  // "-": standard input
-    std::optional<std::string> policy, cap;
+struct ReplayOptions : LimitOptions {
+    std::vector<std::string> traces;  // "-": standard input
     bool json = false;
 
     void declare(Options &takes) {
-        takes.argument("TRACE", trace, "Trace, as of curb report");
-        takes.option("--policy", policy, "FILE", "Policy file; -: standard input");
-        takes.option("--cap", cap, "SIZE", "Ceiling of GPU memory on each device: 8GiB, 512MiB, 75%");
+        takes.arguments("TRACE", traces, "Trace, as of curb report; of a job, those of all its processes");
+        LimitOptions::declare(takes, Flags::of_devices);
         takes.json(json);
     }
 };
@@ -62,14 +61,36 @@ struct Judged {
     policy::Bytes recorded_peak = 0;
     std::size_t recorded_refusals = 0;
     Replayed out;
-    std::optional<policy::Bytes> smallest;
+    std::optional<policy::Bytes> smallest;  // nullopt: no cap would do
+    std::string paste;                      // the option with it
+};
+
+// One process, with the policy that it would get.
+struct Process {
+    const Recording *recording = nullptr;
+    policy::Policy policy{};
+    std::string rule{};  // the rule that applies; empty: none
+    std::vector<Judged> gpus{};
+};
+
+// What all processes of a job hold of one GPU.
+struct JudgedJob {
+    const JobGpu *gpu = nullptr;
+    policy::Bytes peaks = 0;  // the sum of the processes' own
+    ReplayedJob out{};
+    std::optional<policy::Bytes> smallest{};
+    std::string paste{};
 };
 
 struct Outcome {
-    policy::Policy policy;
-    std::string rule;  // the rule that applies; empty: none
-    std::vector<Judged> gpus;
+    std::vector<Process> processes;
+    std::vector<JudgedJob> job;      // of several processes
     std::vector<std::string> notes;  // the limits of this replay
+
+    // Notes each sentence once.
+    void note(std::string text) {
+        if (std::find(notes.begin(), notes.end(), text) == notes.end()) notes.push_back(std::move(text));
+    }
 };
 
 std::vector<policy::GpuIdentity> identities(const Recording &recording) {
@@ -84,60 +105,122 @@ std::vector<policy::GpuIdentity> identities(const Recording &recording) {
     return out;
 }
 
-// Reads the policy for the program of the trace. If it has errors, prints them, sets `status` and returns nullopt.
-std::optional<Outcome> load(const ReplayOptions &options, const Recording &recording, int &status) {
-    config::Source source;
-    source.named = options.policy.has_value();
-    if (source.named) source.file = *options.policy == "-" ? kStandardInput : *options.policy;
-    source.cap = options.cap.value_or("");
-    const auto reading = read_policy(source, false, status);
-    if (!reading) return std::nullopt;
-    const config::Outcome loaded = config::outcome(*reading, [&](bool) { return subject_of(recording); });
-    Outcome out{loaded.policy, {}, {}, {}};
-    if (loaded.rule != nullptr) out.rule = policy::rule_name(reading->own.file, *loaded.rule);
-    if (asks_for_more(reading->own) || (reading->ceiling && asks_for_more(*reading->ceiling)))
-        out.notes.emplace_back(
-            "Some rules ask for a user or an environment, which a trace does not have: they are taken not to match.");
-    if (reading->ceiling)
-        out.notes.push_back(fmt::format("This machine's ceiling, {}, holds here too.", config::kCeiling));
+config::Source source_of(const ReplayOptions &options) {
+    config::Source out;
+    out.named = options.policy.has_value();
+    if (out.named) out.file = *options.policy == "-" ? kStandardInput : *options.policy;
+    out.cap = policy::joined(options.caps, ",");
+    out.job_cap = policy::joined(options.job_caps, ",");
+    for (const policy::FlagRow &row : policy::flags())
+        if (const auto &text = options.flags[static_cast<std::size_t>(row.flag)])
+            out.flags.emplace_back(row.flag, *text);
     return out;
 }
 
-void judge(const Recording &recording, Outcome &out) {
-    policy::Policy &policy = out.policy;
+// Reads the policy for the program of each trace. If it has errors, prints them, sets `status` and returns nullopt.
+std::optional<Outcome> load(const ReplayOptions &options, std::span<const Recording> recordings, int &status) {
+    const auto reading = read_policy(source_of(options), false, status);
+    if (!reading) return std::nullopt;
+    Outcome out;
+    for (const Recording &recording : recordings) {
+        const config::Outcome loaded = config::outcome(*reading, [&](bool) { return subject_of(recording); });
+        out.processes.push_back({&recording, loaded.policy});
+        if (loaded.rule) out.processes.back().rule = policy::rule_name(reading->own.file, *loaded.rule);
+    }
+    if (asks_for_more(reading->own) || (reading->ceiling && asks_for_more(*reading->ceiling)))
+        out.note(
+            "Some rules ask for a user or an environment, which a trace does not have: they are taken not to match.");
+    if (reading->ceiling) out.note(fmt::format("This machine's ceiling, {}, holds here too.", config::kCeiling));
+    return out;
+}
+
+// True if the trace has the size of each GPU, or the policy needs none.
+bool has_sizes(const Process &process) {
+    const auto &gpus = process.recording->header.gpus;
+    if (!gpus.empty() && std::all_of(gpus.begin(), gpus.end(), [](const auto &gpu) { return gpu.total != 0; }))
+        return true;
+    const auto is_relative = [](const policy::CapFor &one) {
+        return one.size.unit == policy::Size::Unit::basis_points;
+    };
+    const policy::Policy &policy = process.policy;
+    return !has_percentages(policy.gpu) && !has_percentages(policy.ceiling) &&
+           std::none_of(policy.narrowed_to.begin(), policy.narrowed_to.end(), is_relative) &&
+           std::none_of(policy.job_caps.begin(), policy.job_caps.end(), is_relative);
+}
+
+// Fills in the terms of each GPU of the process, and what it was without them.
+void judge(Process &process, Outcome &out) {
+    policy::Policy &policy = process.policy;
+    const Recording &recording = *process.recording;
     const auto gpus = identities(recording);
     for (auto *rules : {&policy.gpu, &policy.ceiling}) {
         policy::Matched matched = policy::match(*rules, gpus);
         for (const std::string &one : matched.unmatched)
-            if (rules == &policy.gpu) out.notes.push_back(one + "; a trace has only ordinals and UUIDs");
-        for (std::string &one : matched.ambiguous) out.notes.push_back(std::move(one));
+            if (rules == &policy.gpu) out.note(one + "; a trace has only ordinals and UUIDs");
+        for (std::string &one : matched.ambiguous) out.note(std::move(one));
         *rules = std::move(matched.rules);
     }
     const Summary summary = summarise(recording);
-    bool keeps_free = false, caches = false, jobs = false;
     for (std::size_t i = 0; i < gpus.size(); ++i) {
-        const policy::Bytes total = summary.gpus[i].total;
+        const GpuSummary &recorded = summary.gpus[i];
         Judged one;
-        one.gpu = gpus[i].ordinal;
-        one.terms = policy::terms_for(policy, gpus[i], total);
-        one.recorded_peak = summary.gpus[i].peak;
-        one.recorded_refusals = summary.gpus[i].refusals.size();
-        keeps_free |= one.terms.growth.keep_free != 0;
-        caches |= one.terms.cache.max != 0;
-        jobs |= one.terms.job_cap.has_value();
-        const ReplayTerms terms{one.terms, total, *policy.release.before_growth};
-        one.out = replay(recording, one.gpu, terms);
-        one.smallest = smallest_cap(recording, one.gpu, total);
-        out.gpus.push_back(std::move(one));
+        one.gpu = recorded.gpu;
+        one.terms = policy::terms_for(policy, gpus[i], recorded.total);
+        one.recorded_peak = recorded.peak;
+        one.recorded_refusals = recorded.refusals.size();
+        one.smallest = smallest_cap(recording, one.gpu, recorded.total);
+        if (one.smallest) one.paste = paste_of("--cap", gpus.size() == 1 ? "" : gpu_name(one.gpu), *one.smallest);
+        if (one.terms.growth.keep_free != 0)
+            out.note(
+                "What other processes held of the GPUs is not in a trace: keep_free is judged as if they had held "
+                "nothing.");
+        if (one.terms.job_cap && out.processes.size() == 1)
+            out.note(
+                "The cap of the job is judged as if this process were alone: give the traces of all its processes.");
+        if (one.terms.cache.max != 0)
+            out.note("The cache is not replayed: blocks stay as long as they did in the recorded run.");
+        process.gpus.push_back(std::move(one));
     }
-    if (keeps_free)
-        out.notes.push_back(
-            "What other processes held of the GPUs is not in a trace: keep_free is judged as if they had held "
-            "nothing.");
-    if (jobs) out.notes.push_back("A trace is of one process: caps of its job are not replayed.");
-    if (caches) out.notes.push_back("The cache is not replayed: blocks stay as long as they did in the recorded run.");
     if (policy.release.idle && policy.release.idle->count() != 0)
-        out.notes.push_back("Releases for idleness (release.idle) are not replayed.");
+        out.note("Releases for idleness (release.idle) are not replayed.");
+}
+
+void judge(std::span<const Recording> recordings, std::span<const JobGpu> gpus, Outcome &out) {
+    for (Process &process : out.processes) judge(process, out);
+    for (std::string &one : what_they_lack(recordings)) out.note(std::move(one));
+    for (const JobGpu &gpu : gpus) {
+        const auto judged = [&](std::size_t i) -> Judged & {
+            auto &all = out.processes[gpu.of[i]].gpus;
+            return *std::find_if(all.begin(), all.end(),
+                                 [&](const Judged &one) { return one.gpu == gpu.ranks[i].gpu; });
+        };
+        std::vector<Rank> ranks = gpu.ranks;
+        for (std::size_t i = 0; i < ranks.size(); ++i) {
+            ranks[i].terms.gpu = judged(i).terms;
+            ranks[i].terms.release_before_growth = *out.processes[gpu.of[i]].policy.release.before_growth;
+        }
+        JudgedJob job{&gpu};
+        job.out = replay(ranks);
+        for (std::size_t i = 0; i < ranks.size(); ++i) {
+            job.peaks += job.out.ranks[i].peak;
+            judged(i).out = std::move(job.out.ranks[i]);
+        }
+        if (recordings.size() == 1) continue;
+        job.smallest = smallest_job_cap(ranks);
+        if (job.smallest) job.paste = paste_of("--job-cap", gpus.size() == 1 ? "" : gpu.key, *job.smallest);
+        out.job.push_back(std::move(job));
+    }
+}
+
+// Returns the smallest --cap that serves every process of the job on every GPU; empty: none would.
+std::string paste_for_all(const Outcome &outcome) {
+    policy::Bytes most = 0;
+    for (const Process &process : outcome.processes)
+        for (const Judged &gpu : process.gpus) {
+            if (!gpu.smallest) return "";
+            most = std::max(most, *gpu.smallest);
+        }
+    return paste_of("--cap", "", most);
 }
 
 // ---- text ----
@@ -164,6 +247,7 @@ std::string gpu_text(const Recording &recording, const Judged &gpu) {
     };
     const std::string recorded = fmt::format(" (recorded: {})", gpu.recorded_refusals);
     say("cap", gpu.terms.cap ? format_human(*gpu.terms.cap) : "none");
+    if (gpu.terms.job_cap) say("job's cap", format_human(*gpu.terms.job_cap));
     say("peak", fmt::format("{} at {} (recorded: {})", format_human(out.peak), clock_text(recording, out.peak_ns),
                             format_human(gpu.recorded_peak)));
     say("requests", std::to_string(out.requests));
@@ -182,20 +266,42 @@ std::string gpu_text(const Recording &recording, const Judged &gpu) {
         say("released",
             fmt::format("{}, {} of unused pool memory", counted(out.releases, "time"), format_human(out.released)));
     if (out.over_cap != 0)
-        say("over the cap", format_human(out.over_cap) + ", by what is not asked for: contexts, code");
-    say("smallest cap",
-        gpu.smallest ? format_human(*gpu.smallest) + ", as the only limit, would have served it" : "none");
+        say("over the cap", format_human(out.over_cap) + ", by what is not asked for: a first context, code");
+    say("smallest cap", gpu.smallest ? served_by(gpu.paste) : "none");
     return aligned(lines) + refusals_text(recording, out);
 }
 
-std::string text_of(const Recording &recording, const ReplayOptions &options, const Outcome &outcome) {
-    std::string text = fmt::format(
-        "{}\n{}\nunder {}{}{}\n", title_of(recording), origin_of(recording), options.policy.value_or("no policy file"),
-        outcome.rule.empty() ? "" : ", " + outcome.rule, options.cap ? ", --cap " + *options.cap : "");
-    for (const Judged &gpu : outcome.gpus) text += "\n" + gpu_name(gpu.gpu) + "\n" + gpu_text(recording, gpu);
-    for (const std::string &one : recording.missing) text += "\nmissing: " + one;
+std::string job_text(const JudgedJob &job, const Recording &first) {
+    std::vector<std::vector<std::string>> lines;
+    lines.push_back({"  processes", std::to_string(job.out.ranks.size())});
+    const auto since =
+        static_cast<std::uint64_t>(std::max<std::int64_t>(job.out.peak_unix_ns - first.header.unix_ns, 0));
+    lines.push_back({"  peak", fmt::format("{} at {} (the sum of their own peaks: {})", format_human(job.out.peak),
+                                           clock_text(first, since), format_human(job.peaks))});
+    lines.push_back({"  smallest cap", job.smallest ? served_by(job.paste) : "none"});
+    return aligned(lines);
+}
+
+std::string text_of(std::span<const Recording> recordings, const ReplayOptions &options, const Outcome &outcome) {
+    std::string text;
+    for (const Process &process : outcome.processes) {
+        const Recording &recording = *process.recording;
+        const auto words = policy::joined(options.limit_words(), " ");
+        text += fmt::format("{}{}\n{}\nunder {}{}{}\n", text.empty() ? "" : "\n", title_of(recording),
+                            origin_of(recording), options.policy.value_or("no policy file"),
+                            process.rule.empty() ? "" : ", " + process.rule, words.empty() ? "" : ", " + words);
+        for (const Judged &gpu : process.gpus) text += "\n" + gpu_name(gpu.gpu) + "\n" + gpu_text(recording, gpu);
+        for (const std::string &one : recording.missing) text += "\nmissing: " + one;
+        if (!recording.missing.empty()) text += "\n";
+    }
+    if (recordings.size() > 1) {
+        text += fmt::format("\nthe {} traces together\n", recordings.size());
+        if (const std::string paste = paste_for_all(outcome); !paste.empty())
+            text += fmt::format("  {} for each process, as the only limit, would have served all\n", paste);
+    }
+    for (const JudgedJob &job : outcome.job) text += "\n" + job.gpu->key + "\n" + job_text(job, recordings.front());
     for (const std::string &one : outcome.notes) text += "\nnote: " + one;
-    return text + (recording.missing.empty() && outcome.notes.empty() ? "" : "\n");
+    return text + (outcome.notes.empty() ? "" : "\n");
 }
 
 // ---- JSON ----
@@ -218,6 +324,7 @@ std::string judged_json(const Judged &gpu) {
     const auto steps = std::span(out.steps).first(std::min(out.steps.size(), kMostListed));
     return json::object({{"gpu", gpu.gpu},
                          {"cap", gpu.terms.cap},
+                         {"job_cap", gpu.terms.job_cap},
                          {"recorded", json::object({{"peak", gpu.recorded_peak}, {"refused", gpu.recorded_refusals}})},
                          {"requests", out.requests},
                          {"peak", json::object({{"bytes", out.peak}, {"at_ns", out.peak_ns}})},
@@ -235,46 +342,64 @@ std::string judged_json(const Judged &gpu) {
                                                   {"allowance_at_end", bounded(out.allowance)},
                                                   {"first", json::list(steps, step)}})},
                          {"over_cap", out.over_cap},
-                         {"smallest_cap", gpu.smallest}});
+                         {"smallest_cap", gpu.smallest},
+                         {"paste", json::text_or_null(gpu.paste)}});
 }
 
-std::string replay_json(const Recording &recording, const ReplayOptions &options, const Outcome &outcome) {
-    auto members = recording_json(recording);
+std::string job_json(const JudgedJob &job) {
+    return json::object({{"gpu", json::text(job.gpu->key)},
+                         {"processes", job.out.ranks.size()},
+                         {"peak", json::object({{"bytes", job.out.peak}, {"at_unix_ns", job.out.peak_unix_ns}})},
+                         {"sum_of_peaks", job.peaks},
+                         {"smallest_cap", job.smallest},
+                         {"paste", json::text_or_null(job.paste)}});
+}
+
+std::string replay_json(const ReplayOptions &options, const Outcome &outcome) {
+    const auto process_members = [](const Process &process) {
+        auto members = recording_json(*process.recording);
+        members.emplace_back("rule", json::text_or_null(process.rule));
+        members.emplace_back("gpus", json::list(process.gpus, judged_json));
+        return members;
+    };
+    json::Members members;
+    if (outcome.processes.size() == 1) {
+        members = process_members(outcome.processes.front());
+    } else {
+        members.emplace_back("traces", json::list(outcome.processes, [&](const Process &process) {
+                                 return json::object(process_members(process));
+                             }));
+        members.emplace_back("job", json::list(outcome.job, job_json));
+        members.emplace_back("paste", json::text_or_null(paste_for_all(outcome)));
+    }
     members.emplace_back("policy", options.policy ? json::text(*options.policy) : "null");
-    members.emplace_back("cap", options.cap ? json::text(*options.cap) : "null");
-    members.emplace_back("rule", json::text_or_null(outcome.rule));
-    members.emplace_back("gpus", json::list(outcome.gpus, judged_json));
+    members.emplace_back("options", json::list(options.limit_words(), json::text));
     members.emplace_back("notes", json::list(outcome.notes, json::text));
     return json::object(members);
 }
 
 int replay(const ReplayOptions &options) {
-    if (!options.policy && !options.cap)
+    if (!options.policy && options.limit_words().empty())
         return failed("replay: there is no policy to replay it under; add --policy FILE or --cap SIZE");
-    if (options.trace == "-" && options.policy == "-")
-        return failed("replay: trace and policy cannot both come from standard input; name a file for one of them");
-    const auto recording = read_trace(options.trace);
-    if (!recording) return failed("replay: " + recording.error(), 1);
+    if (const auto fault = options.fault()) return failed("replay: " + *fault);
+    const auto piped = std::count(options.traces.begin(), options.traces.end(), "-") + (options.policy == "-" ? 1 : 0);
+    if (piped > 1) return failed("replay: only one of the files can come from standard input; name the others");
+    const auto recordings = read_traces(options.traces);
+    if (!recordings) return failed("replay: " + recordings.error(), 1);
     int status = 0;
-    std::optional<Outcome> outcome = load(options, *recording, status);
+    std::optional<Outcome> outcome = load(options, *recordings, status);
     if (!outcome) return status;
-    const auto &gpus = recording->header.gpus;
-    const bool sized =
-        !gpus.empty() && std::all_of(gpus.begin(), gpus.end(), [](const auto &gpu) { return gpu.total != 0; });
-    const auto &narrowed = outcome->policy.narrowed_to;
-    const bool relative = has_percentages(outcome->policy.gpu) || has_percentages(outcome->policy.ceiling) ||
-                          std::any_of(narrowed.begin(), narrowed.end(), [](const policy::CapFor &one) {
-                              return one.size.unit == policy::Size::Unit::basis_points;
-                          });
-    if (!sized && relative)
-        return failed(
-            "replay: the trace does not have the size of the GPU, so a size in percent means nothing; write it in "
-            "bytes");
-    judge(*recording, *outcome);
+    for (const Process &process : outcome->processes)
+        if (!has_sizes(process))
+            return failed(
+                "replay: the trace does not have the size of the GPU, so a size in percent means nothing; write it in "
+                "bytes");
+    const std::vector<JobGpu> gpus = gpus_of_job(*recordings);
+    judge(*recordings, gpus, *outcome);
     if (options.json)
-        print_line(replay_json(*recording, options, *outcome));
+        print_line(replay_json(options, *outcome));
     else
-        print_text(text_of(*recording, options, *outcome));
+        print_text(text_of(*recordings, options, *outcome));
     return 0;
 }
 
@@ -286,15 +411,20 @@ extern const Command kReplay{
     .help = R"(
 Applies the policy to each recorded request, as libcurb.so would. Prints which requests it would have refused, made to
 wait or served after a release, how far the allowance would have grown, and the smallest cap that, as the only limit, would
-have refused nothing. Assumes that the program goes on as it did, also after a refusal. A trace does not have what other
-processes hold, what frameworks cache, and curb's own cache. Rules match the recorded command.
+have refused nothing: an option to paste, with what curb keeps free for the driver. Assumes that the program goes on as it
+did, also after a refusal. A trace does not have what other processes hold, what frameworks cache, and curb's own cache.
+Rules match the recorded command.
+
+Several traces are those of one job: each process is replayed beside the others, in the order of their clocks, under the
+caps of each and of the job.
 
 Exit status 0, whatever would have been refused; 1: trace or policy cannot be used; 2: the policy cannot be read; 125:
 wrong arguments.
 
 Examples:
   curb replay curb-4711.trace.json --policy job.json
-  curb replay curb-4711.trace.json --cap 6GiB
+  curb replay curb-4711.trace.json --cap 6GiB --growth 2GiB:1GiB:10s
+  curb replay rank-*.json --job-cap 12GiB
   curb replay --cap 6GiB --json 4711.trace.json | jq '.gpus[0].smallest_cap')",
     .takes = takes<ReplayOptions, replay>,
 };

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "command.hpp"
+#include "job.hpp"
 #include "messages.hpp"
 #include "pages.hpp"
 #include "policy/values/words.hpp"
@@ -14,12 +15,14 @@ namespace curb::cli {
 namespace {
 
 struct ReportOptions {
-    std::string trace;  // "-": standard input
+    std::vector<std::string> traces;  // "-": standard input
     std::optional<std::string> output;
     bool json = false;
 
     void declare(Options &takes) {
-        takes.argument("TRACE", trace, "Trace, or memory snapshot of PyTorch; -: standard input");
+        takes.arguments(
+            "TRACE", traces,
+            "Trace, or memory snapshot of PyTorch; of a job, those of all its processes; -: standard input");
         takes.option("-o,--output", output, "FILE", "Write this file: .html (a page) or .svg (a picture)");
         takes.json(json);
     }
@@ -32,6 +35,30 @@ mode_t mode_of_new_files() {
     return 0666 & ~mask;
 }
 
+// Sums up one process, with the smallest cap that serves it. A memory snapshot shows only a part of what a cap counts.
+Summary summarise_process(const Recording &recording) {
+    Summary out = summarise(recording);
+    if (!recording.notes.empty()) return out;
+    for (GpuSummary &gpu : out.gpus) {
+        if (gpu.peak == 0) continue;
+        gpu.smallest_cap = smallest_cap(recording, gpu.gpu, gpu.total);
+        if (gpu.smallest_cap)
+            gpu.paste = paste_of("--cap", out.gpus.size() == 1 ? "" : gpu_name(gpu.gpu), *gpu.smallest_cap);
+    }
+    return out;
+}
+
+// The same for the processes of a job.
+Summary summarise_job(const Recording &together, std::span<const JobGpu> gpus) {
+    Summary out = summarise(together);
+    for (GpuSummary &gpu : out.gpus) {
+        const JobGpu &of = gpus[static_cast<std::size_t>(gpu.gpu)];
+        gpu.smallest_cap = smallest_job_cap(of.ranks);
+        if (gpu.smallest_cap) gpu.paste = paste_of("--job-cap", gpus.size() == 1 ? "" : of.key, *gpu.smallest_cap);
+    }
+    return out;
+}
+
 int report(const ReportOptions &options) {
     const std::string file = options.output.value_or(""), lower = policy::lower_case(file);
     const std::string quoted = policy::quote(policy::one_line(file));
@@ -40,21 +67,35 @@ int report(const ReportOptions &options) {
         return failed("report: " + quoted +
                       " does not say what to write; name a file that ends in .html (a page) or .svg (a picture)");
     std::error_code ignored;
-    if (options.output && std::filesystem::equivalent(options.trace, file, ignored))
-        return failed("report: " + quoted + " is the trace itself; name another file");
-    const auto recording = read_trace(options.trace, true);
-    if (!recording) return failed("report: " + recording.error(), 1);
-    const Summary summary = summarise(*recording);
+    for (const std::string &trace : options.traces)
+        if (options.output && std::filesystem::equivalent(trace, file, ignored))
+            return failed("report: " + quoted + " is the trace itself; name another file");
+    const bool is_job = options.traces.size() > 1;
+    const auto recordings = read_traces(options.traces, !is_job);
+    if (!recordings) return failed("report: " + recordings.error(), 1);
+    const std::vector<JobGpu> gpus = gpus_of_job(*recordings);
+    const Recording all = is_job ? together(*recordings, gpus) : Recording();
+    const Recording &whole = is_job ? all : recordings->front();
+    const Summary summary = is_job ? summarise_job(all, gpus) : summarise_process(whole);
     if (options.output) {
-        const std::string text = is_page ? html_page(*recording, summary) : svg_picture(*recording, summary);
+        const std::string text = is_page ? html_page(whole, summary) : svg_picture(whole, summary);
         if (const auto fault = replace_file(*options.output, text, mode_of_new_files()))
             return failed("report: " + *fault);
     }
-    for (const std::string &one : recording->missing) say::warning("report: " + recording->name + ": " + one);
-    if (options.json)
-        print_line(report_json(*recording, summary));
-    else if (!options.output)
-        print_text(text_report(*recording, summary));
+    for (const Recording &one : *recordings)
+        for (const std::string &missing : one.missing) say::warning("report: " + one.name + ": " + missing);
+    for (const std::string &one : what_they_lack(*recordings)) say::warning("report: " + one);
+    if (options.output && !options.json) return 0;
+    const auto each = [&](const char *between, auto show) {
+        return policy::joined(*recordings, between,
+                              [=](const Recording &one) { return show(one, summarise_process(one)); });
+    };
+    if (options.json && is_job)
+        print_line("{\"traces\":[" + each(",", report_json) + "],\"job\":" + report_json(all, summary) + "}");
+    else if (options.json)
+        print_line(report_json(whole, summary));
+    else
+        print_text((is_job ? each("\n", text_report) + "\n" : "") + text_report(whole, summary));
     return 0;
 }
 
@@ -65,7 +106,9 @@ extern const Command kReport{
     .line = "Show a recorded run: a page, a picture, or lines",
     .help = R"(
 The page is one file and loads nothing. It shows every peak, refusal and release, also of long runs. If the trace is cut
-off or lacks events, the report names what is missing. With call stacks (curb run --stacks) it shows who allocated the
+off or lacks events, the report names what is missing. Several traces are those of one job: lines and JSON show each
+process and all together, pages and pictures all together, in the order of their clocks. The smallest cap is an option to
+paste: it would have served the run as the only limit. With call stacks (curb run --stacks) it shows who allocated the
 memory at the peak. Also reads memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot), which are pickles: curb
 reads their data and runs nothing.
 
@@ -75,6 +118,7 @@ Examples:
   curb report curb-4711.trace.json                 lines on standard output
   curb report curb-4711.trace.json -o run.html     a page for browsers
   curb report curb-4711.trace.json -o run.svg      a picture for papers
+  curb report rank-*.json                          each process of a job, and all together
   curb report --json curb-4711.trace.json | jq '.gpus[0].peak.bytes')",
     .takes = takes<ReportOptions, report>,
 };

@@ -84,26 +84,18 @@ struct Setting {
 using Overrides = std::map<std::string, Setting>;
 
 policy::Result<Overrides, std::string> overrides_of(const RunOptions &options) {
+    if (auto fault = options.fault()) return *fault;
     Overrides out;
-    const auto add_caps = [&](const char *option, const std::vector<std::string> &caps,
-                              const char *name) -> std::optional<std::string> {
-        for (const std::string &cap : caps)
-            if (const auto parsed = policy::parse_caps(cap); !parsed) return option + (": " + parsed.error());
+    const auto add_caps = [&](const char *option, const std::vector<std::string> &caps, const char *name) {
         if (!caps.empty()) out[name] = {cap_with(option, caps, name), name};
-        return std::nullopt;
     };
-    if (auto fault = add_caps("--cap", options.caps, "CURB_CAP")) return *fault;
-    if (auto fault = add_caps("--job-cap", options.job_caps, "CURB_JOB_CAP")) return *fault;
-    if (options.policy) {
-        if (options.policy->empty()) return std::string("--policy: the path is empty; name a file");
-        out["CURB_POLICY"] = {*options.policy, "--policy"};
-    }
+    add_caps("--cap", options.caps, "CURB_CAP");
+    add_caps("--job-cap", options.job_caps, "CURB_JOB_CAP");
+    if (options.policy) out["CURB_POLICY"] = {*options.policy, "--policy"};
     for (const policy::FlagRow &row : policy::flags()) {
         auto text = options.flags[static_cast<std::size_t>(row.flag)];
         if (row.flag == policy::Flag::steer && options.steer) text = "1";
         if (!text) continue;
-        policy::Flags said;
-        if (const auto fault = policy::read_flag(row.flag, *text, said)) return row.option + (": " + *fault);
         if (row.flag == policy::Flag::trace) {
             text = absolute(*text);
             if (text->find("%p") == std::string::npos && ::access(text->c_str(), F_OK) == 0)
@@ -111,8 +103,9 @@ policy::Result<Overrides, std::string> overrides_of(const RunOptions &options) {
                        " exists, and a trace begins with a new file; remove it, or write %p in the name, which becomes "
                        "the pid";
         }
-        if (row.flag == policy::Flag::log && said.job.log.file)
-            text = text->substr(0, text->find(':') + 1) + absolute(*said.job.log.file);
+        if (row.flag == policy::Flag::log)
+            if (const std::size_t file = text->find(':') + 1; file != 0)
+                text = text->substr(0, file) + absolute(text->substr(file));
         out[row.variable] = {*text, row.option};
     }
     return out;

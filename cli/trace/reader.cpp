@@ -239,4 +239,14 @@ policy::Result<Recording, std::string> read_trace(const std::string &file, bool 
     return std::move(reader).done();
 }
 
+policy::Result<std::vector<Recording>, std::string> read_traces(const std::vector<std::string> &files, bool snapshots) {
+    std::vector<Recording> out;
+    for (const std::string &file : files) {
+        auto recording = read_trace(file, snapshots);
+        if (!recording) return recording.error();
+        out.push_back(std::move(recording).value());
+    }
+    return out;
+}
+
 }  // namespace curb::cli

@@ -40,7 +40,8 @@ struct Moment {
     [[nodiscard]] bool moves_memory() const noexcept { return what == What::alloc || what == What::free; }
     // True if the event is of the process: `gpu` has no meaning then.
     [[nodiscard]] bool is_of_process() const noexcept {
-        return what == What::step || what == What::out || what == What::back || what == What::dropped;
+        return what == What::step || what == What::out || what == What::back || what == What::end ||
+               what == What::dropped;
     }
     [[nodiscard]] std::uint64_t duration_ns() const noexcept {
         return moves_memory() || what == What::stack ? 0 : pointer;
@@ -149,6 +150,10 @@ class TraceReader {
 // Reads a trace of any size from a file or standard input ("-"). With `snapshots` also reads memory snapshots of
 // PyTorch (snapshot.hpp) of at most 1 GiB. The error is a sentence with the file's name.
 policy::Result<Recording, std::string> read_trace(const std::string &file, bool snapshots = false);
+
+// The same for several. Fails with the first that cannot be read.
+policy::Result<std::vector<Recording>, std::string> read_traces(const std::vector<std::string> &files,
+                                                                bool snapshots = false);
 
 // Parses a line that is laid out as trace::append() writes it. False for any other line, which trace::parse reads. It
 // is twenty times as fast as trace::parse, and agrees with it if it returns true. `text`: the event's text, in `line`.

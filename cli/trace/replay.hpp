@@ -1,11 +1,12 @@
-// Replays a recorded run under other terms: each request goes through policy::decide, as in libcurb.so. Pure.
+// Replays recorded runs under other terms: each request goes through policy::decide, as in libcurb.so. Pure.
 //
-// Assumes that the program does the same again. So the held memory is the recorded one, minus allocations that the new
+// Assumes that the programs do the same again. So the held memory is the recorded one, minus allocations that the new
 // terms refuse until their recorded free, minus memory that a release would have given back.
 // docs/decisions/0026-reports-and-replay.md says what that leaves out.
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "policy/policy.hpp"
@@ -42,15 +43,37 @@ struct Replayed {
     std::vector<std::pair<std::uint64_t, policy::Bytes>> steps;  // of growth: when, and the allowance after it
     policy::Bytes peak = 0;
     std::uint64_t peak_ns = 0;
-    policy::Bytes over_cap = 0;  // the most held beyond the cap, by memory that curb does not refuse: contexts, code
+    // The most held beyond the cap, or beyond what the other processes left of the job's, by memory that curb does not
+    // refuse: a first context, code.
+    policy::Bytes over_cap = 0;
     policy::Bytes allowance = policy::kUnbounded;  // at the end
 };
 
-// Replays one GPU of the recording. `to_first_refusal`: stops there.
-Replayed replay(const Recording &recording, int gpu, const ReplayTerms &terms, bool to_first_refusal = false);
+// One process on one GPU.
+struct Rank {
+    const Recording *recording = nullptr;
+    int gpu = 0;  // ordinal in the recording
+    ReplayTerms terms{};
+};
+
+// The processes of a job on one GPU. Their terms have the job's cap.
+struct ReplayedJob {
+    std::vector<Replayed> ranks;  // in the order of the arguments
+    policy::Bytes peak = 0;       // held by all together
+    std::int64_t peak_unix_ns = 0;
+    // True if nothing was refused and no cap exceeded.
+    [[nodiscard]] bool is_served() const noexcept;
+};
+
+// Replays processes of one job on one GPU, in the order of their clocks. `to_first_refusal`: stops there.
+ReplayedJob replay(std::span<const Rank> ranks, bool to_first_refusal = false);
+// Replays one process alone.
+Replayed replay(const Recording &recording, int gpu, const ReplayTerms &terms);
 
 // Returns the smallest cap, in whole MiB, that would have refused nothing as the only limit: without growth, waiting
 // and keep_free. `total`: of the device; 0: not known. Returns nullopt if no cap up to 8 EiB is enough.
 std::optional<policy::Bytes> smallest_cap(const Recording &recording, int gpu, policy::Bytes total);
+// The same for the cap of a job with these processes on one GPU.
+std::optional<policy::Bytes> smallest_job_cap(std::vector<Rank> ranks);
 
 }  // namespace curb::cli

@@ -27,9 +27,10 @@ void offer(std::vector<const Moment *> &largest, const Moment *one) {
     if (largest.size() > kLargest) largest.pop_back();
 }
 
-// False for contexts and stacks: the driver allocates them.
+// False for contexts, stacks and overhead: the driver allocates them.
 bool is_by_program(const Moment &moment) noexcept {
-    return moment.kind != policy::Kind::contexts && moment.kind != policy::Kind::stack;
+    return moment.kind != policy::Kind::contexts && moment.kind != policy::Kind::stack &&
+           moment.kind != policy::Kind::overhead;
 }
 
 // Sums up the events of one GPU.
@@ -87,9 +88,11 @@ struct Walk {
                 break;
             }
             case What::books:
+            case What::heap:
             case What::step:
             case What::out:
             case What::back:
+            case What::end:
             case What::dropped: break;
         }
         out.at_end = held.sum;

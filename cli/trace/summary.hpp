@@ -52,6 +52,10 @@ struct GpuSummary : control::trace::Gpu {  // name, uuid and total are empty if 
     policy::Bytes live_bytes = 0;  // of allocations that are not freed at the end
     std::size_t live = 0;          // their number
 
+    // The smallest cap that serves the run, if it is asked for, and the option to paste: "--cap 5.92GiB".
+    std::optional<policy::Bytes> smallest_cap;
+    std::string paste;
+
     std::vector<const Moment *> refusals;
     std::vector<Waited> waits;
     std::vector<const Moment *> held_at_peak;  // the largest allocations at the peak, largest first

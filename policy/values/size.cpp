@@ -191,6 +191,25 @@ std::string hundredths(std::uint64_t amount) {
     return out;
 }
 
+enum class Rounded { nearest, up };
+
+// Writes bytes in the largest unit of which there is one, with `between` before the unit.
+std::string with_decimals(Bytes bytes, Rounded rounding, const char *between) {
+    for (std::size_t i = 0; i < kUnits.size(); ++i) {
+        const Bytes one = Bytes{1} << kUnits[i].shift;
+        if (bytes < one && one != 1) continue;
+        const Bytes more = rounding == Rounded::up ? one - 1 : one / 2;
+        std::uint64_t rounded = bytes / one * 100 + (bytes % one * 100 + more) / one;
+        // 1023.999 MiB would print as 1024 MiB: print 1 GiB.
+        if (i > 0 && rounded >= 102'400) {
+            --i;
+            rounded = 100;
+        }
+        return hundredths(rounded) + between + std::string(kUnits[i].name);
+    }
+    return std::string("0") + between + "B";
+}
+
 }  // namespace
 
 Bytes Size::on(Bytes device_total) const noexcept {
@@ -209,20 +228,8 @@ std::string format_exact(Bytes bytes) {
     return "0B";
 }
 
-std::string format_human(Bytes bytes) {
-    for (std::size_t i = 0; i < kUnits.size(); ++i) {
-        const Bytes one = Bytes{1} << kUnits[i].shift;
-        if (bytes < one && one != 1) continue;
-        std::uint64_t rounded = bytes / one * 100 + (bytes % one * 100 + one / 2) / one;
-        // 1023.999 MiB would print as 1024 MiB: print 1 GiB.
-        if (i > 0 && rounded >= 102'400) {
-            --i;
-            rounded = 100;
-        }
-        return hundredths(rounded) + " " + std::string(kUnits[i].name);
-    }
-    return "0 B";
-}
+std::string format_human(Bytes bytes) { return with_decimals(bytes, Rounded::nearest, " "); }
+std::string format_up(Bytes bytes) { return with_decimals(bytes, Rounded::up, ""); }
 
 std::string format(const Size &size) {
     return size.unit == Size::Unit::bytes ? format_exact(size.amount) : hundredths(size.amount) + "%";

@@ -140,7 +140,7 @@ def variable_lines():
     rows = tables.rows_of(ROOT / "policy/include/policy/flags.def", "CURB_FLAG")
     if rows is None:
         fail("scripts/lib/tables.py cannot read the rows of flags.def")
-    names = " , ".join(variable for _name, variable, *_ in rows)
+    names = " , ".join(variable for _name, _part, variable, *_ in rows)
     return [f".It Ev {names}", "As the options of these names of", ".Nm curb Cm run ."]
 
 

@@ -60,6 +60,11 @@ void reconcile_unless_fresh(Device &device) noexcept {
     device.measuring.fetch_sub(1, std::memory_order_seq_cst);
 }
 
+void driver_may_have_taken(Device &device) noexcept {
+    devices::measure_before_decision(device);
+    if (trace::on()) reconcile_unless_fresh(device);
+}
+
 void measure_reach(Device &device) noexcept {
     const KeepErrno keep_errno;
     // Read the process's figure before and after the free one and use the smaller: if another thread allocates or frees

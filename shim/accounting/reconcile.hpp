@@ -14,6 +14,10 @@ void reconcile(Device &device, int attempts = Ledger::kAttempts) noexcept;
 // millisecond old and `grown` is not set. Thread-safe. Keeps errno.
 void reconcile_unless_fresh(Device &device) noexcept;
 
+// Call it after a driver call that may have taken memory for code or a stack: a request near the cap then measures
+// first. If there is a trace, measures now: a reader looks for the smallest cap, wherever the cap is. Keeps errno.
+void driver_may_have_taken(Device &device) noexcept;
+
 // Measures the bytes this process could hold if it took all free memory (devices::within_reach). Calls NVML.
 // Thread-safe. Keeps errno.
 void measure_reach(Device &device) noexcept;

@@ -25,8 +25,7 @@
 namespace curb::shim {
 namespace {
 
-// The cost of a context, until it has been measured: the figure of an H100 and an H200.
-constexpr Bytes kContext = 518 * policy::MiB;
+using policy::kContext;
 
 // The bytes that a green context takes until its primary context is destroyed (measured on an H200).
 constexpr Bytes kGreen = 6 * policy::MiB;
@@ -35,7 +34,7 @@ constexpr Bytes kGreen = 6 * policy::MiB;
 void leave_green(Device &device, Bytes bytes) noexcept {
     if (bytes == 0) return;
     device.ledger.leave_to_overhead(Kind::contexts, bytes);
-    trace::books(device, Kind::overhead, static_cast<std::int64_t>(bytes));
+    trace::allocated(device, Kind::overhead, 0, bytes, bytes);
 }
 
 // Measures the cost of the device's first context, which then counts for all. If NVML does not see this process, the
@@ -91,8 +90,7 @@ class FirstContextTurn : NoCopy {
   public:
     explicit FirstContextTurn(Device &device) noexcept : device_(device) {
         const auto is_unknown = [&] {
-            return device.limited.load(std::memory_order_relaxed) &&
-                   device.context_cost.load(std::memory_order_acquire) == 0;
+            return limits::counts_all(device) && device.context_cost.load(std::memory_order_acquire) == 0;
         };
         // In this order: the cost is known a moment before the context is judged.
         const auto is_open = [&] { return is_unknown() || device.first_context.load(std::memory_order_acquire) != 0; };
@@ -147,10 +145,10 @@ Device *credit_context(Device *device, CUcontext context) noexcept {
     if (!contexts::remove(context) || !device) return nullptr;
     if (devices::context_gone(*device)) {
         // The driver's own memory was freed with the last context. If some remains, NVML will show it.
-        device->heap.store(0, std::memory_order_relaxed);
+        if (device->heap.exchange(0, std::memory_order_relaxed) != 0) trace::heap(*device, 0);
         trace::books(*device, Kind::overhead, device->ledger.set_overhead(0));
     }
-    return device->limited.load(std::memory_order_relaxed) ? device : nullptr;
+    return limits::counts_all(*device) ? device : nullptr;
 }
 
 // Guards a driver call that may destroy a context. It is one operation of the ledger: otherwise a measurement that
@@ -223,7 +221,7 @@ CUresult create(Device &device, contexts::New made, Bytes green, Call call, Cont
     CUresult result = CUDA_SUCCESS;
     bool refused = false;
     const Bytes known = device.context_cost.load(std::memory_order_relaxed);
-    if (!device.limited.load(std::memory_order_relaxed) || process::snapshot()->unusable) {
+    if (!limits::counts_all(device) || process::snapshot()->unusable) {
         result = call_or_wait(device, call);  // no limit applies, and starting NVML would cost 9 ms
     } else if (known != 0) {
         const Bytes all = known + green;
@@ -419,7 +417,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
         });
     if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) {
         contexts::green_made(*context, {device, nullptr});
-        devices::measure_before_decision(*device);
+        driver_may_have_taken(*device);
     }
     return result;
 }

@@ -126,14 +126,14 @@ CUresult beside_others(Call call) {
 // A kernel's first launch, or one that may raise the stack limit again.
 template <class Call>
 CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
-    Device *device = process::limited() ? devices::current() : nullptr;
-    if (!device || !device->limited.load(std::memory_order_relaxed)) return beside_others(call);
+    Device *device = process::limited() || trace::on() ? devices::current() : nullptr;
+    if (!device || !limits::counts_all(*device)) return beside_others(call);
     if (admission::refuse_code_load(*device, policy::kFirstKernels)) return CUDA_ERROR_OUT_OF_MEMORY;
     const Bytes limit = stack_limit(), local = local_bytes(function, *device);
     const CUresult result =
         limit != 0 && local > limit ? change_stack(*device, local, limit, call) : beside_others(call);
     if (result == CUDA_SUCCESS) no_stack_growth.add(key);
-    devices::measure_before_decision(*device);
+    driver_may_have_taken(*device);
     return result;
 }
 
@@ -152,7 +152,7 @@ CUresult set_stack_limit(Device &device, std::size_t limit) {
     const CUresult result =
         change_stack(device, limit, before, to_driver<&Driver::cuCtxSetLimit>(CU_LIMIT_STACK_SIZE, limit));
     if (result == CUDA_SUCCESS && limit < before) kernels::forget();
-    devices::measure_before_decision(device);
+    driver_may_have_taken(device);
     return result;
 }
 
@@ -162,7 +162,10 @@ CUresult set_heap_limit(Device &device, std::size_t limit) {
     constexpr Bytes kByDefault = 8 * policy::MiB;
     const auto call = to_driver<&Driver::cuCtxSetLimit>(CU_LIMIT_MALLOC_HEAP_SIZE, limit);
     const Bytes more = limit > kByDefault ? limit - kByDefault : 0, kept = device.heap.load(std::memory_order_relaxed);
-    const auto keep_room = [&] { device.heap.store(more, std::memory_order_relaxed); };
+    const auto keep_room = [&] {
+        device.heap.store(more, std::memory_order_relaxed);
+        trace::heap(device, more);
+    };
     if (more > kept) {
         const Request request(device, Kind::stack, more - kept, more - kept, caller_match::Way::none, Reuse::none());
         return charged(request, call, [&](Charge &) {
@@ -187,7 +190,11 @@ template <class Call>
 CUresult load(CUmodule *module, Call call) {
     Device *device = devices::current();
     const auto cap = device ? limits::cap(*device) : std::nullopt;
-    if (!cap) return beside_others([&] { return cache::with_room(call); });
+    if (!cap) {
+        const CUresult result = beside_others([&] { return cache::with_room(call); });
+        if (device && result == CUDA_SUCCESS) driver_may_have_taken(*device);
+        return result;
+    }
     reconcile(*device);
     const Bytes before = device->ledger.overhead();
     const CUresult result = beside_others([&] { return with_released(*device, call); });
@@ -223,7 +230,7 @@ CUresult load_lazily(const void *handle, Bytes by, Call call) {
     if (admission::refuse_code_load(*device, by)) return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult result = beside_others([&] { return with_released(*device, call); });
     if (result == CUDA_SUCCESS) code_loaded.add(key);
-    devices::measure_before_decision(*device);
+    driver_may_have_taken(*device);
     return result;
 }
 

@@ -120,6 +120,10 @@ void detail::allowance(const Device &device, Bytes bytes) noexcept {
     put(request(What::allowance, {}, 0, {{}, bytes}), &device);
 }
 
+void heap(const Device &device, Bytes bytes) noexcept {
+    if (on()) put(request(What::heap, {}, bytes, {}), &device);
+}
+
 void refused(const Device &device, Kind kind, Bytes bytes, LimitHit hit) noexcept {
     if (on()) put(request(What::refuse, kind, bytes, hit), &device);
 }
@@ -203,6 +207,7 @@ void record_all_held() noexcept {
     for (const Device &device : devices::all()) {
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
             if (device.ledger.of(static_cast<Kind>(kind)) != 0) put_held(device, static_cast<Kind>(kind));
+        if (const Bytes bytes = device.heap.load(std::memory_order_relaxed)) heap(device, bytes);
     }
 }
 
@@ -228,6 +233,7 @@ void note_unwritten(std::uint64_t records) noexcept try {
 // Flushes the trace at exit. A library destructor runs after exit handlers and the program's static objects, so their
 // frees are in the file, too. _exit, quick_exit and a crash lose at most the last 20 ms.
 __attribute__((destructor)) void at_end() {
+    if (on()) put(event_now(What::end, {}), nullptr);
     const std::optional<std::uint64_t> unwritten = writer::flush();
     if (!unwritten) return;
     if (*unwritten != 0) note_unwritten(*unwritten);

@@ -54,6 +54,9 @@ inline void books(const Device &device, Kind kind, std::int64_t change) noexcept
     if (on() && change != 0) detail::books(device, kind, change);
 }
 
+// The driver will take `bytes` for the heap of kernels, beyond its default.
+void heap(const Device &device, Bytes bytes) noexcept;
+
 // The limit that a request exceeded; `limit` 0 if it is not one of the policy.
 struct LimitHit {
     policy::Limit why{};

@@ -98,6 +98,8 @@ std::string summary_json(const Recording &recording, const GpuSummary &gpu) {
          {"waited",
           json::object(
               {{"count", gpu.waits.size()}, {"granted", granted}, {"refused", refused}, {"longest_ns", longest}})},
+         {"smallest_cap", gpu.smallest_cap},
+         {"paste", text_or_null(gpu.paste)},
          {"largest_at_peak", some(gpu.held_at_peak, allocation)},
          {"callers_at_peak", some(gpu.callers_at_peak, caller)},
          {"largest_requests", some(gpu.requests, request)}});
@@ -123,6 +125,8 @@ std::string absence_json(const Absence &absence) {
 }
 
 }  // namespace
+
+std::string served_by(const std::string &paste) { return paste + ", as the only limit, would have served it"; }
 
 std::string title_of(const Recording &recording) {
     return recording.header.command.empty() ? recording.name : recording.header.command;
@@ -161,6 +165,7 @@ std::string text_report(const Recording &recording, const Summary &summary) {
             if (gpu.at_peak[kind] != 0)
                 add(out,
                     {"", policy::format_human(gpu.at_peak[kind]), policy::kind_text(static_cast<policy::Kind>(kind))});
+        if (gpu.smallest_cap) add(out, {"smallest cap", served_by(gpu.paste)});
         add(out, {"allocations", std::to_string(gpu.allocations) + ", not freed before the end " +
                                      std::to_string(gpu.live) + " (" + policy::format_human(gpu.live_bytes) + ")"});
         for (std::size_t i = 0; i < std::min(kMost, gpu.refusals.size()); ++i) {

@@ -23,6 +23,8 @@ std::string report_json(const Recording &recording, const Summary &summary);
 // Returns the members that `curb report` and `curb replay` share.
 json::Members recording_json(const Recording &recording);
 
+// Returns "--cap 5.92GiB, as the only limit, would have served it".
+std::string served_by(const std::string &paste);
 // Returns the recorded command, "python3 train.py", or the file's name if the trace has none.
 std::string title_of(const Recording &recording);
 // Returns "pid 4711, begun 2026-03-01 12:30:00 UTC, 1 h 2 min, 520 events, curb 0.1.0".

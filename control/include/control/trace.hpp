@@ -45,6 +45,7 @@ std::optional<What> parse_what(std::string_view name) noexcept;
 //                 reused (taken from curb's cache, or put into it)
 //   stack         gpu pointer bytes held, text (the calls, innermost first: "f+0x1 (lib.so) < main+0x2 (train)")
 //   books         gpu kind of_kind held
+//   heap          gpu bytes (above the driver's default: curb keeps them free) held
 //   refuse, wait  gpu kind bytes held limit why
 //   granted       gpu kind bytes held, duration_ns (of the wait)
 //   allowance     gpu limit (the new one; policy::kUnbounded: none) held
@@ -53,9 +54,10 @@ std::optional<What> parse_what(std::string_view name) noexcept;
 //                 text (file, rule)
 //   out           bytes (moved to host memory) text ("nap", "suspend")
 //   back          bytes, duration_ns (what the call waited that ended a nap, or the resume took)
+//   end           nothing more
 //   dropped       bytes (how many events)
 //
-// step, out, back and dropped concern the process, not one device: their gpu is 0.
+// step, out, back, end and dropped concern the process, not one device: their gpu is 0.
 struct Event {
     std::uint64_t ns = 0;  // since the trace began; of an event with a duration, its end
     What what{};

@@ -21,19 +21,21 @@ std::string format(const std::vector<CapFor> &caps);
 std::optional<Bytes> lowest_on(const std::vector<CapFor> &caps, const GpuIdentity &gpu, Bytes device_total);
 
 enum class Flag : std::uint8_t {
-#define CURB_FLAG(name, variable, option, shape, doc) name,
+#define CURB_FLAG(name, part, variable, option, shape, doc) name,
 #include "policy/flags.def"
 };
+enum class FlagPart : std::uint8_t { gpu, job };  // of Flags
 // Arrays instead of pointers: the loader would have to fill those in at every start of a program.
 struct FlagRow {
     Flag flag;
+    FlagPart part;
     char variable[16];  // "CURB_WAIT"
     char option[16];    // "--wait"
     char shape[24];     // of its value; "": it takes none, and the variable is 1
     char doc[96];
 };
 inline constexpr std::size_t kFlags = 0
-#define CURB_FLAG(name, variable, option, shape, doc) +1
+#define CURB_FLAG(name, part, variable, option, shape, doc) +1
 #include "policy/flags.def"
     ;
 std::span<const FlagRow, kFlags> flags() noexcept;

@@ -29,6 +29,8 @@ inline std::vector<control::trace::Event> each_event() {
     stack.of_kind = 0;
     stack.text = "cudaMalloc+0x1f (libcudart.so.12) < main+0x20 (train)";
     Event books{999, What::books, policy::Kind::overhead};
+    Event heap{1'000, What::heap};
+    heap.bytes = 64 << 20;
     Event refused{86'400'000'000'123, What::refuse};
     refused.why = policy::Limit::keep_free;
     refused.limit = 7;
@@ -52,9 +54,11 @@ inline std::vector<control::trace::Event> each_event() {
     Event back{9'000'000'000, What::back};
     back.bytes = out.bytes;
     back.duration_ns = 731'000'000;
+    Event end{9'000'000'001, What::end};
     Event dropped{2, What::dropped};
     dropped.bytes = 17;
-    return {alloc, stack, freed, books, refused, waits, granted, allowance, step, policy, out, back, dropped};
+    return {alloc,     stack, freed,  books, heap, refused, waits,  granted,
+            allowance, step,  policy, out,   back, end,     dropped};
 }
 
 }  // namespace curb

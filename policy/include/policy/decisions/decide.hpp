@@ -52,6 +52,9 @@ constexpr Bytes driver_reserve(Bytes cap, Bytes grown, Bytes heap) noexcept {
     return kept < cap ? kept : cap;
 }
 
+// The cost of a context, until it has been measured: the figure of an H100 and an H200.
+inline constexpr Bytes kContext = 518 * MiB;
+
 // Returns the bytes that requests may still take under the cap.
 constexpr Bytes room(Bytes cap, Bytes kept_for_driver, Bytes held) noexcept {
     const Bytes usable = cap - std::min(cap, kept_for_driver);

@@ -43,6 +43,8 @@ Result<Size, std::string> parse_size(std::string_view text);
 std::string format_exact(Bytes bytes);
 // Writes bytes for people, with at most two decimals: "3.42 GiB".
 std::string format_human(Bytes bytes);
+// Writes bytes rounded up to two decimals, as parse_size reads them: "3.43GiB" for 3.421 GiB.
+std::string format_up(Bytes bytes);
 std::string format(const Size &size);
 
 }  // namespace curb::policy
