@@ -373,6 +373,7 @@ std::string replay_json(const ReplayOptions &options, const Outcome &outcome) {
         members.emplace_back("paste", json::text_or_null(paste_for_all(outcome)));
     }
     members.emplace_back("policy", options.policy ? json::text(*options.policy) : "null");
+    members.emplace_back("cap", json::text_or_null(policy::joined(options.caps, ",")));
     members.emplace_back("options", json::list(options.limit_words(), json::text));
     members.emplace_back("notes", json::list(outcome.notes, json::text));
     return json::object(members);

@@ -320,9 +320,9 @@ class Process {
     // Decides on a request. False if it waits. `first`: it was not waiting before.
     bool attempt(const Pending &request, bool first) {
         const Moment &event = *request.event;
-        const Bytes bytes = asked(event);
         bool released = false;
         for (;;) {
+            const Bytes bytes = asked(event);  // more after a release of pools
             policy::Terms now = terms_for(event);
             now.may_wait =
                 growth().wait.count() > 0 &&

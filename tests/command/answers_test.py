@@ -172,12 +172,15 @@ class Ps(Answers):
 class Traces(Answers):
     def test_report_and_replay(self) -> None:
         trace, _ = generated(self.machine.folder, gpus=2)
+        other, _ = generated(self.machine.folder, "other.trace.json", seed=2, gpus=2)
         self.answer("report", "report", trace, "--json")
         rules = [{"match": {"user": "alice"}, "gpu": {"*": {"cap": "3GiB"}}}]
         growth = {"start": "2GiB", "step": "1GiB", "every": "10s", "keep_free": "4GiB"}
         policy = self.machine.policy({"gpu": {"*": {"cap": "6GiB", "growth": growth}}, "rules": rules})
         self.answer("replay", "replay", trace, "--policy", policy, "--json")
         self.answer("replay", "replay", trace, "--cap", "4GiB", "--json")
+        self.answer("report", "report", trace, other, "--json")
+        self.answer("replay", "replay", trace, other, "--job-cap", "4GiB", "--json")
 
 
 if __name__ == "__main__":

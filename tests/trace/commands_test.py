@@ -189,6 +189,60 @@ class Commands(unittest.TestCase):
                 again = self.answer("replay", self.trace, "--cap", f"{gpu['smallest_cap'] - less}B")
                 self.assertEqual(again["gpus"][gpu["gpu"]]["refused"]["count"] > 0, refuses)
 
+    # ---- the traces of a job ----
+
+    def ranks(self):
+        """Returns the traces of two processes on the same two GPUs, with the peak of each on each."""
+        other, _ = generated(self.folder.name, "other.trace.json", seed=2, gpus=2)
+        each = [self.answer("report", trace)["gpus"] for trace in (self.trace, other)]
+        return (self.trace, other), [[gpu["peak"]["bytes"] for gpu in gpus] for gpus in each]
+
+    def test_the_traces_of_a_job_are_reported_each_and_together(self):
+        traces, peaks = self.ranks()
+        answer = self.answer("report", *traces)
+        self.assertEqual([[gpu["peak"]["bytes"] for gpu in one["gpus"]] for one in answer["traces"]], peaks)
+        self.assertEqual([gpu["uuid"] for gpu in answer["job"]["gpus"]], ["GPU-00000000-0000", "GPU-00000001-0000"])
+        for gpu, (one, other) in zip(answer["job"]["gpus"], zip(*peaks)):
+            self.assertGreater(gpu["peak"]["bytes"], max(one, other))
+            self.assertLessEqual(gpu["peak"]["bytes"], one + other)
+            self.assertEqual(sum(gpu["peak"]["by_kind"].values()), gpu["peak"]["bytes"])
+            self.assertRegex(gpu["paste"], r"\A--job-cap GPU-0000000\d-0000=[0-9.]+GiB\Z")
+        said = curb(CURB, "report", *traces).stdout
+        self.assertEqual(said.count("train_bert.py"), 2)
+        self.assertIn("2 processes together", said)
+        for name in ("job.html", "job.svg"):
+            curb(CURB, "report", *traces, "-o", self.file(name))
+            self.assertIn("2 processes together", self.file(name).read_text())
+
+    def test_the_traces_of_a_job_are_replayed_together(self):
+        traces, peaks = self.ranks()
+        most = max(one + other for one, other in zip(*peaks))
+        wide = self.answer("replay", *traces, "--job-cap", f"{2 * most}B")
+        self.assertEqual({gpu["job_cap"] for one in wide["traces"] for gpu in one["gpus"]}, {2 * most})
+        self.assertEqual({refusal["why"] for one in wide["traces"] for gpu in one["gpus"] for refusal in gpu["refused"]["first"]}, set())
+        narrow = self.answer("replay", *traces, "--job-cap", f"{most // 2}B")
+        self.assertEqual({refusal["why"] for one in narrow["traces"] for gpu in one["gpus"] for refusal in gpu["refused"]["first"]}, {"job"})
+        for gpu in narrow["job"]:
+            self.assertLessEqual(gpu["peak"]["bytes"], most // 2)
+        # Rounded up, the cap to paste serves the job too.
+        served = self.answer("replay", *traces, *[word for gpu in wide["job"] for word in gpu["paste"].split()])
+        self.assertEqual([gpu["refused"]["count"] for one in served["traces"] for gpu in one["gpus"]], [0] * 4)
+        self.assertTrue(any("does not show the end" in note for note in served["notes"]))
+        alone = self.answer("replay", traces[0], "--job-cap", "1GiB")
+        self.assertTrue(any("as if this process were alone" in note for note in alone["notes"]))
+
+    def test_a_replay_takes_the_options_of_curb_run(self):
+        answer = self.answer("replay", self.trace, "--growth", "1GiB:1GiB:10s", "--keep-free", "78GiB", "--wait", "2s")
+        self.assertEqual(answer["options"], ["--growth", "1GiB:1GiB:10s", "--wait", "2s", "--keep-free", "78GiB"])
+        for gpu in answer["gpus"]:
+            self.assertGreater(gpu["growth"]["steps"], 0)
+            self.assertGreater(gpu["waited"]["count"], 0)
+            self.assertIn("keep_free", {refusal["why"] for refusal in gpu["refused"]["first"]})
+        self.assertIn("--growth: ", curb(CURB, "replay", self.trace, "--growth", "1GiB", status=125).stderr)
+        self.assertIn("--job-cap: ", curb(CURB, "replay", self.trace, "--job-cap", "8Gib8", status=125).stderr)
+        self.assertIn("--nap", curb(CURB, "replay", self.trace, "--nap", "1s", status=125).stderr)
+        self.assertIn("only one of the files", curb(CURB, "replay", "-", "-", "--cap", "1GiB", status=125, input="").stderr)
+
     def test_a_key_that_is_the_beginning_of_several_uuids_is_not_applied(self):
         rules = {"*": {"cap": "20GiB"}, "GPU-0000000": {"cap": "1GiB"}, "GPU-00000001": {"cap": "2GiB"}}
         policy = self.file("several.json", json.dumps({"version": 1, "gpu": rules}))

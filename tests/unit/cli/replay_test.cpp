@@ -255,3 +255,101 @@ TEST_CASE("Events of another GPU do not count") {
     CHECK(replay(run, 0, capped(4 * GiB)).requests == 1);
     CHECK(replay(run, 1, capped(4 * GiB)).requests == 1);
 }
+
+TEST_CASE("A later context asks for its cost") {
+    const auto run = recorded({alloc(1, 0x10, 500 * MiB, 1, Kind::contexts), alloc(2, 0x20, 400 * MiB),
+                               alloc(3, 0x30, 500 * MiB, 1, Kind::contexts)});
+    const Replayed out = replay(run, 0, capped(1400 * MiB));
+    REQUIRE(out.refused == 1);
+    CHECK(out.refusals[0].kind == Kind::contexts);
+    CHECK(out.over_cap == 0);
+    CHECK(smallest_cap(run, 0, 80 * GiB) == 1400 * MiB + policy::kFirstKernels);
+}
+
+TEST_CASE("A heap of kernels is asked for, and kept free until the driver takes it") {
+    const auto heap = [](double seconds, policy::Bytes bytes) -> Happens {
+        return [=](Run &run) { run.add(seconds, What::heap).bytes = static_cast<std::int64_t>(bytes); };
+    };
+    const auto least = [](const std::vector<Happens> &events) { return smallest_cap(recorded(events), 0, 80 * GiB); };
+    CHECK(least({heap(1, GiB), alloc(2, 0x10, 2 * GiB)}) == 3 * GiB + policy::kFirstKernels);
+    CHECK(least({heap(1, GiB), heap(2, 0), alloc(3, 0x10, 2 * GiB)}) == 2 * GiB + policy::kFirstKernels);
+    CHECK(least({heap(1, 3 * GiB)}) == 3 * GiB + policy::kFirstKernels);
+}
+
+TEST_CASE("A release gives back the units of a pool in which no live block lies") {
+    constexpr std::uint64_t unit = policy::kPoolUnit, first = 64 * unit;
+    // Two blocks in units of their own, of which one is freed, and two in one unit, of which one is freed.
+    const auto pool = [](double seconds, std::uint64_t pointer, policy::Bytes bytes, policy::Bytes charge) {
+        return alloc_charged(seconds, pointer, bytes, charge, 1, Kind::pools);
+    };
+    const auto free_pool = [](double seconds, std::uint64_t pointer) {
+        return free(seconds, pointer, 0, 1, Kind::pools);
+    };
+    const auto run = warm({pool(1, first, 24 * MiB, unit), pool(1, first + unit, 24 * MiB, unit),
+                           pool(1, first + 2 * unit, 8 * MiB, unit), pool(1, first + 2 * unit + 8 * MiB, 8 * MiB, 0),
+                           free_pool(2, first), free_pool(2, first + 2 * unit), alloc(3, 0x10, 3 * GiB)});
+    const Replayed out = replay(run, 0, capped(4 * GiB + kept(4 * GiB) + 2 * unit));
+    CHECK(out.refused == 0);
+    CHECK(out.released == unit);
+    CHECK(replay(run, 0, capped(4 * GiB + kept(4 * GiB) + unit)).refused == 1);
+}
+
+namespace {
+
+// Returns the ranks of two processes on one GPU, the second of which begins `later` seconds after the first.
+std::vector<Rank> two(const Recording &one, Recording &other, std::int64_t later, policy::Bytes job_cap) {
+    other.header.unix_ns = one.header.unix_ns + later * static_cast<std::int64_t>(kSecond);
+    ReplayTerms terms;
+    terms.gpu.job_cap = job_cap;
+    terms.total = 80 * GiB;
+    return {{&one, 0, terms}, {&other, 0, terms}};
+}
+Happens ends(double seconds) {
+    return [=](Run &run) { run.add(seconds, What::end).held = 0; };
+}
+
+}  // namespace
+
+TEST_CASE("Two processes share the cap of their job, by their clocks") {
+    const auto one = warm({alloc(1, 0x10, 2 * GiB), free(4, 0x10, 2 * GiB)});
+    auto other = warm({alloc(1, 0x10, 3 * GiB)});
+    const policy::Bytes cap = 7 * GiB;
+    const policy::Bytes room = 2 * kept(cap);
+    const ReplayedJob at_once = replay(two(one, other, 1, cap));
+    CHECK(at_once.ranks[0].refused == 0);
+    REQUIRE(at_once.ranks[1].refused == 1);
+    CHECK(at_once.ranks[1].refusals[0].why == Limit::job);
+    CHECK(at_once.peak == 4 * GiB);
+    CHECK(replay(two(one, other, 1, cap + room)).is_served());
+    const ReplayedJob later = replay(two(one, other, 5, cap));
+    CHECK(later.is_served());
+    CHECK(later.peak == 5 * GiB);
+    CHECK(later.peak_unix_ns == one.header.unix_ns + 6 * static_cast<std::int64_t>(kSecond));
+    const auto least = smallest_job_cap(two(one, other, 1, 0));
+    REQUIRE(least);
+    CHECK(replay(two(one, other, 1, *least)).is_served());
+    CHECK(!replay(two(one, other, 1, *least - MiB)).is_served());
+}
+
+TEST_CASE("A request of a job waits for the others, has them release pools, and ends with them") {
+    auto other = warm({alloc(3, 0x10, 3 * GiB)});
+    const auto frees = warm({alloc(1, 0x10, 2 * GiB), free(5, 0x10, 2 * GiB)});
+    auto ranks = two(frees, other, 0, 6 * GiB);
+    for (Rank &rank : ranks) rank.terms.gpu.growth.wait = milliseconds(10'000);
+    CHECK(replay(ranks).ranks[1].waited_ns == 2 * kSecond);
+    const auto keeps = warm({alloc_charged(1, policy::kPoolUnit, 2 * GiB, 2 * GiB, 1, Kind::pools),
+                             free(2, policy::kPoolUnit, 2 * GiB, 1, Kind::pools)});
+    const ReplayedJob released = replay(two(keeps, other, 0, 6 * GiB));
+    CHECK(released.is_served());
+    CHECK(released.ranks[0].released == 2 * GiB);
+    CHECK(!replay(two(warm({alloc(1, 0x10, 2 * GiB)}), other, 0, 6 * GiB)).is_served());
+    CHECK(replay(two(warm({alloc(1, 0x10, 2 * GiB), ends(2)}), other, 0, 6 * GiB)).is_served());
+}
+
+TEST_CASE("A first context needs room under the job's cap for itself and for code") {
+    const auto one = warm({alloc(1, 0x10, 2 * GiB)});
+    auto other = recorded({alloc(2, 0x10, 500 * MiB, 1, Kind::contexts)});
+    const policy::Bytes need = 3 * GiB + policy::kContext + policy::kFirstKernels;
+    CHECK(replay(two(one, other, 0, need + kept(need))).is_served());
+    CHECK(!replay(two(one, other, 0, need + kept(need) - MiB)).is_served());
+}

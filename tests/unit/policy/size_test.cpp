@@ -140,6 +140,24 @@ TEST_CASE("An exactly formatted size parses back as the same number") {
     CHECK(bytes_of(format_exact(kMost)) == kMost);
 }
 
+TEST_CASE("format_up() writes at most two decimals, and is never read back as less") {
+    for (const auto &[bytes, text] : std::vector<std::pair<Bytes, const char *>>{{0, "0B"},
+                                                                                 {1023, "1023B"},
+                                                                                 {5 * GiB, "5GiB"},
+                                                                                 {5 * GiB + 1, "5.01GiB"},
+                                                                                 {6050 * MiB, "5.91GiB"},
+                                                                                 {6052 * MiB, "5.92GiB"},
+                                                                                 {812 * MiB, "812MiB"},
+                                                                                 {GiB - 1, "1GiB"}})
+        CHECK(format_up(bytes) == text);
+    for (Bytes bytes = 1; bytes < Bytes{1} << 45; bytes += bytes / 7 + 1) {
+        CAPTURE(bytes);
+        const auto read = parse_size(format_up(bytes));
+        REQUIRE(read);
+        CHECK(read->amount >= bytes);
+    }
+}
+
 TEST_CASE("format_human() writes at most two decimals and a number below 1024, which can be parsed again") {
     const std::pair<Bytes, const char *> sizes[] = {{0, "0 B"},
                                                     {1023, "1023 B"},
