@@ -27,19 +27,23 @@ constexpr Bytes less(Bytes a, std::int64_t b) noexcept {
     return a - std::min(a, static_cast<Bytes>(b));
 }
 
-// The memory of pools by the units in which the driver takes and returns it: it returns a unit once no live block lies
-// in it.
+// The blocks of pools, and the units in which the driver takes and returns their memory: it returns a unit once no live
+// block lies in it.
 class PoolUnits {
   public:
     void add(std::uint64_t pointer, Bytes bytes) {
+        live_ += bytes;
         each(pointer, bytes, [&](std::uint64_t unit) { ++blocks_[unit]; });
     }
     void remove(std::uint64_t pointer, Bytes bytes) {
+        live_ -= bytes;
         each(pointer, bytes, [&](std::uint64_t unit) {
             const auto found = blocks_.find(unit);
             if (found != blocks_.end() && --found->second == 0) blocks_.erase(found);
         });
     }
+    // Returns the bytes of the live blocks.
+    [[nodiscard]] Bytes live() const noexcept { return live_; }
     // Returns the bytes of the units in which a block lies.
     [[nodiscard]] Bytes in_use() const noexcept { return blocks_.size() * kPoolUnit; }
     // Returns the bytes of this block's units in which no other lies.
@@ -58,6 +62,7 @@ class PoolUnits {
         for (std::uint64_t unit = first; unit <= last && unit - first < kMostUnits; ++unit) visit(unit);
     }
     std::unordered_map<std::uint64_t, std::size_t> blocks_;  // by unit: how many live blocks lie in it
+    Bytes live_ = 0;
 };
 
 class Process;
@@ -229,7 +234,7 @@ class Process {
         if (too_much > 0) add_absent(kind, -too_much);
         if (given_back_ == 0) return;
         const Bytes there = less(of_kind(policy::Kind::pools), absent_of(policy::Kind::pools));
-        given_back_ = std::min(given_back_, less(there, static_cast<std::int64_t>(units_.in_use())));
+        given_back_ = std::min(given_back_, less(there, static_cast<std::int64_t>(units_.live())));
     }
     // Defers an event of a waiting thread, or a free of its waiting allocation, until the wait ends. False for others.
     bool defer(const Moment &event) {
@@ -409,11 +414,9 @@ class Process {
         redo(event);
         if (event.kind != policy::Kind::pools || event.detail != 0) return;
         given_back_ -= std::min(given_back_, taken_again);
-        if (event.pointer != 0) {
-            const Bytes bytes = positive(event.bytes);
+        const Bytes bytes = positive(event.bytes);
+        if (event.pointer != 0 && pool_blocks_.try_emplace(event.pointer, bytes).second)
             units_.add(event.pointer, bytes);
-            pool_blocks_[event.pointer] = bytes;
-        }
         settle(event.kind);
     }
 

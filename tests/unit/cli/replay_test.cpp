@@ -1,6 +1,7 @@
 // Hand-made runs, replayed under other terms.
 #include "replay.hpp"
 
+#include "policy/values/granule.hpp"
 #include "recordings.hpp"
 
 using namespace curb;
