@@ -60,6 +60,7 @@ struct Judged {
     policy::GpuTerms terms;
     policy::Bytes recorded_peak = 0;
     std::size_t recorded_refusals = 0;
+    bool is_used = false;
     Replayed out;
     std::optional<policy::Bytes> smallest;  // nullopt: no cap would do
     std::string paste;                      // the option with it
@@ -161,6 +162,7 @@ void judge(Process &process, Outcome &out) {
         *rules = std::move(matched.rules);
     }
     const Summary summary = summarise(recording);
+    const auto used = std::count_if(summary.gpus.begin(), summary.gpus.end(), is_used);
     for (std::size_t i = 0; i < gpus.size(); ++i) {
         const GpuSummary &recorded = summary.gpus[i];
         Judged one;
@@ -168,8 +170,9 @@ void judge(Process &process, Outcome &out) {
         one.terms = policy::terms_for(policy, gpus[i], recorded.total);
         one.recorded_peak = recorded.peak;
         one.recorded_refusals = recorded.refusals.size();
-        one.smallest = smallest_cap(recording, one.gpu, recorded.total);
-        if (one.smallest) one.paste = paste_of("--cap", gpus.size() == 1 ? "" : gpu_name(one.gpu), *one.smallest);
+        one.is_used = is_used(recorded);
+        if (one.is_used) one.smallest = smallest_cap(recording, one.gpu, recorded.total);
+        if (one.smallest) one.paste = paste_of("--cap", used == 1 ? "" : gpu_name(one.gpu), *one.smallest);
         if (one.terms.growth.keep_free != 0)
             out.note(
                 "What other processes held of the GPUs is not in a trace: keep_free is judged as if they had held "
@@ -217,8 +220,8 @@ std::string paste_for_all(const Outcome &outcome) {
     policy::Bytes most = 0;
     for (const Process &process : outcome.processes)
         for (const Judged &gpu : process.gpus) {
-            if (!gpu.smallest) return "";
-            most = std::max(most, *gpu.smallest);
+            if (!gpu.smallest && gpu.is_used) return "";
+            most = std::max(most, gpu.smallest.value_or(0));
         }
     return paste_of("--cap", "", most);
 }
@@ -267,7 +270,7 @@ std::string gpu_text(const Recording &recording, const Judged &gpu) {
             fmt::format("{}, {} of unused pool memory", counted(out.releases, "time"), format_human(out.released)));
     if (out.over_cap != 0)
         say("over the cap", format_human(out.over_cap) + ", by what is not asked for: a first context, code");
-    say("smallest cap", gpu.smallest ? served_by(gpu.paste) : "none");
+    if (gpu.is_used) say("smallest cap", gpu.smallest ? served_by(gpu.paste) : "none");
     return aligned(lines) + refusals_text(recording, out);
 }
 

@@ -1,7 +1,9 @@
 // `curb report`: shows a recorded run as a page, a picture, lines or JSON.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "command.hpp"
 #include "job.hpp"
@@ -39,11 +41,11 @@ mode_t mode_of_new_files() {
 Summary summarise_process(const Recording &recording) {
     Summary out = summarise(recording);
     if (!recording.notes.empty()) return out;
+    const auto used = std::count_if(out.gpus.begin(), out.gpus.end(), is_used);
     for (GpuSummary &gpu : out.gpus) {
-        if (gpu.peak == 0) continue;
+        if (!is_used(gpu)) continue;
         gpu.smallest_cap = smallest_cap(recording, gpu.gpu, gpu.total);
-        if (gpu.smallest_cap)
-            gpu.paste = paste_of("--cap", out.gpus.size() == 1 ? "" : gpu_name(gpu.gpu), *gpu.smallest_cap);
+        if (gpu.smallest_cap) gpu.paste = paste_of("--cap", used == 1 ? "" : gpu_name(gpu.gpu), *gpu.smallest_cap);
     }
     return out;
 }

@@ -19,32 +19,19 @@ namespace {
 
 using policy::Verdict;
 
-// A trace shows what the driver holds, wherever the limits are. So measures as near the cap, but only after a change.
-// True if it measured.
-bool measure_for_trace(Device &device) noexcept {
-    const std::uint64_t age = now_ms() - device.measured_ms.load(std::memory_order_relaxed);
-    if (age < policy::Staleness::kNearMs) return false;
-    const bool changed = device.changed.load(std::memory_order_relaxed);
-    if (changed)
-        reconcile_unless_fresh(device);
-    else if (age >= policy::Staleness::kFarMs)
-        devices::measure_soon(device);
-    return changed;
-}
-
 // Fills the terms, after measuring the device if the ledger may be stale. True if it measured, which takes time.
 // `measured`: this request has already reconciled the device.
 bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::Terms &out,
                       bool measured = false) noexcept {
-    bool asked = trace::on() && !measured && measure_for_trace(device);
     limits::fill(device, now, out);
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
-    if (now.unusable || !gpu.limited()) return asked;
+    if (now.unusable || !gpu.limited()) return false;
     const auto room_under = [&](Bytes limit) {
         const Bytes room = policy::room(limit, out.kept_for_driver, device.ledger.held_or_spare());
         return room - std::min(room, bytes);
     };
     const auto age = [](std::uint64_t measured_ms) { return now_ms() - measured_ms; };
+    bool asked = false;
     if (gpu.terms.growth.keep_free != 0 &&
         policy::measure_reach_again(room_under(out.limit_beside_others), bytes,
                                     age(device.reach_ms.load(std::memory_order_relaxed)))) {

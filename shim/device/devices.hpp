@@ -76,8 +76,8 @@ Device *find(CUdevice device) noexcept;
 
 // True if the process may hold memory of it. (Memory of pools and mappings outlives the contexts.)
 bool in_use(const Device &device) noexcept;
-// True if some device in use was last reconciled a second or more ago. Without a limit only client queries reconcile
-// it.
+// True if some device in use was last reconciled a second or more ago. Without a limit or a trace only client queries
+// reconcile it.
 bool any_stale() noexcept;
 // Returns the bytes the process could hold if it took all free memory, as last measured (measure_reach).
 inline Bytes within_reach(const Device &device) noexcept { return device.reach.load(std::memory_order_relaxed); }

@@ -10,6 +10,7 @@
 
 #include "cache.hpp"
 #include "caller_match.hpp"
+#include "clock.hpp"
 #include "devices.hpp"
 #include "idle.hpp"
 #include "last_thread.hpp"
@@ -82,6 +83,16 @@ Next adjust_thresholds() noexcept {
     return any ? Next(kPollMs) : std::nullopt;
 }
 
+// While there is a trace, measures as under a cap: the trace shows what the driver holds.
+Next measure_for_trace() noexcept {
+    if (!trace::on()) return std::nullopt;
+    for (Device &device : devices::all())
+        if (devices::in_use(device) &&
+            now_ms() - device.measured_ms.load(std::memory_order_relaxed) >= policy::Staleness::kFarMs)
+            reconcile(device);
+    return policy::Staleness::kFarMs;
+}
+
 Next sooner(Next a, Next b) noexcept {
     if (!a || !b) return a ? a : b;
     return std::min(*a, *b);
@@ -99,7 +110,7 @@ Next do_periodic_work() noexcept {
     if (gate::is_closed()) return sooner(nap, last_thread::poll());
     const Next release = sooner(idle::poll(), soft_limit::poll());
     const Next next = sooner(sooner(cache::sweep(), release), sooner(adjust_thresholds(), last_thread::poll()));
-    return sooner(nap, next);
+    return sooner(sooner(nap, measure_for_trace()), next);
 }
 
 // Runs the queued work. Returns the milliseconds to sleep then; 0 if there may be more. While the gate is closed,

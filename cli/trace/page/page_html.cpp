@@ -301,6 +301,8 @@ std::string html_page(const Recording &recording, const Summary &summary) {
             out += fmt::format("<p class=\"note\">The cap, {}, is far above the picture.</p>\n",
                                policy::format_human(*gpu.cap));
         add_plot(out, picture, chart);
+        if (gpu.smallest_cap)
+            out += fmt::format("<p class=\"note\">Smallest cap: {}.</p>\n", markup(served_by(gpu.paste)));
         if (gpu.live != 0)
             out += fmt::format("<p class=\"note\">Not freed before the end: {}, {}.</p>\n",
                                counted(gpu.live, "allocation"), policy::format_human(gpu.live_bytes));
