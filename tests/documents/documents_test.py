@@ -43,7 +43,7 @@ RUN = {  # line: text that its output must contain
     "curb run --policy policy.json -- python train.py": ALL_PIECES,
     "curb run --trace run.json -- python train.py": ALL_PIECES,
     "curb run --trace run.json --stacks 64MiB -- python train.py": ALL_PIECES,
-    "curb report run.json": "peak",
+    "curb report run.json": "smallest cap",
     "curb replay --cap 4GiB run.json": "smallest cap",
     "curb ps PID": "train.py",
     "curb doctor PID": "ok",
