@@ -4,7 +4,9 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "job.hpp"
 #include "pages.hpp"
 #include "replay.hpp"
 #include "snapshot.hpp"
@@ -50,6 +52,18 @@ inline std::string broken_recording(const cli::Recording &recording) {
         terms.gpu = {};
         terms.gpu.cap = *least;
         if (cli::replay(recording, gpu.gpu, terms).refused != 0) return "the smallest cap refuses something";
+    }
+    // As two processes of a job.
+    const std::vector<cli::Recording> both(2, recording);
+    const std::vector<cli::JobGpu> gpus = cli::gpus_of_job(both);
+    const cli::Recording whole = cli::together(both, gpus);
+    if (cli::html_page(whole, cli::summarise(whole)).find("</html>") == std::string::npos) return "the page has no end";
+    for (const cli::JobGpu &gpu : gpus) {
+        std::vector<cli::Rank> ranks = gpu.ranks;
+        const auto least = cli::smallest_job_cap(ranks);
+        if (!least) continue;
+        for (cli::Rank &rank : ranks) rank.terms.gpu.job_cap = *least;
+        if (!cli::replay(ranks).is_served()) return "the smallest cap of the job refuses something";
     }
     return {};
 }
