@@ -74,6 +74,8 @@ class Job {
     ReplayedJob run(bool to_first_refusal);
 
     [[nodiscard]] std::uint64_t now() const noexcept { return now_; }
+    // Returns what all processes hold.
+    [[nodiscard]] Bytes held() const noexcept;
     // Returns what the other processes hold or keep for the driver.
     [[nodiscard]] Bytes others(const Process &than) const noexcept;
     // Has the other processes release their unused memory. False if they have none.
@@ -426,10 +428,13 @@ class Process {
         if (!first) ++out_.waits_timed_out;
         ++out_.refused;
         out_.refused_bytes = policy::added(out_.refused_bytes, positive(event.bytes));
-        if (out_.refusals.size() < kMostListed)
-            out_.refusals.push_back({this->now(), positive(event.bytes), held(), policy::limit(now), event.kind,
-                                     policy::limit_hit(now, held(), bytes), event.what == What::refuse,
-                                     job_.now() - request.began_ns});
+        if (out_.refusals.size() < kMostListed) {
+            const policy::Limit why = policy::limit_hit(now, held(), bytes);
+            const bool by_job = why == policy::Limit::job;  // then the figures are those of the job
+            out_.refusals.push_back({this->now(), positive(event.bytes), by_job ? job_.held() : held(),
+                                     by_job ? now.job_cap : policy::limit(now), event.kind, why,
+                                     event.what == What::refuse, job_.now() - request.began_ns});
+        }
         if (!event.moves_memory()) return;
         if (event.pointer != 0) refused_.insert(event.key());
         if (event.kind != policy::Kind::pools) return;
@@ -496,6 +501,12 @@ Job::Job(std::span<const Rank> ranks) {
                                                  [=](const Rank &a, const Rank &b) { return began(a) < began(b); }));
     for (const Rank &rank : ranks)
         processes_.emplace_back(*this, rank, is_timed ? static_cast<std::uint64_t>(began(rank) - began_unix_ns_) : 0);
+}
+
+Bytes Job::held() const noexcept {
+    Bytes out = 0;
+    for (const Process &one : processes_) out = policy::added(out, one.held());
+    return out;
 }
 
 Bytes Job::others(const Process &than) const noexcept {

@@ -320,6 +320,8 @@ TEST_CASE("Two processes share the cap of their job, by their clocks") {
     CHECK(at_once.ranks[0].refused == 0);
     REQUIRE(at_once.ranks[1].refused == 1);
     CHECK(at_once.ranks[1].refusals[0].why == Limit::job);
+    CHECK(at_once.ranks[1].refusals[0].held == 4 * GiB);  // by both
+    CHECK(at_once.ranks[1].refusals[0].limit == cap);
     CHECK(at_once.peak == 4 * GiB);
     CHECK(replay(two(one, other, 1, cap + room)).is_served());
     const ReplayedJob later = replay(two(one, other, 5, cap));
