@@ -188,6 +188,10 @@ class Commands(unittest.TestCase):
             for less, refuses in ((0, False), (1 << 20, True)):
                 again = self.answer("replay", self.trace, "--cap", f"{gpu['smallest_cap'] - less}B")
                 self.assertEqual(again["gpus"][gpu["gpu"]]["refused"]["count"] > 0, refuses)
+        options = [word for gpu in answer["gpus"] for word in gpu["paste"].split()]
+        self.assertRegex(" ".join(options), r"\A--cap cuda:0=[0-9.]+GiB --cap cuda:1=[0-9.]+GiB\Z")
+        again = self.answer("replay", self.trace, *options)
+        self.assertEqual([gpu["refused"]["count"] for gpu in again["gpus"]], [0, 0])
 
     # ---- the traces of a job ----
 

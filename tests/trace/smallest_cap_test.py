@@ -183,7 +183,7 @@ class SmallestCapTest(OfMachine):
     def test_the_printed_cap_serves_the_run_and_a_step_less_does_not(self) -> None:
         for what, text in SCRIPTS.items():
             script = [(0, step) for step in text.split(", ")]
-            for options in ([], ["--cap", "40GiB"], ["--cap", "40GiB", "--growth", "64MiB:512MiB:1ms", "--wait", "10s"]):
+            for options in ([], ["--cap", "40GiB", "--growth", "64MiB:512MiB:1ms", "--wait", "10s"]):
                 with self.subTest(what=what, options=options):
                     (trace,) = self.recorded(script, *options)
                     (paste,) = self.printed("--cap", "report", trace)
