@@ -3,7 +3,6 @@
 #include "job.hpp"
 
 #include <algorithm>
-#include <map>
 #include <span>
 
 #include "config/load.hpp"
@@ -417,7 +416,7 @@ Applies the policy to each recorded request, as libcurb.so would. Prints which r
 wait or served after a release, how far the allowance would have grown, and the smallest cap that, as the only limit, would
 have refused nothing: an option to paste, with what curb keeps free for the driver. Assumes that the program goes on as it
 did, also after a refusal. A trace does not have what other processes hold, what frameworks cache, and curb's own cache.
-Rules match the recorded command.
+Rules match the recorded command. A trace or a policy named - is standard input.
 
 Several traces are those of one job: each process is replayed beside the others, in the order of their clocks, under the
 caps of each and of the job.
