@@ -123,11 +123,18 @@ CUresult beside_others(Call call) {
     return result;
 }
 
+// Returns the device of the current context, if curb charges the stacks and measures the code of its kernels. Out of
+// line, so that launch() keeps its arguments in registers: inline, it costs 95 instructions instead of 84.
+[[gnu::noinline]] Device *counted_device() noexcept {
+    Device *device = process::limited() || trace::on() ? devices::current() : nullptr;
+    return device && limits::counts_all(*device) ? device : nullptr;
+}
+
 // A kernel's first launch, or one that may raise the stack limit again.
 template <class Call>
 CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
-    Device *device = process::limited() || trace::on() ? devices::current() : nullptr;
-    if (!device || !limits::counts_all(*device)) return beside_others(call);
+    Device *device = counted_device();
+    if (!device) return beside_others(call);
     if (admission::refuse_code_load(*device, policy::kFirstKernels)) return CUDA_ERROR_OUT_OF_MEMORY;
     const Bytes limit = stack_limit(), local = local_bytes(function, *device);
     const CUresult result =
