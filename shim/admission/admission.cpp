@@ -246,17 +246,35 @@ class Attempts : NoCopy {
     int asks_ = 0;        // how often it has asked the job's other processes since the last wait
 };
 
+// Reserves `bytes` if `terms` grant them, and takes back for that what is reserved ahead.
+bool reserve_under(policy::Terms &terms, Device &device, Kind kind, Bytes bytes) noexcept {
+    if (device.ledger.reserve(kind, bytes, terms) == Verdict::grant) return true;
+    if (device.ledger.ahead().bytes() == 0) return false;
+    NothingAhead nothing_ahead(device);
+    nothing_ahead.settle();
+    return device.ledger.reserve(kind, bytes, terms) == Verdict::grant;
+}
+
 }  // namespace
 
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
     const auto now = process::snapshot();
     policy::Terms asked;
     measure_if_stale(device, *now, bytes, asked);
-    if (device.ledger.reserve(kind, bytes, asked) == Verdict::grant) return true;
-    if (device.ledger.ahead().bytes() == 0) return false;
-    NothingAhead nothing_ahead(device);
-    nothing_ahead.settle();
-    return device.ledger.reserve(kind, bytes, asked) == Verdict::grant;
+    return reserve_under(asked, device, kind, bytes);
+}
+
+bool reserve_growth(Device &device, Kind kind, Bytes bytes) noexcept {
+    const auto now = process::snapshot();
+    policy::Terms asked;
+    if (bytes <= policy::kPoolUnit && !captures::any())
+        asked.refuse_everything = now->unusable;
+    else
+        measure_if_stale(device, *now, bytes, asked, true);
+    asked.kept_for_driver = 0;
+    const bool reserved = reserve_under(asked, device, kind, bytes);
+    limits::update_job(device);  // to which the terms have said that nothing is kept
+    return reserved;
 }
 
 void reserve_ahead(pools::Pool &pool) noexcept {
@@ -286,20 +304,14 @@ void granted(Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wai
 
 bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept {
     const KeepErrno keep_errno;
-    if (bytes > device.total) {  // programs probe for free memory with such sizes
-        reports::device_full(device, kind, bytes);
-        return false;
-    }
     // Without NVML we do not know what is free, so retry the driver after this many polls.
     constexpr int kPollsBeforeRetry = 25;
     const auto full = [&] { return reports::LimitHit{kind, policy::Limit::device, device.ledger.held()}; };
     for (int look = 0; look < kPollsBeforeRetry; ++look) {
         auto gpu = limits::in_force(device);
-        if (!wait.left(gpu->terms.growth.wait)) {
-            if (wait.began())
-                reports::refusal(device, *gpu, bytes, full());
-            else
-                reports::device_full(device, kind, bytes);
+        // Programs probe for free memory with sizes that no device has.
+        if (bytes > device.total || !wait.left(gpu->terms.growth.wait)) {
+            reports::refusal(device, *gpu, bytes, full());
             return false;
         }
         wait.attempt();

@@ -94,6 +94,11 @@ bool hold_in_job(Device &device, Bytes bytes) noexcept;
 // Reserves `bytes` without freeing, growing or waiting. False if the limits do not allow it now.
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept;
 
+// Reserves what a pool may grow by, up to `bytes`, although its idle memory seems to serve the request. May use what
+// the limits keep for the driver's code. No limit refuses one unit of a pool, unless a capture is in progress: then
+// curb could not trim an unwanted growth. False if the request must not be tried.
+bool reserve_growth(Device &device, Kind kind, Bytes bytes) noexcept;
+
 // Reserves bytes ahead of the next requests to this pool, if the process is far from its limits and the pool keeps its
 // memory: see pools::Ahead. Call it after a request that has read the pool's size. Calls the driver.
 void reserve_ahead(pools::Pool &pool) noexcept;

@@ -119,4 +119,29 @@ class BusyCount {
     std::atomic<std::uint32_t> waiting_{0};
 };
 
+// What one thread may do at a time. Unlike a lock, a thread may keep it across a driver call, because no other thread
+// waits for it without limit. An object must have static storage.
+class OneAtATime {
+  public:
+    // Waits at most `milliseconds`. False if another thread still has it then.
+    bool take(std::uint64_t milliseconds) noexcept {
+        std::uint32_t seen = kFree;
+        if (word_.compare_exchange_strong(seen, kTaken)) return true;
+        const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+        while (word_.exchange(kAwaited) != kFree) {
+            const auto left = until - std::chrono::steady_clock::now();
+            const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
+            if (ms <= 0 || !futex_wait(word_, kAwaited, static_cast<std::uint64_t>(ms))) return false;
+        }
+        return true;
+    }
+    void give_back() noexcept {
+        if (word_.exchange(kFree) == kAwaited) futex_wake(word_, 1);
+    }
+
+  private:
+    static constexpr std::uint32_t kFree = 0, kTaken = 1, kAwaited = 2;  // kAwaited: taken, and others wait
+    std::atomic<std::uint32_t> word_{kFree};
+};
+
 }  // namespace curb::shim

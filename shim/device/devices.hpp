@@ -11,6 +11,7 @@
 #include "driver.hpp"
 #include "ledger.hpp"
 #include "meter.hpp"
+#include "waiting.hpp"
 
 namespace curb::shim {
 
@@ -39,6 +40,7 @@ struct Device {
     std::atomic<std::size_t> kept{0};             // number of kept blocks
     std::atomic<bool> limited{false};             // by the policy in force (in_force.hpp)
     std::atomic<bool> peers{false};               // a context of another device may access its memory
+    OneAtATime tries_idle;                        // a request tries a pool's idle memory (pools::IdleTry)
     // Counters that clients read, since process start: refused requests by limit, requests that waited,
     // and bytes that releases freed, by step.
     std::array<std::atomic<std::uint64_t>, policy::kLimits> refused{};

@@ -64,24 +64,23 @@ inline bool capturing(const AsyncRequest &request) noexcept {
 
 // Tries to serve a request that the limits refuse from memory that the pool has reserved but does not use. If the pool
 // grows all the same, because the memory is fragmented or another stream still uses it, frees the allocation again.
-CUresult allocate_from_idle(pools::Pool &pool, const AsyncRequest &request) {
-    // During a capture nothing is synchronised, so the pool keeps the growth of an undone allocation. So one such
-    // growth may exceed the cap, and then no more.
-    if (captures::any() && limits::exceeds_cap(*pool.device)) return CUDA_ERROR_OUT_OF_MEMORY;
-    const pools::Claim claim(pool, request.bytes);
-    if (!claim) return CUDA_ERROR_OUT_OF_MEMORY;
-    const Ledger::Operation operation(&pool.device->ledger);
+CUresult allocate_from_idle(pools::Pool &pool, const AsyncRequest &request, Bytes worst) {
+    Device &device = *pool.device;
+    const pools::IdleTry idle(pool, request.bytes);
+    if (!idle || !admission::reserve_growth(device, pool.kind, worst)) return CUDA_ERROR_OUT_OF_MEMORY;
+    Charge charge(device, pool.kind, worst);
     const Bytes charged_before = pool.charged.load(std::memory_order_acquire);
     const CUresult result = request.to_driver();
     if (result != CUDA_SUCCESS) return result;
     const Bytes taken = pools::raise(pool);
+    charge.keep(0);  // raise() has charged the pool; credit the reservation
     const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
-    if (!grew || !limits::exceeds_grantable(*pool.device)) {
+    if (!grew || !limits::exceeds_grantable(device)) {
         pools::note_block(pool, *request.pointer);
-        trace::allocated(*pool.device, pool.kind, *request.pointer, request.bytes, taken);
+        trace::allocated(device, pool.kind, *request.pointer, request.bytes, taken);
         return CUDA_SUCCESS;
     }
-    trace::books(*pool.device, pool.kind, static_cast<std::int64_t>(taken));
+    trace::books(device, pool.kind, static_cast<std::int64_t>(taken));
     (driver().*request.calls.free)(*request.pointer, request.stream);
     *request.pointer = 0;
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -105,7 +104,7 @@ CUresult allocate_from_idle(pools::Pool &pool, const AsyncRequest &request) {
     if (!reserved) {
         // For an invalid stream, or without a current context, return the driver's own error.
         if (!query_device(request.calls, request.stream)) return request.to_driver();
-        const CUresult result = allocate_from_idle(pool, request);
+        const CUresult result = allocate_from_idle(pool, request, worst);
         if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
     }
     const Request described(device, pool.kind, request.bytes, worst, caller_match::Way::none, Reuse::none());

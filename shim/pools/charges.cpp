@@ -239,21 +239,15 @@ Bytes charged(const Device &device) noexcept {
     return sum;
 }
 
-Claim::Claim(Pool &pool, Bytes bytes) noexcept : pool_(pool) {
+IdleTry::IdleTry(Pool &pool, Bytes bytes) noexcept : device_(*pool.device), is_mine_(device_.tries_idle.take(kMostMs)) {
+    if (!is_mine_) return;
     const RelaxedCapture relaxed;
-    std::uint64_t used = 0;
-    // Add the claim before asking the driver, so that later requests see it.
-    const Bytes claimed = pool.claimed.fetch_add(bytes, std::memory_order_acq_rel) + bytes;
     const Bytes all = reserved(pool).value_or(0);
-    const bool has_value = ask_twice<&Driver::cuMemPoolGetAttribute>(
-                               pool.handle.load(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS;
-    if (has_value && used <= all && claimed <= all - used)
-        bytes_ = bytes;
-    else
-        pool.claimed.fetch_sub(bytes, std::memory_order_acq_rel);
+    std::uint64_t used = 0;
+    has_bytes_ = ask_twice<&Driver::cuMemPoolGetAttribute>(pool.handle.load(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+                                                           &used) == CUDA_SUCCESS &&
+                 used <= all && bytes <= all - used;
 }
-
-Claim::~Claim() { pool_.claimed.fetch_sub(bytes_, std::memory_order_acq_rel); }
 
 Bytes trim(Device &device) noexcept {
     Bytes freed = 0;

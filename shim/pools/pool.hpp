@@ -18,7 +18,6 @@ struct Pool {
     Device *device = nullptr;                   // null if not charged: host memory, or another process's
     Pool *next_unused = nullptr;
     std::atomic<Bytes> charged{0};
-    std::atomic<Bytes> claimed{0};  // idle bytes that requests on their way to the driver will use
     std::atomic<bool> live{true};
     std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
     BusyCount visitors;                // threads that query the driver about it

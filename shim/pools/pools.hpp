@@ -141,17 +141,21 @@ void reconcile(Device &device) noexcept;
 std::vector<Bytes> charges(const Device &device);
 // Returns the charge of all pools of the device together, with managed pools and graph memory.
 Bytes charged(const Device &device) noexcept;
-// Claims idle bytes of the pool for one request during its lifetime. If two requests counted on the same bytes, the
-// pool would grow.
-class Claim : NoCopy {
+// Guards a request that the limits refuse, while it tries the pool's idle memory. Of each device one request tries at a
+// time: if two counted on the same bytes, the pool would grow, and by two sizes at once. Waits for the others' tries a
+// second at most.
+class IdleTry : NoCopy {
   public:
-    Claim(Pool &pool, Bytes bytes) noexcept;
-    ~Claim();
-    explicit operator bool() const noexcept { return bytes_ != 0; }  // true if the pool had that many idle bytes
+    IdleTry(Pool &pool, Bytes bytes) noexcept;
+    ~IdleTry() {
+        if (is_mine_) device_.tries_idle.give_back();
+    }
+    // True if the request may try: the pool has that many idle bytes.
+    explicit operator bool() const noexcept { return has_bytes_; }
 
   private:
-    Pool &pool_;
-    Bytes bytes_ = 0;
+    Device &device_;
+    bool is_mine_, has_bytes_ = false;
 };
 
 // Makes every pool of the device return its unused memory at the program's next synchronisation, until

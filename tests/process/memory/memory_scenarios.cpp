@@ -17,11 +17,47 @@ SCENARIO_NAMED(growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up
     MUST(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
     // Idle memory is in pieces of 16 MiB, so the pool grows for 24 MiB, unless memory of an undone request is free.
     for (int i = 0; i < 40; ++i) cuMemAllocFromPoolAsync(&block, 24 * MiB, pool, nullptr);
-    EXPECT(curb_sim_high(0) <= kCap + 32 * MiB);
+    EXPECT(curb_sim_high(0) <= kCap);
     CUgraph graph = nullptr;
     MUST(cuStreamEndCapture(captured, &graph));
     EXPECT_EQ(cuMemAlloc_v2(&block, 2 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
     EXPECT(curb_sim_held(0) <= kCap);
+}
+
+SCENARIO_NAMED(a_pool_whose_idle_memory_is_in_pieces_grows_only_within_the_cap) {
+    start();
+    keep_everything(default_pool());
+    std::vector<CUdeviceptr> blocks(11);
+    for (CUdeviceptr &block : blocks) MUST(cuMemAllocAsync(&block, 32 * MiB, nullptr));
+    for (std::size_t i = 0; i < blocks.size(); i += 2) MUST(cuMemFreeAsync(blocks[i], nullptr));
+    CUdeviceptr block = 0;
+    const CUstream captured = make_stream();
+    MUST(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT_EQ(cuMemAllocAsync(&block, 192 * MiB, nullptr), CUDA_ERROR_OUT_OF_MEMORY);  // nothing can be trimmed
+    CUgraph graph = nullptr;
+    MUST(cuStreamEndCapture(captured, &graph));
+    MUST(cuMemAllocAsync(&block, 192 * MiB, nullptr));  // the pieces are trimmed first
+    EXPECT(curb_sim_high(0) <= kCap);
+    EXPECT_EQ(shown_held(), curb_sim_held(0));
+}
+
+// The driver has taken for code what the cap keeps for it, and the pool cannot grow.
+SCENARIO_NAMED(threads_share_the_idle_memory_of_a_pool_that_cannot_grow) {
+    start();
+    keep_everything(default_pool());
+    std::vector<CUdeviceptr> blocks(88);
+    for (CUdeviceptr &block : blocks) MUST(cuMemAllocAsync(&block, 4 * MiB, nullptr));
+    for (std::size_t i = 0; i < blocks.size(); i += 8) MUST(cuMemFreeAsync(blocks[i], nullptr));
+    load_module("curb-sim-module global=144MiB\n");
+    EXPECT(curb_sim_held(0) > kCap - 32 * MiB);
+    in_threads(8, [](unsigned) {
+        for (int i = 0; i < 200; ++i) {
+            CUdeviceptr block = 0;
+            MUST(cuMemAllocAsync(&block, 1 * MiB, nullptr));
+            MUST(cuMemFreeAsync(block, nullptr));
+        }
+    });
+    EXPECT(curb_sim_high(0) <= kCap);
 }
 
 SCENARIO_NAMED(stream_ordered_memory_stops_at_the_cap) {

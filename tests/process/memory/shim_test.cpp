@@ -17,6 +17,8 @@ TEST_CASE("each family of memory is held to the cap, with books that agree with 
     const std::string scenario = GENERATE(
         "stream_ordered_memory_stops_at_the_cap",
         "frees_that_the_host_has_not_seen_complete_are_waited_for_before_a_refusal",
+        "a_pool_whose_idle_memory_is_in_pieces_grows_only_within_the_cap",
+        "threads_share_the_idle_memory_of_a_pool_that_cannot_grow",
         "growth_of_a_pool_that_is_undone_during_a_capture_does_not_pile_up",
         "pool_memory_that_came_back_unseen_is_not_lost_to_the_cap", "mapped_memory_is_held_by_references_and_mappings",
         "arrays_are_charged_as_the_driver_backs_them", "small_arrays_share_granules_and_stop_at_the_cap",
@@ -226,13 +228,25 @@ TEST_CASE("an invalid policy refuses every allocation, and curb reports the reas
     CHECK_THAT(cap.err, contains("CURB_CAP"));
 }
 
-TEST_CASE("curb prints nothing until the first refusal, and then its figures") {
+TEST_CASE("curb prints nothing until the first refusal, then its figures, and at the end the number of refusals") {
     const Outcome quiet = succeeds(Job().cap("1GiB").run("a_quiet_run"));
     CHECK(quiet.err.empty());
     const Outcome refused = succeeds(Job().cap("1GiB").run("one_refusal_is_said_once"));
-    CHECK(lines(refused.err).size() == 1);
-    CHECK_THAT(refused.err, contains("refused 900 MiB on cuda:0") && contains("518 MiB") && contains("1 GiB") &&
-                                contains("kill -USR1"));
+    CHECK(lines(refused.err).size() == 2);
+    CHECK_THAT(refused.err,
+               contains("refused 900 MiB on cuda:0: 518 MiB of the cap of 1 GiB is held, 128 MiB more is kept free for "
+                        "code that the driver loads (held: context and code 518 MiB). The program sees "
+                        "CUDA_ERROR_OUT_OF_MEMORY. To allow it: raise the cap: curb cap ") &&
+                   contains(" 1792MiB, or next time curb run --cap 1792MiB (CURB_CAP)\n") && !contains(" 0 B"));
+    CHECK_THAT(lines(refused.err).back(),
+               contains("refused 100 requests, the last at ") && contains(": 900 MiB, by the cap"));
+    // Neither a fork child nor a program that ends by _exit sums up, and nothing waits for a lock of the thread that
+    // ends the program in a signal handler.
+    for (const char *end : {"fork", "_exit", "signal"}) {
+        CAPTURE(end);
+        const Outcome ended = succeeds(Job().cap("1GiB").with("END", end).run("ends_after_refusals"));
+        CHECK(count(ended.err, "refused 2 requests") == (std::string(end) == "_exit" ? 0 : 1));
+    }
 }
 
 TEST_CASE("a thread that is cancelled while curb waits or logs ends alone") {
