@@ -102,10 +102,12 @@ void fill(void *handle) noexcept {
 bool detail::find_driver() noexcept {
     if ((curb_gate.load(std::memory_order_acquire) & gate::kNoDriver) == 0) return true;
     const KeepErrno keep_errno;
-    void *handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (!handle) handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);  // the first may have lacked memory
+    // NODELETE: if libcuda were unloaded, our slots would dangle. A handle alone would not keep it from a program that
+    // closes it more often than it opened it.
+    constexpr int kIfLoaded = RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE;
+    void *handle = dlopen("libcuda.so.1", kIfLoaded);
+    if (!handle) handle = dlopen("libcuda.so.1", kIfLoaded);  // the first may have lacked memory
     if (!handle) dlerror();
-    // Keep the handle: if libcuda were unloaded, our slots would dangle.
     if (handle) fill(handle);
     return handle != nullptr;
 }

@@ -18,7 +18,7 @@ constexpr const char *kLibrary = "libnvidia-ml.so.1";
 
 // Returns null if it cannot be opened, and then leaves no error in dlerror().
 void *opened(int how) noexcept {
-    void *library = dlopen(kLibrary, RTLD_LAZY | how);
+    void *library = dlopen(kLibrary, RTLD_LAZY | RTLD_NODELETE | how);  // as libcuda: curb keeps addresses of it
     if (!library) dlerror();
     return library;
 }
