@@ -58,7 +58,11 @@
  *
  * Any other image takes 2 MiB when it is loaded, and has a kernel of every name, which needs nothing.
  *
- * Limits: kernels do nothing; work is complete as soon as it is submitted, unless its kernel's line says otherwise; array
+ * The driver calls the functions of cuLaunchHostFunc, cuStreamAddCallback and host nodes on a thread of its own, one at a
+ * time and after the work before them. Synchronisations, later kernels and a lock of the process wait for them.
+ *
+ * Limits: kernels do nothing; work is complete as soon as it is submitted, unless its kernel's line says otherwise, or it
+ * is a function of the program; array
  * contents and peer-to-peer limits are not kept; cuGetExportTable knows no tables, so real libcudart does not run on it.
  * Memory that a process exports is charged to that process alone. Blocks, handles and what a pool has grown by at once stay
  * while another process has them. NVML counts what is left of pools for no process.

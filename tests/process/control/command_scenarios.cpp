@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <iostream>
 #include <map>
 #include <random>
@@ -174,14 +175,17 @@ std::string compute() {
     return "ok";
 }
 
-// Makes a call that lasts until the next line of input.
+// Submits work that lasts until the next line of input. Waits for it without a call of the driver.
 std::string submit() {
-    std::cout << "submitting" << std::endl;
-    const auto wait_for_a_line = [](void *) {
+    std::promise<void> ended;
+    const auto wait_for_a_line = [](void *to_say) {
         std::string line;
         std::getline(std::cin, line);
+        static_cast<std::promise<void> *>(to_say)->set_value();
     };
-    MUST(cuLaunchHostFunc(nullptr, wait_for_a_line, nullptr));
+    MUST(cuLaunchHostFunc(nullptr, wait_for_a_line, &ended));
+    std::cout << "submitting" << std::endl;
+    ended.get_future().wait();
     return "ended";
 }
 

@@ -172,7 +172,7 @@ void launch(CUfunction function, const CUlaunchConfig &config, void **arguments)
     Stream *stream = find_stream(config.hStream);
     const CUcontext context = stream->context;
     submit(
-        *stream, CU_GRAPH_NODE_TYPE_KERNEL, [] {}, [=] { prepare(function, context); });
+        *stream, CU_GRAPH_NODE_TYPE_KERNEL, [](Stream &) {}, [=] { prepare(function, context); });
     if (const KernelNeeds &needs = needs_of(function); !stream->capture && needs.us) run(needs, *stream, arguments);
 }
 

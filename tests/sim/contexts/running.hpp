@@ -1,10 +1,12 @@
-// Kernels that take time, as their image asks (sim.h): their end, their stream, and the blocks that they have to
-// themselves. A kernel that runs on a block of another running kernel is an overlap, which the machine counts.
+// Work that takes time: kernels, as their image asks (sim.h), and functions of the program that the driver calls on a
+// thread of its own. A kernel has blocks to itself: if it runs on a block of another running kernel, that is an
+// overlap, which the machine counts.
 //
 // Rule: waiting releases the model's lock, so find objects again afterwards.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <vector>
 
 #include "cuda_abi.h"
@@ -14,6 +16,10 @@ namespace curb::sim {
 
 // Starts a kernel on the stream, after the work before it. The kernel has the blocks around `addresses`.
 void begin_kernel(const Stream &stream, std::chrono::microseconds duration, const std::vector<CUdeviceptr> &addresses);
+
+// Has the driver's thread call the function, after the work before it in the stream. The call returns at once; kernels
+// that are submitted later wait for the function, and so does a lock of the process.
+void begin_host_call(const Stream &stream, std::function<void()> function);
 
 // Returns whether any of this work is still running.
 bool runs(const Progress &progress);

@@ -491,6 +491,10 @@ void Machine::begin_call() {
     }
 }
 
+void Machine::keep_call() {
+    if (slot_ >= 0) ++books_->processes[slot_].atomic_calls();
+}
+
 void Machine::end_call() {
     if (slot_ >= 0) --books_->processes[slot_].atomic_calls();
 }

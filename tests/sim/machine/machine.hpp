@@ -104,6 +104,8 @@ class Machine {
 
     // Around every call of the driver. Waits until this process is unlocked; for ever once it has failed.
     void begin_call();
+    // Counts a call that has begun once more: its work goes on when it returns.
+    void keep_call();
     void end_call();
 
     // Returns whether this process is moved out of its GPUs. Takes no lock.

@@ -31,7 +31,7 @@ void copy(CUdeviceptr to, Side to_side, CUdeviceptr from, Side from_side, uint64
     if (!bytes) return;
     const auto valid = [=] { return reachable(to, bytes, to_side) && reachable(from, bytes, from_side); };
     if (!stream->capture && !valid()) throw CUDA_ERROR_INVALID_VALUE;
-    submit(*stream, CU_GRAPH_NODE_TYPE_MEMCPY, [=] {
+    submit(*stream, CU_GRAPH_NODE_TYPE_MEMCPY, [=](Stream &) {
         if (valid()) std::memmove(host(to), host(from), bytes);
     });
 }
@@ -43,7 +43,7 @@ void fill(CUdeviceptr start, Value value, uint64_t count, CUstream handle) {
     if (!count) return;
     const auto valid = [=] { return reachable(start, count * sizeof value, Side::device); };
     if (!stream->capture && !valid()) throw CUDA_ERROR_INVALID_VALUE;
-    submit(*stream, CU_GRAPH_NODE_TYPE_MEMSET, [=] {
+    submit(*stream, CU_GRAPH_NODE_TYPE_MEMSET, [=](Stream &) {
         if (valid()) std::fill_n(static_cast<Value *>(host(start)), count, value);
     });
 }

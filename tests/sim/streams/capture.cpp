@@ -57,13 +57,13 @@ static Graph *graph_of(Capture &capture) {
     return capture.invalidated ? throw CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : graph;
 }
 
-void submit(Stream &stream, CUgraphNodeType type, std::function<void()> work, std::function<void()> prepare) {
+void submit(Stream &stream, CUgraphNodeType type, Work work, std::function<void()> prepare) {
     Capture *capture = stream.capture;
     if (!capture) {
         refuse_if_capturing(stream);
         if (prepare) prepare();
         ++driver().last_ticket;
-        work();
+        work(stream);
         return;
     }
     Graph *graph = graph_of(*capture);

@@ -7,10 +7,9 @@
 #include <map>
 
 #include "cuda_abi.h"
+#include "graphs.hpp"
 
 namespace curb::sim {
-
-struct Stream;
 
 // A capture in progress.
 struct Capture {
@@ -39,7 +38,7 @@ void abandon(Capture &capture);
 
 // Submits work to a stream: records it in a capture, otherwise runs it at once. Before each run `prepare` takes the
 // memory that the work needs, or throws.
-void submit(Stream &stream, CUgraphNodeType type, std::function<void()> work, std::function<void()> prepare = {});
+void submit(Stream &stream, CUgraphNodeType type, Work work, std::function<void()> prepare = {});
 
 // Stream-ordered allocation and free on a stream that is being captured.
 CUdeviceptr capture_allocation(Stream &stream, const CUmemPoolProps &properties, uint64_t bytes);

@@ -53,7 +53,7 @@ SIM_CU_STREAM(2000, cuEventRecord, (CUevent handle, CUstream stream_handle), (ha
     Stream *stream = find_stream(stream_handle);
     if (event->context != stream->context) throw CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture && stream->capture->invalidated) throw CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    if (!stream->capture) submit(*stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, [] {});
+    if (!stream->capture) submit(*stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, [](Stream &) {});
     event->recorded = true;
     event->stream_id = stream->id;
     event->capture_id = stream->capture ? stream->capture->id : 0;

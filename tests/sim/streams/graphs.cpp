@@ -70,7 +70,7 @@ void instantiate(CUgraphExec *exec, CUgraph graph_handle, unsigned long long fla
     *exec = all<GraphExec>().add(std::move(made))->handle;
 }
 
-void launch(GraphExec &exec) {
+void launch(GraphExec &exec, Stream &stream) {
     for (const auto &node : exec.nodes) {
         if (!node->memory || !driver().live_graph_memory.count(node->memory->start)) continue;
         // Launched before and not freed since.
@@ -80,11 +80,10 @@ void launch(GraphExec &exec) {
     for (const auto &node : exec.nodes)
         if (node->prepare) node->prepare();
     reserve_for(exec);
-    const std::vector<std::shared_ptr<GraphNode>> nodes = exec.nodes;  // a host node may destroy the executable
-    for (const auto &node : nodes) {
+    for (const auto &node : exec.nodes) {
         if (node->memory) come_alive(*node);
         if (node->freed && driver().live_graph_memory.count(node->freed)) free_graph_allocation(node->freed);
-        if (node->work) node->work();
+        if (node->work) node->work(stream);
     }
 }
 
@@ -114,7 +113,7 @@ GraphNode &add_allocation_node(Graph &graph, CUDA_MEM_ALLOC_NODE_PARAMS &params)
     return node;
 }
 
-GraphNode &add_node(Graph &graph, CUgraphNodeType type, std::function<void()> work) {
+GraphNode &add_node(Graph &graph, CUgraphNodeType type, Work work) {
     GraphNode &node = *graph.nodes.emplace_back(std::make_shared<GraphNode>());
     node.handle = make_handle<CUgraphNode>();
     node.type = type;
@@ -327,8 +326,8 @@ SIM_CU_STREAM(11010, cuGraphUpload, (CUgraphExec handle, CUstream stream_handle)
 SIM_CU_STREAM(10000, cuGraphLaunch, (CUgraphExec handle, CUstream stream_handle), (handle, stream_handle)) {
     GraphExec *exec = all<GraphExec>().at(handle);
     Stream *stream = find_stream(stream_handle);
-    if (stream->capture) return submit(*stream, CU_GRAPH_NODE_TYPE_GRAPH, [] {});
-    launch(*exec);
+    if (stream->capture) return submit(*stream, CU_GRAPH_NODE_TYPE_GRAPH, [](Stream &) {});
+    launch(*exec, *stream);
 }
 
 SIM_CU(10000, cuGraphExecDestroy, (CUgraphExec handle), (handle)) { all<GraphExec>().release(handle); }

@@ -15,6 +15,9 @@ namespace curb::sim {
 // The step by which a device's graph memory grows (docs/results/driver.md).
 inline constexpr uint64_t kGraphUnit = 32 * kMiB;
 
+struct Stream;
+using Work = std::function<void(Stream &)>;  // on the stream that it is submitted to
+
 struct GraphReserve {
     uint64_t live = 0;                         // of launched graphs, not freed since
     uint64_t used = 0, used_high = 0;          // backs the addresses of graph memory
@@ -39,7 +42,7 @@ struct GraphNode {
     CUdeviceptr freed = 0;                // MEM_FREE
     CUgraph child = nullptr;              // GRAPH
     std::function<void()> prepare;        // takes its memory at a launch, assumed to be before any node runs
-    std::function<void()> work;           // what the captured call does; HOST runs without the lock
+    Work work;                            // what the captured call does
 };
 
 struct Graph {
@@ -58,7 +61,7 @@ struct GraphExec {
 
 // Fills in `params.dptr`, which is the allocation's address in every launch.
 GraphNode &add_allocation_node(Graph &graph, CUDA_MEM_ALLOC_NODE_PARAMS &params);
-GraphNode &add_node(Graph &graph, CUgraphNodeType type, std::function<void()> work = {});
+GraphNode &add_node(Graph &graph, CUgraphNodeType type, Work work = {});
 
 // graph_memory.cpp. Takes the device memory that a launch needs.
 void reserve_for(const GraphExec &exec);

@@ -22,7 +22,7 @@ CUdeviceptr allocate_from(Pool &pool, uint64_t bytes, Stream &stream) {
     if (pool.imported) throw CUDA_ERROR_INVALID_VALUE;
     if (stream.capture) return capture_allocation(stream, pool.properties, bytes);
     refuse_during_capture();
-    submit(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [] {});
+    submit(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, [](Stream &) {});
     const CUdeviceptr start = pool.take(bytes, stream);
     add_allocation({.kind = Allocation::Kind::pool,
                     .start = start,
@@ -92,7 +92,7 @@ SIM_CU_STREAM(11020, cuMemFreeAsync, (CUdeviceptr start, CUstream handle), (star
     if (stream->capture) return capture_free(*stream, start);
     const Allocation *found = find_allocation(start);
     if (!found) throw CUDA_ERROR_INVALID_VALUE;
-    submit(*stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [] {});
+    submit(*stream, CU_GRAPH_NODE_TYPE_MEM_FREE, [](Stream &) {});
     switch (found->kind) {
         case Allocation::Kind::pool: free_pool_allocation(start, stream); return;
         case Allocation::Kind::graph: free_graph_allocation(start); return;

@@ -149,7 +149,7 @@ SIM_CU_STREAM(10000, cuLaunchHostFunc, (CUstream handle, CUhostFn function, void
               (handle, function, argument)) {
     if (!function) throw CUDA_ERROR_INVALID_VALUE;
     Stream *stream = find_stream(handle);
-    submit(*stream, CU_GRAPH_NODE_TYPE_HOST, [=] { run_unlocked([=] { function(argument); }); });
+    submit(*stream, CU_GRAPH_NODE_TYPE_HOST, [=](Stream &on) { begin_host_call(on, [=] { function(argument); }); });
 }
 
 }  // namespace curb::sim
