@@ -208,11 +208,10 @@ std::string lay_handed_in_under(GpuPolicy &own, const Policy &policy, const GpuI
 GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total, std::optional<Size> live_cap,
                    std::optional<Bytes> live_job_cap) {
     GpuPolicy own = gpu_policy_for(policy.gpu, gpu);
-    if (live_cap) {
-        own.cap = live_cap;
-    } else if (const auto narrowed = lowest_on(policy.narrowed_to, gpu, device_total)) {
-        own.cap = Size{Size::Unit::bytes, own.cap ? std::min(own.cap->on(device_total), *narrowed) : *narrowed};
-    }
+    const auto by_variable = live_cap ? std::nullopt : lowest_on(policy.narrowed_to, gpu, device_total);
+    const bool narrowed = by_variable && (!own.cap || *by_variable < own.cap->on(device_total));
+    if (live_cap) own.cap = live_cap;
+    if (narrowed) own.cap = Size{Size::Unit::bytes, *by_variable};
     const std::string handed_in = lay_handed_in_under(own, policy, gpu);
     const GpuPolicy merged = within(own, gpu_policy_for(policy.ceiling, gpu), device_total);
     const auto bytes = [](const std::optional<Size> &size) {
@@ -222,6 +221,7 @@ GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_to
     out.cap = bytes(merged.cap);
     out.ceiling = out.cap && (!own.cap || *out.cap < own.cap->on(device_total));
     if (!out.ceiling) out.handed_in = handed_in;
+    out.narrowed = narrowed && !out.ceiling;
     const auto lower = [&](std::optional<Bytes> least, const std::optional<Size> &other) {
         if (other) least = std::min(least.value_or(kUnbounded), other->on(device_total));
         return least;

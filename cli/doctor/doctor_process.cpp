@@ -247,6 +247,10 @@ class Examination {
                                " gives back what is cached; what the program uses is not taken from it") ||
                 check.ok(true, held);
         }
+        for (const control::GpuStatus &gpu : status.gpus)
+            if (const auto *last = last_refusal(status, gpu))
+                of("refused").note(true, fmt::format("cuda:{}: {}", gpu.ordinal, refusal_text(gpu, *last, facts_.now)),
+                                   refusal_help(facts_.pid, gpu, *last));
         for (const control::Waiting &one : status.waits)
             of("waiting").note(
                 has_waited_long(one, facts_.now),

@@ -143,11 +143,18 @@ void add_process(Families &out, const ViewProcess &process) {
     out.add(Id::trace_dropped, labels, status.trace->dropped);
 }
 
+// True if a limit of the policy or of a job applies to some GPU of the process.
+bool is_capped(const control::Status &status) {
+    return std::any_of(status.gpus.begin(), status.gpus.end(),
+                       [](const control::GpuStatus &gpu) { return gpu.cap || gpu.job_cap || gpu.allowance; });
+}
+
 void add_processes(Families &out, const View &view) {
-    std::uint64_t capped = 0, silent = 0, uncapped = 0;
+    std::uint64_t capped = 0, observed = 0, silent = 0, uncapped = 0;
     for (const ViewProcess &process : view.processes)
-        ++(process.status ? capped : process.under_curb ? silent : uncapped);
+        ++(process.status ? (is_capped(*process.status) ? capped : observed) : process.under_curb ? silent : uncapped);
     out.add(Id::processes, {{"state", "capped"}}, capped);
+    out.add(Id::processes, {{"state", "observed"}}, observed);
     out.add(Id::processes, {{"state", "silent"}}, silent);
     if (view.nvml_fault.empty()) out.add(Id::processes, {{"state", "uncapped"}}, uncapped);
 }

@@ -199,21 +199,6 @@ std::string head_of(const Block &block, const Screen &screen) {
 
 using policy::Limit;
 
-// Returns a cap under which the refused request would have fitted, with 256 MiB for the driver's own memory. Rounds it
-// up to a GiB, or to a quarter of a GiB below 4 GiB.
-std::string enough(const control::Refusal &last) {
-    const Bytes least = std::max(last.held + last.bytes + policy::GiB / 4, last.limit + 1);
-    const Bytes step = least < 4 * policy::GiB ? policy::GiB / 4 : policy::GiB;
-    return policy::format_exact((least + step - 1) / step * step);
-}
-
-std::string help(int pid, const control::GpuStatus &books, const control::Refusal &last) {
-    if (last.why != Limit::cap) return "help: " + remedy_for(last.why, pid);
-    if (last.bytes > books.total) return "help: none: the GPU has " + format_human(books.total);
-    if (books.ceiling) return "help: the machine's ceiling allows no more; ask who keeps /etc/curb/policy.json";
-    return fmt::format("help: raise it: curb cap {} {}", pid, enough(last));
-}
-
 // A refusal has a note below the table for so long. The column REFUSED counts it as long as the process lives.
 constexpr control::UnixMs kNews = 10 * 60 * 1000;
 
@@ -277,12 +262,10 @@ class Notes {
             say("{} waits{} for {}{}", who, where, wait_text(*wait, process.pid, now_),
                 books.waiting > 1 ? fmt::format("; {} more wait", books.waiting - 1) : "");
         if (process.status->policy.unusable) return;
-        const auto &refusals = process.status->refusals;
-        const auto last = std::find_if(refusals.rbegin(), refusals.rend(), is_here);
-        if (last == refusals.rend() || now_ - last->at > kNews || is_raised(books, *last)) return;
-        say("{} was refused {}{}, last {}: {} hit {}; {}", who, counted(control::refused(books), "request"), where,
-            clock_text(last->at, now_), last->bytes == 0 ? "code of unknown size" : format_human(last->bytes),
-            policy::limit_text(last->why), help(process.pid, books, *last));
+        const control::Refusal *last = last_refusal(*process.status, books);
+        if (!last || now_ - last->at > kNews || is_raised(books, *last)) return;
+        say("{} was {}; help: {}", who, refusal_text(books, *last, now_, where),
+            refusal_help(process.pid, books, *last));
     }
 
     template <class... Words>

@@ -115,6 +115,27 @@ std::string remedy_for(policy::Limit why, int pid) {
     return "curb policy check";
 }
 
+const control::Refusal *last_refusal(const control::Status &status, const control::GpuStatus &gpu) {
+    const auto &all = status.refusals;
+    const auto last = std::find_if(all.rbegin(), all.rend(), [&](const auto &one) { return one.gpu == gpu.ordinal; });
+    return last == all.rend() ? nullptr : &*last;
+}
+
+std::string refusal_text(const control::GpuStatus &gpu, const control::Refusal &last, control::UnixMs now,
+                         const std::string &where) {
+    return fmt::format(
+        "refused {}{}, last {}: {} hit {}", counted(control::refused(gpu), "request"), where, clock_text(last.at, now),
+        last.bytes == 0 ? "code of unknown size" : policy::format_human(last.bytes), policy::limit_text(last.why));
+}
+
+std::string refusal_help(int pid, const control::GpuStatus &gpu, const control::Refusal &last) {
+    if (last.why != policy::Limit::cap) return remedy_for(last.why, pid);
+    if (last.bytes > gpu.total) return "none: the GPU has " + policy::format_human(gpu.total);
+    if (gpu.ceiling) return "the machine's ceiling allows no more; ask who keeps /etc/curb/policy.json";
+    return fmt::format("raise it: curb cap {} {}", pid,
+                       policy::format_exact(policy::cap_that_serves(last.held, last.bytes, last.limit)));
+}
+
 Ink ink_of(State state) {
     switch (state) {
         case State::over_cap: return Ink::red;

@@ -37,6 +37,13 @@ std::string wait_text(const control::Waiting &one, int pid, control::UnixMs now)
 std::string nap_end_text(const View &view, std::size_t process, control::UnixMs now);
 // Returns what helps a process whose requests hit this limit.
 std::string remedy_for(policy::Limit why, int pid);
+// Returns the process's last refusal on this GPU. Null if there is none, or if it is too old to be remembered.
+const control::Refusal *last_refusal(const control::Status &status, const control::GpuStatus &gpu);
+// Returns "refused 3 requests, last 12:30:04: 2 GiB hit the cap". `where`: " on GPU 0", behind the number.
+std::string refusal_text(const control::GpuStatus &gpu, const control::Refusal &last, control::UnixMs now,
+                         const std::string &where = {});
+// Returns what helps against it: "raise it: curb cap 4711 10GiB".
+std::string refusal_help(int pid, const control::GpuStatus &gpu, const control::Refusal &last);
 // Returns the colour of a state.
 Ink ink_of(State state);
 // False for short waits, which are normal under a policy with growth.wait.

@@ -1,5 +1,7 @@
 #include "policy/decisions/limit.hpp"
 
+#include <algorithm>
+
 namespace curb::policy {
 namespace {
 
@@ -13,6 +15,12 @@ constexpr const char *kLimitTexts[] = {
 };
 
 }  // namespace
+
+Bytes cap_that_serves(Bytes held, Bytes bytes, Bytes refused_by) noexcept {
+    const Bytes least = std::max(added(added(held, bytes), GiB / 4), added(refused_by, 1));
+    const Bytes step = least < 4 * GiB ? GiB / 4 : GiB;
+    return added(least, step - 1) / step * step;
+}
 
 const char *limit_name(Limit limit) noexcept { return kLimitNames[static_cast<std::size_t>(limit)]; }
 const char *limit_text(Limit limit) noexcept { return kLimitTexts[static_cast<std::size_t>(limit)]; }

@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <ctime>
 #include <mutex>
+#include <utility>
 
 #include "clock.hpp"
+#include "control/proc.hpp"
 #include "keep_errno.hpp"
 #include "limits.hpp"
 #include "log.hpp"
+#include "policy/flags.hpp"
 #include "policy/names.hpp"
 #include "policy/values/words.hpp"
 #include "trace.hpp"
@@ -18,48 +22,83 @@
 namespace curb::shim::reports {
 namespace {
 
-// Returns the bytes held by kind, each formatted by `amount`.
-template <class Amount>
-std::string held_text(const Ledger &books, Amount amount) {
-    return "allocations " + amount(books.of(Kind::plain) + books.of(Kind::arrays)) + ", pools " +
-           amount(books.of(Kind::pools)) + ", graphs " + amount(books.of(Kind::graphs)) + ", mapped " +
-           amount(books.of(Kind::vmm)) + ", managed " + amount(books.of(Kind::managed)) + ", stack " +
-           amount(books.of(Kind::stack)) + ", context and code " + amount(books.of(Kind::contexts) + books.overhead());
-}
-
-// Returns the remedy for a refusal: `what`, and the release signal if the policy names one.
-std::string remedy(std::string what) {
-    const int signal = *process::snapshot()->policy.release.signal;
-    if (signal != 0) {
-        std::string name = policy::signal_name(signal);
-        if (name.starts_with("SIG")) name.erase(0, 3);  // as kill takes it, in every shell
-        what += ", or have the program free its caches: kill -" + name + " " + std::to_string(getpid());
-    }
-    return what;
-}
-
-std::string in_file(const std::string &what) {
-    const std::string &file = in_force::source().file;
-    return file.empty() ? what : what + " in " + file;
-}
-
-std::string raise_cap(const Snapshot::Gpu &gpu) {
-    if (gpu.terms.ceiling) return "have the machine's ceiling raised, in " + in_force::source().ceiling;
-    if (!gpu.terms.handed_in.empty() && !gpu.live_cap)
-        return "raise " + gpu.terms.handed_in + ", from which it has its cap";
-    if (gpu.live_cap) return "raise the cap: curb cap " + std::to_string(getpid()) + " SIZE";
-    return in_file("raise the cap");
-}
-
-std::string raise_job_cap(const Device &device, const Snapshot::Gpu &gpu) {
-    if (gpu.terms.job_ceiling) return "have the machine's ceiling raised, in " + in_force::source().ceiling;
-    const std::string how = device.ledger.share.live_cap()
-                                ? "go back to the cap of its policy: curb cap --job '" + job::name() + "' --reset"
-                                : in_file("raise the job's cap");
-    return how + ", or free memory in its other processes: curb release PID";
-}
+using policy::Flag;
 
 std::string human(Bytes amount) { return policy::format_human(amount); }
+
+// Returns the bytes held by kind, each formatted by `amount`. Without those that are 0, unless `zeros`.
+template <class Amount>
+std::string held_text(const Ledger &books, Amount amount, bool zeros = false) {
+    const std::pair<const char *, Bytes> kinds[] = {{"allocations ", books.of(Kind::plain) + books.of(Kind::arrays)},
+                                                    {"pools ", books.of(Kind::pools)},
+                                                    {"graphs ", books.of(Kind::graphs)},
+                                                    {"mapped ", books.of(Kind::vmm)},
+                                                    {"managed ", books.of(Kind::managed)},
+                                                    {"stack ", books.of(Kind::stack)},
+                                                    {"context and code ", books.of(Kind::contexts) + books.overhead()}};
+    std::string out;
+    for (const auto &[kind, bytes] : kinds)
+        if (zeros || bytes != 0) out += (out.empty() ? "" : ", ") + (kind + amount(bytes));
+    return out;
+}
+
+// ---- remedies ----
+
+// Returns the text of the flag, if one was given: "--wait (CURB_WAIT=1s)".
+std::string given(Flag flag) {
+    const policy::FlagRow &row = policy::flags()[static_cast<std::size_t>(flag)];
+    for (const auto &[one, text] : in_force::source().flags)
+        if (one == flag) return std::string(row.option) + " (" + row.variable + "=" + text + ")";
+    return {};
+}
+
+// Returns the file to edit, as in ` in job.json`: the user's, or the ceiling of a machine whose users have none.
+std::string in_file() {
+    const config::Source &source = in_force::source();
+    return " in " + (source.file.empty() ? source.ceiling : source.file);
+}
+
+std::string let_it_wait() {
+    if (const std::string flag = given(Flag::wait); !flag.empty()) return "let requests wait longer: " + flag;
+    return "let requests wait: " +
+           (in_force::source().file.empty() ? "curb run --wait 30s (CURB_WAIT=30s)" : "\"wait\": \"30s\"" + in_file());
+}
+
+std::string raise_allowance() {
+    const std::string flag = given(Flag::growth);
+    return "raise " + (flag.empty() ? "\"start\"" + in_file() : "START of " + flag) + ", or " + let_it_wait();
+}
+
+std::string lower_keep_free() {
+    const std::string flag = given(Flag::keep_free);
+    return "lower " + (flag.empty() ? "\"keep_free\"" + in_file() : flag) + ", or " + let_it_wait();
+}
+
+// `enough`: a cap that serves the request; 0: none does, or its size is unknown.
+std::string raise_cap(const Snapshot::Gpu &gpu, Bytes enough) {
+    if (gpu.terms.ceiling) return "have the machine's ceiling raised, in " + in_force::source().ceiling;
+    const std::string size = enough != 0 ? policy::format_exact(enough) : "SIZE";
+    const std::string now = "raise the cap: curb cap " + std::to_string(getpid()) + " " + size;
+    if (gpu.live_cap) return now;
+    if (!gpu.terms.handed_in.empty()) return now + ", or raise " + gpu.terms.handed_in + ", from which it has its cap";
+    if (gpu.terms.narrowed) return now + ", or next time curb run --cap " + size + " (CURB_CAP)";
+    return now + ", or \"cap\"" + in_file();
+}
+
+std::string raise_job_cap(const Device &device, const Snapshot::Gpu &gpu, Bytes enough) {
+    if (gpu.terms.job_ceiling) return "have the machine's ceiling raised, in " + in_force::source().ceiling;
+    const std::string command = "curb cap --job " + policy::quote(job::name()) + " ";
+    if (device.ledger.share.live_cap()) return "go back to the cap of its policy: " + command + "--reset";
+    return "raise the job's cap: " + command + policy::format_exact(enough);
+}
+
+// Returns the command by which this process gives back what its frameworks keep. Empty if it holds nothing but contexts
+// and code.
+std::string or_release(const Ledger &books) {
+    return books.held() <= books.of(Kind::contexts) + books.overhead()
+               ? std::string()
+               : ", or have the program free its caches: curb release " + std::to_string(getpid());
+}
 
 // Returns the limit's bytes. 0 if the device is full or the policy unusable.
 Bytes limit_of(const Snapshot::Gpu &gpu, policy::Limit why) noexcept {
@@ -80,68 +119,104 @@ struct Words {
     std::string remedy;
 };
 
-// Returns the processes of the job that hold most, with what they hold: "1 GiB by 4711 (python)".
-std::string holders_text(const Device &device) {
+// Returns "1 GiB by 4711 (python)".
+std::string holder_text(Bytes held, std::uint64_t pid, std::string_view name) {
+    return human(held) + " by " + std::to_string(pid) + (name.empty() ? "" : " (" + policy::one_line(name) + ")");
+}
+
+// Returns the processes of the job that hold most, with what they hold.
+std::string holders_text(const std::vector<job::Share::Holder> &all) {
     constexpr std::size_t kMost = 8;
-    const auto all = device.ledger.share.holders();
     std::string out;
     for (std::size_t i = 0; i < std::min(all.size(), kMost); ++i)
-        out += (i == 0 ? "" : ", ") + human(all[i].held) + " by " +
-               (all[i].self ? std::string("this process")
-                            : std::to_string(all[i].pid) + " (" + policy::one_line(all[i].name.data()) + ")");
+        out += (i == 0 ? "" : ", ") + (all[i].self ? human(all[i].held) + " by this process"
+                                                   : holder_text(all[i].held, all[i].pid, all[i].name.data()));
     if (all.size() > kMost) out += ", the rest by " + std::to_string(all.size() - kMost) + " more";
     return out;
 }
 
-Words words_of_job(const Device &device, const Snapshot::Gpu &gpu) {
+Words words_of_job(const Device &device, const Snapshot::Gpu &gpu, Bytes bytes) {
     const auto &share = device.ledger.share;
     if (!share.joined())
         return {"the ledger of its job cannot be used (see the line above in this log)", "make the ledger usable"};
-    const Bytes kept = share.kept_by_all();
+    const Bytes kept = share.kept_by_all(), held = share.held_by_all();
     const char *live = share.live_cap() && !gpu.terms.job_ceiling ? ", which curb cap --job has set," : "";
-    return {human(share.held_by_all()) + " of the job's cap of " + human(*gpu.terms.job_cap) + live + " is held (" +
-                holders_text(device) + ")" +
-                (kept == 0 ? "" : ", " + human(kept) + " more is kept free for code that the driver loads"),
-            raise_job_cap(device, gpu)};
+    const auto all = share.holders();
+    Words out{human(held) + " of the job's cap of " + human(*gpu.terms.job_cap) + live + " is held (" +
+                  holders_text(all) + ")" +
+                  (kept == 0 ? "" : ", " + human(kept) + " more is kept free for code that the driver loads"),
+              raise_job_cap(device, gpu, policy::cap_that_serves(held, bytes, *gpu.terms.job_cap))};
+    const auto other = std::find_if(all.begin(), all.end(), [](const auto &one) { return !one.self; });
+    if (other != all.end())
+        out.remedy += ", or free memory in its other processes: curb release " + std::to_string(other->pid);
+    return out;
 }
 
-Words words(const Device &device, const Snapshot::Gpu &gpu, const LimitHit &hit) {
+// The other process that holds the most of the device: " (12 GiB by 4711 (python))", and how it may give some back.
+// Both are empty if NVML does not say.
+Words words_of_largest(Device &device) {
+    const auto largest = device.meter.largest_other();
+    if (!largest) return {};
+    std::string name = control::proc_text(largest->pid, "comm", 64);
+    if (name.ends_with('\n')) name.pop_back();
+    return {" (" + holder_text(largest->bytes, static_cast<std::uint64_t>(largest->pid), name) + ")",
+            "make room there: curb release " + std::to_string(largest->pid) + ", or "};
+}
+
+Words words_of_device(Device &device, Bytes held) {
+    const auto free = device.meter.free();
+    const Bytes others = free ? device.total - std::min(device.total, policy::added(*free, held)) : 0;
+    const Words largest = others < policy::MiB ? Words() : words_of_largest(device);
+    return {"the driver is out of memory" + (free ? ": " + human(*free) + " free" : "") +
+                (others < policy::MiB ? "" : ", others hold " + human(others)) + largest.text + "; not curb's cap",
+            largest.remedy + let_it_wait()};
+}
+
+Words words(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) {
     const std::string held = human(hit.held), limit = human(limit_of(gpu, hit.why));
     const std::string kept =
         hit.kept == 0 ? "" : ", " + human(hit.kept) + " more is kept free for code that the driver loads";
     switch (hit.why) {
-        case policy::Limit::cap: return {held + " of the cap of " + limit + " is held" + kept, raise_cap(gpu)};
-        case policy::Limit::job: return words_of_job(device, gpu);
+        case policy::Limit::cap: {
+            const Bytes enough = policy::cap_that_serves(hit.held, bytes, *gpu.terms.cap);
+            return {held + " of the cap of " + limit + " is held" + kept,
+                    raise_cap(gpu, bytes != 0 && enough <= device.total ? enough : 0)};
+        }
+        case policy::Limit::job: return words_of_job(device, gpu, bytes);
         case policy::Limit::allowance: {
             const std::uint64_t due = policy::until_step(gpu.terms.growth, now_ms(), gpu.allowance.last_step_ms());
             return {held + " of the allowance of " + limit + " is held" + kept + ", and the next growth step is due " +
                         (due == 0 ? std::string("now")
                                   : "in " + policy::format_time_left(policy::Duration(static_cast<std::int64_t>(due)))),
-                    in_file(R"(raise "start" or set "wait" (how long requests may wait))")};
+                    raise_allowance()};
         }
-        case policy::Limit::keep_free:
-            return {"the device would have less than " + limit + " left for others (keep_free)",
-                    in_file(R"(lower "keep_free" or set "wait" (how long requests may wait))")};
+        case policy::Limit::keep_free: {
+            const Words largest = words_of_largest(device);
+            return {"the device would have less than " + limit + " left for others (keep_free)" + largest.text,
+                    largest.remedy + lower_keep_free()};
+        }
         case policy::Limit::policy: return {"its policy cannot be used", "fix it"};
         case policy::Limit::device: break;
     }
-    return {"the device is full; others use the rest of it", in_file(R"(set "wait" (how long requests may wait))")};
+    return words_of_device(device, hit.held);
 }
 
 constexpr std::size_t kKept = 16;
 constinit std::mutex mutex;
 constinit std::array<control::Refusal, kKept> last_refused{};
 constinit std::size_t refused_so_far = 0;
+constinit std::atomic<std::size_t> noted{0};  // the same, for threads that must not take the lock
 
 // Counts a refusal and keeps it for `curb ps`. `limit`: as in control::Refusal.
 void note_refusal(Device &device, Bytes bytes, policy::Limit why, Bytes held, Bytes limit) noexcept {
     device.refused[static_cast<std::size_t>(why)].fetch_add(1, std::memory_order_relaxed);
     const control::UnixMs at = control::unix_now();
     const std::scoped_lock lock(mutex);
+    noted.fetch_add(1, std::memory_order_relaxed);
     last_refused[refused_so_far++ % kKept] = {at, device.ordinal, bytes, why, held, limit};
 }
 
-constinit std::atomic<bool> logged_refusal{false}, logged_long_wait{false};
+constinit std::atomic<bool> logged_refusal{false}, logged_full{false}, logged_long_wait{false};
 
 // Logs a line, unless there is no host memory for it.
 template <class Line>
@@ -166,13 +241,50 @@ void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
     if (bytes > device.total) return;
     const Bytes held = hit.why == policy::Limit::job ? device.ledger.share.held_by_all() : hit.held;
     note_refusal(device, bytes, hit.why, held, limit_of(gpu, hit.why));
-    if (!gpu.limited() && gpu.terms.growth.wait.count() == 0) return;
-    report(logged_refusal, [&] {
-        const Words why = words(device, gpu, hit);
+    const bool by_device = hit.why == policy::Limit::device;
+    const bool limited = gpu.limited() || gpu.terms.growth.wait.count() != 0;
+    if (!limited && !by_device) return;
+    const auto line = [&] {
+        const Words why = words(device, gpu, bytes, hit);
+        const std::string held_by_kind = held_text(device.ledger, human);
         return "refused " + (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " +
-               why.text + " (" + held_text(device.ledger, human) +
-               "). The program sees CUDA_ERROR_OUT_OF_MEMORY. To allow it: " + remedy(why.remedy);
+               why.text + (held_by_kind.empty() ? "" : " (held: " + held_by_kind + ")") +
+               ". The program sees CUDA_ERROR_OUT_OF_MEMORY. To allow it: " + why.remedy +
+               (by_device ? "" : or_release(device.ledger));
+    };
+    // curb prints nothing in a program that it only observes.
+    if (limited)
+        report(by_device ? logged_full : logged_refusal, line);
+    else
+        log_line(policy::LogLevel::info, line);
+}
+
+void sum_up() noexcept {
+    if (!has_sum()) return;
+    log_line(policy::LogLevel::warning, [] {
+        control::Refusal last;
+        std::size_t count = 0;
+        {
+            const std::scoped_lock lock(mutex);
+            count = refused_so_far;
+            last = last_refused[(count - 1) % kKept];
+        }
+        const std::time_t at = last.at / 1000;
+        tm local{};
+        localtime_r(&at, &local);
+        char time[16];
+        std::strftime(time, sizeof time, "%H:%M:%S", &local);
+        return "refused " + std::to_string(count) + " requests, the last at " + time + ": " +
+               (last.bytes ? human(last.bytes) : std::string("more code")) +
+               (devices::count() > 1 ? " on cuda:" + std::to_string(last.gpu) : "") + ", by " +
+               policy::limit_text(last.why);
     });
+}
+
+bool has_sum() noexcept {
+    const std::size_t logged = std::size_t{logged_refusal.load(std::memory_order_relaxed)} +
+                               std::size_t{logged_full.load(std::memory_order_relaxed)};
+    return logged != 0 && noted.load(std::memory_order_relaxed) > logged;
 }
 
 std::vector<control::Refusal> last_refusals() {
@@ -188,11 +300,6 @@ void refused_for_pressure(Device &device, const Snapshot::Gpu &gpu, Bytes bytes,
     trace::refused(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
 }
 
-void device_full(Device &device, Kind kind, Bytes bytes) noexcept {
-    trace::refused(device, kind, bytes, {policy::Limit::device, 0});
-    if (bytes <= device.total) note_refusal(device, bytes, policy::Limit::device, device.ledger.held(), 0);
-}
-
 void context_refused(Device &device, Bytes cost) noexcept {
     const auto gpu = limits::in_force(device);
     const policy::GpuTerms &terms = gpu->terms;
@@ -203,11 +310,11 @@ void context_refused(Device &device, Bytes cost) noexcept {
     note_refusal(device, cost, why, by_job ? device.ledger.share.held_by_all() : device.ledger.held(), *limit);
     trace::refused(device, Kind::contexts, cost, {why, *limit});
     report(logged_refusal, [&] {
-        const Words of_job = by_job ? words_of_job(device, *gpu) : Words();
+        const Words of_job = by_job ? words_of_job(device, *gpu, 0) : Words();
         return "refused a context on " + device.name() + ": it takes " + human(cost) +
                (by_job ? ", with which " + of_job.text : " by itself, and the cap is " + human(*limit)) +
                ". The program sees CUDA_ERROR_OUT_OF_MEMORY and cannot use the GPU. To let it: " +
-               (by_job ? of_job.remedy : raise_cap(*gpu));
+               (by_job ? of_job.remedy : raise_cap(*gpu, policy::cap_that_serves(0, cost, *limit)));
     });
 }
 
@@ -224,7 +331,7 @@ void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
     trace::waiting(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     log_line(policy::LogLevel::info, [&] {
         return "a request for " + human(bytes) + " on " + device.name() + " waits (at most " +
-               policy::format(gpu.terms.growth.wait) + "): " + words(device, gpu, hit).text;
+               policy::format(gpu.terms.growth.wait) + "): " + words(device, gpu, bytes, hit).text;
     });
 }
 
@@ -233,7 +340,7 @@ void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Lim
     report(logged_long_wait, [&] {
         const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()) / 1000 * 1000);
         return "a request for " + human(bytes) + " on " + device.name() + " has waited for " + policy::format(held) +
-               " (at most " + policy::format(gpu.terms.growth.wait) + "): " + words(device, gpu, hit).text +
+               " (at most " + policy::format(gpu.terms.growth.wait) + "): " + words(device, gpu, bytes, hit).text +
                ". curb ps " + std::to_string(getpid()) + " shows the request";
     });
 }
@@ -261,7 +368,7 @@ std::string books_text(Device &device) {
     const Ledger &books = device.ledger;
     const auto bytes = [](Bytes amount) { return std::to_string(amount); };
     const auto figure = device.meter.held_by_process();
-    return "books: " + device.name() + " holds " + bytes(books.held()) + " B: " + held_text(books, bytes) +
+    return "books: " + device.name() + " holds " + bytes(books.held()) + " B: " + held_text(books, bytes, true) +
            ", cached " + bytes(device.cached.load(std::memory_order_relaxed)) + "; the device says " +
            (figure ? bytes(*figure) : std::string("nothing of this process"));
 }

@@ -24,16 +24,18 @@ struct LimitHit {
     Bytes kept = 0;  // kept free for code that the driver loads: neither held nor granted
 };
 
-// Records a refusal: which limit, and the remedy. bytes = 0 means code loading. Logs the first as a warning, the others
-// at level info, and counts it. A size larger than the device is only traced: programs probe for free
-// memory with such sizes, and no policy could serve them.
+// Records a refusal: which limit, and the remedy. bytes = 0 means code loading. Counts it. Logs the first one by a
+// limit and the first one by a full device as warnings, the others at level info. A size larger than the device is only
+// traced: programs probe for free memory with such sizes, and no policy could serve them.
 void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept;
 // Returns the last 16 refusals, the newest last. Throws std::bad_alloc.
 std::vector<control::Refusal> last_refusals();
 // Records the refusal of a context that alone takes more than the cap.
 void context_refused(Device &device, Bytes cost) noexcept;
-// Records an out-of-memory error of the driver itself, which the program gets unchanged. Only counts and traces it.
-void device_full(Device &device, Kind kind, Bytes bytes) noexcept;
+// True if there were more refusals than those that were logged as warnings. Async-signal-safe.
+bool has_sum() noexcept;
+// Logs how many requests were refused, and the last one of them, if has_sum().
+void sum_up() noexcept;
 // Traces a refusal for pressure (Pressure): the caller frees its cache and retries.
 void refused_for_pressure(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept;
 

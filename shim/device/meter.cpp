@@ -27,28 +27,29 @@ std::array<char, 48> uuid_text(const char *prefix, const CUuuid &uuid) noexcept 
     return text;
 }
 
-std::optional<Bytes> own_figure(std::span<const nvmlProcessInfo_t> processes) noexcept {
+using Processes = std::span<const nvmlProcessInfo_t>;
+
+bool has_figure(const nvmlProcessInfo_t &one) noexcept { return one.usedGpuMemory != ~0ULL; }
+
+std::optional<Bytes> own_figure(Processes processes) noexcept {
     const auto self = static_cast<unsigned>(getpid());
     for (const nvmlProcessInfo_t &one : processes)
-        if (one.pid == self && one.usedGpuMemory != ~0ULL) return one.usedGpuMemory;
+        if (one.pid == self && has_figure(one)) return one.usedGpuMemory;
     return std::nullopt;
+}
+
+// Returns MiB << 32 | pid, so that one answer of curb-nvml has both.
+std::optional<std::uint64_t> largest_of_others(Processes processes) noexcept {
+    const auto self = static_cast<unsigned>(getpid());
+    std::uint64_t out = 0;
+    for (const nvmlProcessInfo_t &one : processes)
+        if (one.pid != self && has_figure(one))
+            out = std::max<std::uint64_t>(out, one.usedGpuMemory / policy::MiB << 32 | one.pid);
+    return out >> 32 != 0 ? std::optional(out) : std::nullopt;
 }
 
 // A larger process count from NVML must be wrong and is rejected.
 constexpr unsigned kMostProcesses = 1U << 16;
-
-// For more than the 128 processes that fit on the stack. Doubles the space, as processes may start after the count.
-std::optional<Bytes> held_among_many(nvmlDevice_t on, unsigned count) {
-    std::vector<nvmlProcessInfo_t> processes;
-    nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
-    for (int tries = 0; tries < 3 && result == NVML_ERROR_INSUFFICIENT_SIZE && count <= kMostProcesses; ++tries) {
-        processes.resize(std::size_t{count} * 2);
-        count = static_cast<unsigned>(processes.size());
-        result = nvml::functions()->processes(on, &count, processes.data());
-    }
-    if (result != NVML_SUCCESS) return std::nullopt;
-    return own_figure({processes.data(), std::min<std::size_t>(count, processes.size())});
-}
 
 // nullopt if the figures cannot be those of a device of `total` bytes. NVML's total is somewhat above the driver's.
 std::optional<nvmlMemory_t> memory_of(nvmlDevice_t on, Bytes total) noexcept {
@@ -89,6 +90,13 @@ std::optional<std::uint64_t> Meter::last_run(std::uint64_t since_ms) noexcept {
 
 std::optional<Bytes> Meter::above_soft_limit() noexcept { return ask(Figure::above_soft_limit); }
 
+std::optional<Meter::Holder> Meter::largest_other() noexcept {
+    const auto packed = ask(Figure::largest_other);
+    if (!packed) return std::nullopt;
+    const Holder out{static_cast<int>(*packed & 0xffffffff), (*packed >> 32) * policy::MiB};
+    return out.bytes <= total_ ? std::optional(out) : std::nullopt;
+}
+
 std::optional<Bytes> Meter::used_by_all() noexcept { return ask(Figure::used); }
 
 std::optional<Bytes> Meter::free() noexcept {
@@ -98,10 +106,33 @@ std::optional<Bytes> Meter::free() noexcept {
     return std::nullopt;
 }
 
+template <class Pick>
+std::optional<std::uint64_t> Meter::read_processes(Pick pick) {
+    const nvmlDevice_t on = device();
+    std::array<nvmlProcessInfo_t, 128> few{};
+    auto count = static_cast<unsigned>(few.size());
+    if (!on) return std::nullopt;
+    nvmlReturn_t result = nvml::functions()->processes(on, &count, few.data());
+    if (result == NVML_SUCCESS) return pick({few.data(), std::min<std::size_t>(count, few.size())});
+    // For more than fit on the stack. Doubles the space, as processes may start after the count.
+    std::vector<nvmlProcessInfo_t> many;
+    for (int tries = 0; tries < 3 && result == NVML_ERROR_INSUFFICIENT_SIZE && count <= kMostProcesses; ++tries) {
+        many.resize(std::size_t{count} * 2);
+        count = static_cast<unsigned>(many.size());
+        result = nvml::functions()->processes(on, &count, many.data());
+    }
+    if (result != NVML_SUCCESS) return std::nullopt;
+    return pick({many.data(), std::min<std::size_t>(count, many.size())});
+}
+
 std::optional<std::uint64_t> Meter::read(Figure figure, std::uint64_t since_ms) noexcept try {
     switch (figure) {
         case Figure::index: return read_index();
-        case Figure::held: return read_held();
+        case Figure::held: {
+            const auto held = read_processes(own_figure);
+            return held && *held <= total_ ? held : std::nullopt;
+        }
+        case Figure::largest_other: return read_processes(largest_of_others);
         case Figure::last_run: return read_last_run(since_ms);
         case Figure::above_soft_limit: return read_above_soft_limit();
         case Figure::used:
@@ -122,19 +153,6 @@ std::optional<std::uint64_t> Meter::read_index() const noexcept {
         library->index(gpu, &index) != NVML_SUCCESS)
         return std::nullopt;
     return index;
-}
-
-std::optional<std::uint64_t> Meter::read_held() {
-    const nvmlDevice_t on = device();
-    std::array<nvmlProcessInfo_t, 128> processes{};
-    auto count = static_cast<unsigned>(processes.size());
-    if (!on) return std::nullopt;
-    const nvmlReturn_t result = nvml::functions()->processes(on, &count, processes.data());
-    if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE) return std::nullopt;
-    const auto held = result == NVML_SUCCESS
-                          ? own_figure({processes.data(), std::min<std::size_t>(count, processes.size())})
-                          : held_among_many(on, count);
-    return held && *held <= total_ ? held : std::nullopt;
 }
 
 std::optional<std::uint64_t> Meter::read_above_soft_limit() {

@@ -24,8 +24,8 @@ namespace curb::shim {
 
 using policy::Bytes;
 
-enum class Figure : std::uint8_t { index, held, used, free, last_run, above_soft_limit };
-inline constexpr std::size_t kFigures = 6;
+enum class Figure : std::uint8_t { index, held, largest_other, used, free, last_run, above_soft_limit };
+inline constexpr std::size_t kFigures = 7;
 
 // A query for one figure of one device. Answers are numbered from 1.
 struct Question {
@@ -67,6 +67,12 @@ class Meter {
     // Returns the bytes this process holds, without managed memory (11 us on an H200). nullopt if NVML is missing or
     // does not see the process (another pid namespace, MIG).
     std::optional<Bytes> held_by_process() noexcept;
+    // Returns the other process that holds the most. nullopt if NVML is missing or lists none.
+    struct Holder {
+        int pid = 0;
+        Bytes bytes = 0;  // in whole MiB
+    };
+    std::optional<Holder> largest_other() noexcept;
     // Returns the bytes all processes hold. nullopt if NVML is missing.
     std::optional<Bytes> used_by_all() noexcept;
 
@@ -97,7 +103,9 @@ class Meter {
     // Returns the result of read() on curb-nvml.
     std::optional<std::uint64_t> ask(Figure figure, std::uint64_t argument = 0) noexcept;
     std::optional<std::uint64_t> read_index() const noexcept;
-    std::optional<std::uint64_t> read_held();
+    // Returns pick(list) for NVML's list of the processes on the device. nullopt if there is no list.
+    template <class Pick>
+    std::optional<std::uint64_t> read_processes(Pick pick);
     std::optional<std::uint64_t> read_last_run(std::uint64_t since_ms);
     std::optional<std::uint64_t> read_above_soft_limit();
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@
 #include "process.hpp"
 #include "reconcile.hpp"
 #include "release.hpp"
+#include "reports.hpp"
 #include "signals.hpp"
 #include "soft_limit.hpp"
 #include "trace.hpp"
@@ -113,11 +115,33 @@ Next do_periodic_work() noexcept {
     return sooner(sooner(nap, measure_for_trace()), next);
 }
 
+constinit std::atomic<bool> ends{false};
+constinit std::atomic<std::uint32_t> summed_up{0};  // a futex
+
+void sum_up_if_ending() noexcept {
+    if (!ends.load(std::memory_order_seq_cst) || summed_up.load(std::memory_order_relaxed) != 0) return;
+    reports::sum_up();
+    summed_up.store(1, std::memory_order_seq_cst);
+    futex_wake(summed_up);
+}
+
+// Logs how many requests were refused, when the program ends. The exiting thread only waits: a signal handler may have
+// called exit while that thread was in malloc, or held the log's lock.
+void sum_up() noexcept {
+    constexpr std::uint64_t kMostMs = 200;
+    if (!reports::has_sum()) return;
+    ends.store(true, std::memory_order_seq_cst);
+    if (own_thread::is_own()) return sum_up_if_ending();  // it ends a program whose threads have all left
+    wake_up();
+    futex_wait(summed_up, 0, kMostMs);
+}
+
 // Runs the queued work. Returns the milliseconds to sleep then; 0 if there may be more. While the gate is closed,
 // releases wait: the process is out of its GPUs, so it has nothing to release and NVML has no figure of it.
 Next work(std::vector<release::Request> &waiting) {
     constexpr std::uint64_t kGatePollMs = 1000;
     const own_thread::Awake awake;
+    sum_up_if_ending();
     take_requests(waiting);
     if (!waiting.empty()) gate::open_if_abandoned();
     if (!waiting.empty() && !gate::is_closed()) {
@@ -147,6 +171,7 @@ void run_releases() {
 
 void start() noexcept {
     cache::on_first_kept(wake_up);
+    own_thread::before_stop(sum_up);
     own_thread::start(run_releases, "curb-worker");
 }
 

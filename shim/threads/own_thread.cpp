@@ -33,6 +33,7 @@ constinit thread_local bool is_this_own = false;
 
 constinit std::atomic<int> awake{0};
 constinit std::atomic<bool> ending{false};
+constinit std::atomic<void (*)() noexcept> stops{nullptr};
 constinit std::atomic<pid_t> runs_in{0};  // the process with the threads; a fork child inherits only their count
 
 void begin() noexcept {
@@ -48,8 +49,11 @@ void end() noexcept { awake.fetch_sub(1, std::memory_order_seq_cst); }
 
 bool is_own() noexcept { return is_this_own; }
 
+void before_stop(void (*call)() noexcept) noexcept { stops.store(call, std::memory_order_release); }
+
 void stop_at_exit() noexcept {
     if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
+    if (auto *call = stops.exchange(nullptr, std::memory_order_acq_rel)) call();
     ending.store(true, std::memory_order_seq_cst);
     poll_until([] { return awake.load(std::memory_order_seq_cst) <= 0; }, 200);
 }

@@ -14,6 +14,8 @@ bool is_own() noexcept;
 // Stops these threads: none begins new work, and those that work get up to 0.2 s to end it. exit() calls it. An exit
 // function that must run after it calls it first. Does nothing in a fork child.
 void stop_at_exit() noexcept;
+// Sets the function that stop_at_exit() calls once, before it stops anything.
+void before_stop(void (*call)() noexcept) noexcept;
 // True once stop_at_exit() has begun.
 bool stopped() noexcept;
 // Call it in a fork child, which has no such threads. Async-signal-safe.

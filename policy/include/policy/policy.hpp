@@ -201,6 +201,7 @@ struct GpuTerms {
     bool ceiling = false;      // the cap comes from the machine's ceiling, because the process's own is higher or unset
     bool job_ceiling = false;  // the job's cap comes from the machine's ceiling, for the same reasons
     std::string handed_in{};   // the cap comes from this variable of another system; empty: it does not
+    bool narrowed = false;     // the cap comes from CURB_CAP
     friend bool operator==(const GpuTerms &, const GpuTerms &) = default;
 };
 // Returns the limits of a device. `live_cap` replaces the cap of the policy file and CURB_CAP, `live_job_cap` replaces

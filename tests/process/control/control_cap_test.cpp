@@ -135,7 +135,8 @@ TEST_CASE(
     CHECK(logs(process, "curb cap: cuda:0 cap 4 GiB -> 1 GiB, and 1.19 GiB is held"));
     set(process, cap("700MiB"));
     CHECK(process("take") == "refused");
-    CHECK_THAT(process.log(), contains("raise the cap: curb cap " + process.id() + " SIZE"));
+    CHECK_THAT(process.log(), contains("To allow it: raise the cap: curb cap " + process.id() +
+                                       " 1280MiB, or have the program free its caches: curb release " + process.id()));
     CHECK(process("drop") == "ok");
     CHECK(process("take") == "ok");
 }

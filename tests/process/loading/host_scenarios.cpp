@@ -1,10 +1,12 @@
 // How a program sees curb: look-ups, live policies, refusals, errno, forks, NVML that does not list the process.
 
 #include <dlfcn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 
 #include "live.hpp"
 
@@ -118,6 +120,23 @@ SCENARIO_NAMED(one_refusal_is_said_once) {
     start();
     CUdeviceptr pointer = 0;
     for (int i = 0; i < 100; ++i) EXPECT_EQ(cuMemAlloc_v2(&pointer, 900 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+SCENARIO_NAMED(ends_after_refusals) {  // END: how
+    start();
+    CUdeviceptr pointer = 0;
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(cuMemAlloc_v2(&pointer, 900 * MiB), CUDA_ERROR_OUT_OF_MEMORY);
+    const std::string end = std::getenv("END");
+    if (end == "_exit") _exit(0);
+    if (end == "fork") {
+        const pid_t child = fork();
+        if (child == 0) std::exit(0);
+        EXPECT_EQ(waitpid(child, nullptr, 0), child);
+    }
+    if (end == "signal") {
+        std::signal(SIGALRM, [](int) { std::exit(0); });
+        raise(SIGALRM);
+    }
 }
 
 SCENARIO_NAMED(a_quiet_run) {

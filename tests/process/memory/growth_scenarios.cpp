@@ -303,6 +303,14 @@ SCENARIO_NAMED(a_context_and_a_request_wait_for_other_processes) {
 }
 
 // 8 GiB device, wait 20 s, no cap: another process fills the device
+SCENARIO_NAMED(a_device_that_others_fill_refuses) {  // 8 GiB
+    Other other;
+    other.hold(6 * GiB);
+    start();
+    CUdeviceptr block = 0;
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(cuMemAlloc_v2(&block, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 SCENARIO_NAMED(a_full_device_is_waited_for) {
     Other other;
     const std::string kind = std::getenv("KIND");

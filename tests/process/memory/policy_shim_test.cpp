@@ -86,6 +86,51 @@ TEST_CASE("growth steps and waits go on under a clock that stands still") {
             .run("a_request_stops_waiting"));
 }
 
+TEST_CASE("a remedy is for the way in which the limit was set") {
+    struct Case {
+        Environment variables;
+        std::string gpu;  // of the policy's file; empty: there is none
+        const char *remedy;
+    };
+    const Case cases[] = {
+        {{}, R"("cap": "1GiB")", R"( 1792MiB, or "cap" in /)"},
+        {{{"CURB_CAP", "1GiB"}}, R"("cap": "2GiB")", " 1792MiB, or next time curb run --cap 1792MiB (CURB_CAP)"},
+        {{{"CURB_CAP", "2GiB"}}, R"("cap": "1GiB")", R"( 1792MiB, or "cap" in /)"},
+        {{{"GPU_MEMORY_LIMIT", "1073741824"}}, "", "or raise GPU_MEMORY_LIMIT, from which it has its cap"},
+        {{}, R"("growth": { "start": "1GiB", "step": "1MiB", "every": "1h" })", R"(raise "start" in /)"},
+        {{{"CURB_GROWTH", "1GiB:1MiB:1h"}},
+         "",
+         "raise START of --growth (CURB_GROWTH=1GiB:1MiB:1h), or let requests wait: curb run --wait 30s "
+         "(CURB_WAIT=30s)"},
+        {{{"CURB_KEEP_FREE", "79GiB"}, {"CURB_WAIT", "10ms"}},
+         "",
+         "lower --keep-free (CURB_KEEP_FREE=79GiB), or let requests wait longer: --wait (CURB_WAIT=10ms)"},
+    };
+    for (const Case &one : cases) {
+        CAPTURE(one.variables, one.gpu);
+        Job job;
+        for (const auto &[name, value] : one.variables) job.with(name, value);
+        if (!one.gpu.empty()) job.policy(R"({ "version": 1, "gpu": { "*": { )" + one.gpu + " } } }");
+        CHECK_THAT(succeeds(job.run("one_refusal_is_said_once")).err, contains(one.remedy));
+    }
+}
+
+TEST_CASE("a device that others fill is reported as such, once, with who holds it") {
+    Shared machine(R"({ "version": 1, "gpu": { "*": { "cap": "7GiB" } } })");
+    const Outcome outcome = succeeds(machine.job.run("a_device_that_others_fill_refuses"));
+    CHECK(lines(outcome.err).size() == 2);
+    CHECK_THAT(outcome.err,
+               contains("refused 2 GiB on cuda:0: the driver is out of memory: 1012 MiB free, others hold 6.51 GiB "
+                        "(6.51 GiB by ") &&
+                   contains(" (exe)); not curb's cap (held: context and code 518 MiB). The program sees "
+                            "CUDA_ERROR_OUT_OF_MEMORY. To allow it: make room there: curb release ") &&
+                   contains(R"(, or let requests wait: "wait": "30s" in )"));
+    CHECK_THAT(lines(outcome.err).back(),
+               contains("refused 3 requests, the last at ") && contains(": 2 GiB, by a full device"));
+    Shared observed(R"({ "version": 1 })");
+    CHECK(succeeds(observed.job.run("a_device_that_others_fill_refuses")).err.empty());
+}
+
 TEST_CASE("keep_free stays free on the device, whichever process uses the rest") {
     Shared machine(growing(R"("growth": { "keep_free": "4GiB" })"));
     const Outcome outcome = succeeds(machine.job.run("keep_free_stays_free"));

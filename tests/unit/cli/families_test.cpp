@@ -73,6 +73,14 @@ TEST_CASE("an unknown figure has no series") {
     CHECK(samples(view, "curb_nvml_up").at(0).value == 0);
     CHECK(samples_with(view, "curb_processes", "state", "uncapped").empty());
     CHECK(samples(view, "curb_held_bytes").at(0).labels.front().first == "uuid");  // and no index
+    // Of those that answer, a process without a limit is not capped.
+    const auto counts = [&](unsigned capped, unsigned observed) {
+        CHECK(samples_with(view, "curb_processes", "state", "capped").at(0).value == capped);
+        CHECK(samples_with(view, "curb_processes", "state", "observed").at(0).value == observed);
+    };
+    counts(1, 0);
+    view.processes[0].status->gpus[0].cap.reset();
+    counts(0, 1);
     // A process that does not answer is counted.
     view = two_processes();
     view.processes[0].status.reset();

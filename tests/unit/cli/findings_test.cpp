@@ -415,6 +415,10 @@ TEST_CASE("findings about a process under curb") {
         p.now = 10'000;
         p.status->waits = {{0, 4711, 9'500, GiB, curb::policy::Limit::cap, 37'000, {}}};
     });
+    with(note, "cuda:0: refused 3 requests, last ", "raise it: curb cap 4711 11GiB", [](P &p) {
+        p.status->gpus[0].refused[static_cast<std::size_t>(curb::policy::Limit::cap)] = 3;
+        p.status->refusals = {{10'000, 0, 2 * GiB, curb::policy::Limit::cap, 8 * GiB, 8 * GiB}};
+    });
     const auto without_policy = with.after([](P &p) { p.status->policy = {}; });
     without_policy(note, "it has no policy", "curb cap 4711");
     without_policy(ok, "CURB_CAP 8GiB", "", [](P &p) { p.status->policy.cap = "8GiB"; });

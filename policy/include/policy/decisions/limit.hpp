@@ -29,6 +29,10 @@ constexpr Limit limit_hit(const Terms &terms, Bytes held, Bytes bytes) noexcept 
     return Limit::device;
 }
 
+// Returns a cap under which a refused request would have fitted: above what was `held` and the cap that refused it,
+// with 256 MiB for the driver's own memory. Rounded up to a GiB, or to a quarter of a GiB below 4 GiB.
+Bytes cap_that_serves(Bytes held, Bytes bytes, Bytes refused_by) noexcept;
+
 // Returns the name in traces and JSON answers: "keep_free".
 const char *limit_name(Limit limit) noexcept;
 // Returns the name in messages: "the memory kept free for others".
