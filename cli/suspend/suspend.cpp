@@ -94,9 +94,13 @@ class Suspending : Moving {
 
     int lock(const Driver &driver, SuspendFacts &known) {
         hold_interrupts();
+        // A nap begins at rest. Work that then does not end may be a function of the program that needs a mutex, whose
+        // owner waits at the gate.
+        constexpr policy::Duration kOfNap{1000};
+        const policy::Duration patience = options_.nap ? std::min(patience_, kOfNap) : patience_;
         constexpr std::int64_t kLongest = std::numeric_limits<unsigned>::max();
         CUcheckpointLockArgs arguments{};
-        arguments.timeoutMs = static_cast<unsigned>(std::min<std::int64_t>(patience_.count(), kLongest));
+        arguments.timeoutMs = static_cast<unsigned>(std::min<std::int64_t>(patience.count(), kLongest));
         const Made locked = make([&] { return driver.cuCheckpointProcessLock(pid_, &arguments); },
                                  [&](Seconds so_far) {
                                      return fmt::format("  waiting for the work that {} has submitted, {}",
@@ -108,7 +112,7 @@ class Suspending : Moving {
             const std::string why =
                 cannot_ + "the driver could not lock it: " +
                 (locked.error == CUDA_ERROR_NOT_READY ? "work that it has submitted did not end within " +
-                                                            options_.timeout + "; try again, or --timeout 1m"
+                                                            policy::format(patience) + "; try again, or --timeout 1m"
                                                       : driver.text(locked.error));
             if (state_of(driver, pid_).is(CU_PROCESS_STATE_LOCKED)) return give_up(driver, why);
             return ended(interrupted() ? kInterrupted : kRefused, "unchanged", why);

@@ -178,7 +178,7 @@ Words words(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHi
         hit.kept == 0 ? "" : ", " + human(hit.kept) + " more is kept free for code that the driver loads";
     switch (hit.why) {
         case policy::Limit::cap: {
-            const Bytes enough = policy::cap_that_serves(hit.held, bytes, *gpu.terms.cap);
+            const Bytes enough = policy::cap_that_serves(hit.held, bytes, limit_of(gpu, hit.why));
             return {held + " of the cap of " + limit + " is held" + kept,
                     raise_cap(gpu, bytes != 0 && enough <= device.total ? enough : 0)};
         }

@@ -220,7 +220,9 @@ CUresult load(CUmodule *module, Call call) {
     // If it stays loaded, give it to the program, which alone can unload it; it counts against the next request.
     if (!unload() && !unload()) return CUDA_SUCCESS;
     *module = nullptr;
-    reports::refusal(*device, *limits::in_force(*device), bytes, {Kind::overhead, policy::Limit::cap, held});
+    const auto gpu = limits::in_force(*device);
+    const policy::Limit why = gpu->terms.cap == cap ? policy::Limit::cap : policy::Limit::job;
+    reports::refusal(*device, *gpu, bytes, {Kind::overhead, why, held});
     reconcile(*device);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -1,4 +1,7 @@
 // Work in progress: which calls wait for it.
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "contract.hpp"
@@ -24,7 +27,82 @@ class Block {
     CUdeviceptr address_ = 0;
 };
 
+// A function of the program that the driver is to call.
+struct HostCall {
+    std::atomic<bool> may_end{false}, has_ended{false};
+    std::thread::id thread;
+
+    static void run(void *self) {
+        auto &call = *static_cast<HostCall *>(self);
+        call.thread = std::this_thread::get_id();
+        while (!call.may_end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        call.has_ended = true;
+    }
+    static void run_back(CUstream /*stream*/, CUresult result, void *self) {
+        if (result == CUDA_SUCCESS) run(self);
+    }
+};
+
 }  // namespace
+
+TEST_CASE("the driver calls a function of the program on another thread, and what follows it in the stream waits") {
+    const Gpu gpu;
+    const Stream stream;
+    const Event after;
+    HostCall call;
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    SECTION("as work of the stream") { REQUIRE(cuLaunchHostFunc(stream, HostCall::run, &call) == CUDA_SUCCESS); }
+    SECTION("as a callback") { REQUIRE(cuStreamAddCallback(stream, HostCall::run_back, &call, 0) == CUDA_SUCCESS); }
+    SECTION("as a node of a graph") {
+        const CUDA_HOST_NODE_PARAMS parameters{HostCall::run, &call};
+        CUgraphNode node = nullptr;
+        REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+        REQUIRE(cuGraphAddHostNode(&node, graph, nullptr, 0, &parameters) == CUDA_SUCCESS);
+        REQUIRE(cuGraphInstantiateWithFlags(&executable, graph, 0) == CUDA_SUCCESS);
+        REQUIRE(cuGraphLaunch(executable, stream) == CUDA_SUCCESS);
+    }
+    REQUIRE(cuEventRecord(after, stream) == CUDA_SUCCESS);
+    CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+    CHECK(cuEventQuery(after) == CUDA_ERROR_NOT_READY);
+    call.may_end = true;
+    CHECK(cuEventSynchronize(after) == CUDA_SUCCESS);
+    CHECK(call.has_ended);
+    CHECK(call.thread != std::this_thread::get_id());
+    CHECK(cuStreamQuery(stream) == CUDA_SUCCESS);
+    if (executable) cuGraphExecDestroy(executable);
+    if (graph) cuGraphDestroy(graph);
+}
+
+TEST_CASE("a kernel waits for the function of the program before it, and the function for the kernel before that") {
+    const Gpu gpu;
+    const Module module(kBusyImage);
+    const Block block;
+    const Stream stream;
+    const CUfunction busy = module.function("busy");
+    HostCall call;
+    call.may_end = true;
+    const auto until_ended = [&] {
+        CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+        CHECK(call.has_ended);
+    };
+    CHECK(is_seen_in_progress([&] {
+        call.has_ended = false;
+        run_busy(busy, stream, block);
+        REQUIRE(cuLaunchHostFunc(stream, HostCall::run, &call) == CUDA_SUCCESS);
+        const bool waits = !call.has_ended;
+        const bool in_progress = cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+        until_ended();
+        return waits && in_progress;
+    }));
+    call.may_end = call.has_ended = false;
+    REQUIRE(cuLaunchHostFunc(stream, HostCall::run, &call) == CUDA_SUCCESS);
+    run_busy(busy, stream, block);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // longer than the kernel takes
+    CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+    call.may_end = true;
+    until_ended();
+}
 
 TEST_CASE("work in progress is not ready, and a synchronisation waits for it") {
     const Gpu gpu;

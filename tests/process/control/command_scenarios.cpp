@@ -16,6 +16,7 @@
 #include <future>
 #include <iostream>
 #include <map>
+#include <mutex>
 #include <random>
 #include <sstream>
 #include <string>
@@ -187,6 +188,40 @@ std::string submit() {
     std::cout << "submitting" << std::endl;
     ended.get_future().wait();
     return "ended";
+}
+
+// A call of cuMemGetInfo in another thread that has got its answer, and is still in the driver.
+std::future<CUresult> asking_for_memory;
+std::string begin_to_ask_for_memory() {
+    const std::uint64_t before = curb_sim_calls("cuMemGetInfo_v2");
+    curb_sim_hold_return("cuMemGetInfo_v2");
+    asking_for_memory = std::async(std::launch::async, [context = main_context] {
+        std::size_t free = 0, total = 0;
+        MUST(cuCtxSetCurrent(context));
+        return cuMemGetInfo_v2(&free, &total);
+    });
+    while (curb_sim_calls("cuMemGetInfo_v2") == before) std::this_thread::yield();
+    return "ok";
+}
+std::string end_asking_for_memory() {
+    curb_sim_hold_return(nullptr);
+    return answer_of(asking_for_memory.get());
+}
+
+// The driver is to call a function that needs the mutex.
+std::mutex needed;
+std::string lock_before_submitting() {
+    needed.lock();
+    MUST(cuLaunchHostFunc(
+        nullptr, [](void *) { const std::scoped_lock lock(needed); }, nullptr));
+    return "ok";
+}
+std::string call_and_unlock() {
+    CUdeviceptr block = 0;
+    const CUresult result = cuMemAlloc_v2(&block, MiB);
+    needed.unlock();
+    MUST(cuCtxSynchronize());
+    return answer_of(result);
 }
 
 // ---- calls of the driver in every way to reach it, each in a thread of its own ----
@@ -632,6 +667,10 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"work", [](const auto &) { return work_on(); }},
     {"compute", [](const auto &) { return compute(); }},
     {"submit", [](const auto &) { return submit(); }},
+    {"begin to ask for memory", [](const auto &) { return begin_to_ask_for_memory(); }},
+    {"end asking for memory", [](const auto &) { return end_asking_for_memory(); }},
+    {"lock before submitting", [](const auto &) { return lock_before_submitting(); }},
+    {"call and unlock", [](const auto &) { return call_and_unlock(); }},
     {"prepare", [](const Numbers &of) { return prepare_calls(static_cast<int>(of.mib), false); }},
     {"call on", [](const Numbers &of) { return prepare_calls(static_cast<int>(of.mib), true); }},
     {"begin", [](const auto &) { return begin_calls(); }},

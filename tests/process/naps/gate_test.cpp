@@ -83,6 +83,31 @@ TEST_CASE("a program is not suspended while a call is under way that the driver'
     resume(machine, program);
 }
 
+TEST_CASE("a program is not suspended while it asks for its free memory, which would fail while it is out") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("begin to ask for memory") == "ok");
+    fails(machine.curb({"suspend", "--timeout", "200ms", program.id()}),
+          contains("a call of cuMemGetInfo_v2 did not return within 200ms"));
+    CHECK(program.answers("end asking for memory") == "ok");
+    suspend(machine, program);
+    resume(machine, program);
+}
+
+// A function of the program that the driver calls needs a mutex, whose owner waits at the gate.
+TEST_CASE("a nap that would wait for a call at the gate is given up within a second") {
+    const Machine machine;
+    Program program(machine);
+    REQUIRE(program.answers("lock before submitting") == "ok");
+    const auto begun = std::chrono::steady_clock::now();
+    Begun curb = machine.begin_curb({"suspend", "--until-used", program.id()});
+    REQUIRE(within(20s, [&] { return machine.state(program.pid()) == "locked"; }));
+    CHECK(program.answers("call and unlock") == "ok");
+    CHECK(std::chrono::steady_clock::now() - begun < 6s);
+    CHECK(curb.end().status != 0);
+    CHECK(machine.state(program.pid()) == "running");
+}
+
 TEST_CASE("the gate opens by itself when no command keeps it closed and the program is in its GPUs") {
     const Machine machine;
     Holding program(machine, 64);
@@ -131,6 +156,13 @@ TEST_CASE("a program with a library that bypasses the gate is not suspended, and
     REQUIRE(process("deep " + library) == "0");
     fails(machine.curb({"suspend", process.id()}), contains("CUDA calls would bypass curb") && contains(library));
     CHECK(process("deep " + library) == "0");
+}
+
+TEST_CASE("a program that closes libcuda more often than it opened it still reaches the driver", "[bare]") {
+    const Machine machine;
+    Capped process(machine.runtime(),
+                   {{CURB_PLUGIN_HOST, "CUDA"}, with(machine.environment(), {{"CURB_CAP", "8GiB"}}), {}, true});
+    CHECK(process("close 5") == "0");
 }
 
 TEST_CASE("after a suspend an idle process still releases by itself, and its cache is still swept") {

@@ -5,6 +5,7 @@
 
 #include "driver.hpp"
 #include "modules.hpp"
+#include "running.hpp"
 
 namespace curb::sim {
 
@@ -175,6 +176,17 @@ SIM_CU(10000, cuGraphAddEmptyNode, (CUgraphNode * node, CUgraph handle, const CU
        (node, handle, before, count)) {
     if (!node) throw CUDA_ERROR_INVALID_VALUE;
     *node = add_node(graph_with(before, count, handle), CU_GRAPH_NODE_TYPE_EMPTY).handle;
+}
+
+SIM_CU(10000, cuGraphAddHostNode,
+       (CUgraphNode * node, CUgraph handle, const CUgraphNode *before, size_t count,
+        const CUDA_HOST_NODE_PARAMS *params),
+       (node, handle, before, count, params)) {
+    if (!node || !params || !params->fn) throw CUDA_ERROR_INVALID_VALUE;
+    const auto call = [function = params->fn, argument = params->userData] { function(argument); };
+    *node = add_node(graph_with(before, count, handle), CU_GRAPH_NODE_TYPE_HOST, [=](Stream &stream) {
+                begin_host_call(stream, call);
+            }).handle;
 }
 
 static Graph *copy(const Graph &graph) {

@@ -152,4 +152,16 @@ SIM_CU_STREAM(10000, cuLaunchHostFunc, (CUstream handle, CUhostFn function, void
     submit(*stream, CU_GRAPH_NODE_TYPE_HOST, [=](Stream &on) { begin_host_call(on, [=] { function(argument); }); });
 }
 
+// Not captured, unlike cuLaunchHostFunc (cuda.h).
+SIM_CU_STREAM(5000, cuStreamAddCallback, (CUstream handle, CUstreamCallback callback, void *argument, unsigned flags),
+              (handle, callback, argument, flags)) {
+    if (!callback || flags) throw CUDA_ERROR_INVALID_VALUE;
+    Stream *stream = find_stream(handle);
+    if (stream->capture) {
+        invalidate(*stream->capture);
+        throw CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    begin_host_call(*stream, [=] { callback(handle, CUDA_SUCCESS, argument); });
+}
+
 }  // namespace curb::sim
