@@ -416,6 +416,7 @@ TEST_CASE("findings about a process under curb") {
         p.status->waits = {{0, 4711, 9'500, GiB, curb::policy::Limit::cap, 37'000, {}}};
     });
     with(note, "cuda:0: refused 3 requests, last ", "raise it: curb cap 4711 11GiB", [](P &p) {
+        p.status->gpus[0].total = 80 * GiB;
         p.status->gpus[0].refused[static_cast<std::size_t>(curb::policy::Limit::cap)] = 3;
         p.status->refusals = {{10'000, 0, 2 * GiB, curb::policy::Limit::cap, 8 * GiB, 8 * GiB}};
     });
