@@ -109,7 +109,7 @@ class JobTest(OfMachine):
         self.assertRegex(
             self.log.read_text(),
             r"of the job's cap of 1 GiB, which curb cap --job has set, is held .* To allow it: go back to the cap of its "
-            rf"policy: curb cap --job '{name}' --reset, or free memory",
+            rf"policy: curb cap --job '{name}' --reset, or have the program free its caches: curb release {one.pid}",
         )
         self.assertEqual(self.machine.curb("cap", "--job", name, "40GiB").returncode, 0)
         one.kill()
@@ -147,7 +147,7 @@ class JobTest(OfMachine):
             self.log.read_text(),
             r"refused a context on cuda:0: it takes 8.32 GiB, with which 8.82 GiB of the job's cap of 8 GiB is held "
             rf"\(8.32 GiB by this process, 518 MiB by {holder.pid} \(scenarios\)\).*\. The program sees .* free memory in its "
-            "other processes: curb release PID",
+            rf"other processes: curb release {holder.pid}\n",
         )
 
     def test_each_container_is_a_job_by_its_cgroup(self) -> None:
