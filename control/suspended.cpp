@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -39,6 +40,8 @@ class As {
     As(const As &) = delete;
     As &operator=(const As &) = delete;
     [[nodiscard]] bool failed() const { return !is_user_; }
+    // True if this is root, at work on another user's process.
+    [[nodiscard]] bool is_root() const { return root_; }
 
   private:
     // setfsuid returns the user before the call, and no error. -1 changes nothing.
@@ -218,22 +221,25 @@ void remove_stale(const Process &process) {
 }
 
 policy::Result<Claim, std::string> Claim::take(const Process &process, std::chrono::milliseconds patience) {
-    const auto until = Clock::now() + patience;
     const As user(process);
+    constexpr std::chrono::milliseconds kOfRoot{10'000};
+    const auto until = Clock::now() + (user.is_root() ? std::max(patience, kOfRoot) : patience);
     std::string faults;
     std::vector<Descriptor> files;
+    bool is_alone = true;
     if (!user.failed()) {
         for (const Directory &directory : directories(process, true, faults)) {
             auto locked = lock(directory.file.number(), name_of(process, kClaim), until);
-            if (!locked && locked.error() == EWOULDBLOCK)
-                return std::string("another curb is suspending or resuming it right now; let it finish");
+            const bool is_taken = !locked && locked.error() == EWOULDBLOCK;
+            if (is_taken && !user.is_root()) return std::string(kTaken);
+            is_alone = is_alone && !is_taken;
             if (locked)
                 files.push_back(std::move(locked).value());
             else
                 faults.append(faults.empty() ? "" : "; ").append(directory.path + ": " + why(locked.error()));
         }
     }
-    if (!files.empty()) return Claim(std::move(files));
+    if (!files.empty() || !is_alone) return Claim(std::move(files), is_alone);
     return "there is no directory in which to note that it is being worked on (" + faults + ")";
 }
 

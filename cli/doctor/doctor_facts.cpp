@@ -274,6 +274,7 @@ void ask(ProcessCondition &facts, const Target &target) {
         report_in<control::Status>(facts.pid, control::ask(facts.pid, control::StatusRequest{true}, kAnswerPatience));
     if (status) {
         facts.status = std::move(status).value();
+        if (facts.status->nap && facts.status->nap->leaving) facts.suspended = false;  // not yet
         return;
     }
     facts.silence = status.error();

@@ -145,6 +145,8 @@ class Join {
                 process.status = std::move(status).value();
             else
                 process.trouble = without_pid(answer.pid, status.error());
+            // The record of a nap is there before the memory has moved.
+            if (process.status && process.status->nap && process.status->nap->leaving) process.suspended = false;
         }
         if (facts_.gpus)
             for (const GpuUser *user : users_of(*facts_.gpus))

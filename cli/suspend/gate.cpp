@@ -86,6 +86,7 @@ policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration p
     const auto begun =
         report_in<control::GateReport>(pid, control::ask(pid, control::GateRequest{{}, true}, kPatience));
     if (!begun) return begun.error();
+    if (!begun->why.empty()) return begun->why + fmt::format("; curb resume {} brings it back", pid);
     for (;;) {
         const auto now = status();
         if (!now) return now.error();

@@ -42,11 +42,16 @@ bool not_ours(Guard &guard, const Facts &facts) {
                         fmt::format("name the process: {}", target.thread_of)) ||
            guard.refuse(user != 0 && user != target.process.uid,
                         fmt::format("it belongs to user {}", target.process.uid),
-                        "only that user and root can do this") ||
-           guard.refuse(!target.environment, "its environment cannot be read, so it cannot be seen what it belongs to",
-                        user == 0 ? "root may not look into it from here: try on the machine itself, outside of "
-                                    "containers"
-                                  : "try as root (sudo curb ...)");
+                        "only that user and root can do this");
+}
+
+// Only for a suspend: a resume must succeed even if the first thread has ended since, and /proc shows no environment.
+bool is_unreadable(Guard &guard, const Facts &facts) {
+    return guard.refuse(!facts.target.environment,
+                        "its environment cannot be read, so it cannot be seen what it belongs to",
+                        facts.user == 0 ? "root may not look into it from here: try on the machine itself, outside of "
+                                          "containers"
+                                        : "try as root (sudo curb ...)");
 }
 
 // Refuses if the driver cannot suspend and resume.
@@ -202,7 +207,7 @@ std::optional<Refusal> why_not_suspend(const SuspendFacts &facts) {
     Guard guard("suspend", facts.target);
     const auto &driver = facts.driver;
     const Books books = facts.books.value_or(Books{0, ""});
-    not_ours(guard, facts) ||
+    not_ours(guard, facts) || is_unreadable(guard, facts) ||
         (driver && (cannot(guard, *driver) || wrong_state(guard, *driver->state, facts.target.process.pid))) ||
         not_alone(guard, facts) || (facts.gpus && wrong_gpus(guard, facts)) ||
         guard.refuse(books.managed.value_or(0) != 0,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "command.hpp"
+#include "control/proc.hpp"
 #include "control/suspended.hpp"
 #include "format.hpp"
 #include "json.hpp"
@@ -52,6 +53,11 @@ int Moving::half_done(const FoundState &state, const std::string &why) const {
 policy::Bytes Moving::held() const {
     const auto gpus = nvml_gpus();
     return gpus ? held_by(*gpus, pid_) : 0;
+}
+
+bool Moving::is_the_same() const {
+    const control::suspended::Process now = identity_of(pid_, control::proc_text(pid_, "status"));
+    return now.start == target_.process.start && now.uid == target_.process.uid;
 }
 
 policy::Bytes Moving::recorded() const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint.hpp"
+#include "control/suspended.hpp"
 #include "json.hpp"
 #include "selection.hpp"
 
@@ -39,8 +40,13 @@ class Moving {
     [[nodiscard]] bool answer(const json::Members &members) const;
     // Returns the bytes that the process holds of all GPUs, by NVML. 0 without NVML.
     [[nodiscard]] policy::Bytes held() const;
+    // True if the pid is still that of the process that was inspected. Root may move any process, so it must not move
+    // another one that has got the pid since.
+    [[nodiscard]] bool is_the_same() const;
     // Returns the bytes that the process held when it was suspended, by the record. 0 without a record.
     [[nodiscard]] policy::Bytes recorded() const;
+
+    static constexpr const char *kAnother = "another process has its pid now";
 
     const int pid_;
     const Target target_;
@@ -59,7 +65,7 @@ int each(const char *command, bool is_out_after, const MoveOptions &options, con
 
 // Runs in the helper that libcurb.so starts for a nap. Waits until the process is back, has ended, or wants to come
 // back: it writes "back" to standard input or closes it. Then resumes it as soon as there is room. "leave" on standard
-// input ends the helper: the process stays suspended until curb resume.
-int bring_back_when_asked(int pid);
+// input ends the helper: the process stays suspended until curb resume. `process`: as it was before it was moved.
+int bring_back_when_asked(const control::suspended::Process &process);
 
 }  // namespace curb::cli

@@ -77,8 +77,10 @@ class Resuming : Moving {
         const auto driver = open_driver();
         facts.driver = facts_of(driver, pid_);
         if (const auto refusal = why_not_resume(facts)) return refused(*refusal);
+        if (!is_the_same()) return ended(kRefused, "ended", cannot_ + kAnother);
         hold_interrupts();
         if (*facts.driver->state == CU_PROCESS_STATE_LOCKED) {
+            if (!claim->is_alone()) return ended(kRefused, "unchanged", cannot_ + suspended::Claim::kTaken);
             say::warning(target_.text() +
                          " is locked, not suspended: a suspend or resume was cut short; it is unlocked");
             return unlocked(*driver, 0, std::nullopt);
@@ -235,9 +237,9 @@ int resume(const ResumeOptions &options) {
 
 }  // namespace
 
-int bring_back_when_asked(int pid) {
+int bring_back_when_asked(const suspended::Process &process) {
     std::signal(SIGPIPE, SIG_IGN);  // the process may end before it reads the helper's output
-    const suspended::Process process = inspect(pid).process;
+    const int pid = process.pid;
     const auto driver = open_driver();
     for (;;) {
         pollfd input{STDIN_FILENO, POLLIN, 0};
@@ -246,7 +248,8 @@ int bring_back_when_asked(int pid) {
             suspended::remove_stale(process);
             return 0;
         }
-        if (driver && state_of(*driver, pid).is(CU_PROCESS_STATE_RUNNING)) return 0;
+        const FoundState state = driver ? state_of(*driver, pid) : FoundState();
+        if (state.is(CU_PROCESS_STATE_RUNNING)) return 0;
         if (!asked) {
             const auto host = host_room(pid);
             if (!host || !is_short(*host)) continue;
@@ -259,7 +262,9 @@ int bring_back_when_asked(int pid) {
         if (is_answered && first == 'l') return 0;
         const int status = Resuming({.patience = std::chrono::hours(24), .bytes = {}, .nap = true}, pid, nullptr).run();
         if (is_answered || status == 0) return status;  // the process sees the end, and starts another helper
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // its pipe is closed: the process is about to end
+        // Its socket is closed: the process is about to end, has executed another program, or cannot tell us to go on.
+        if (driver && !state.known) return status;
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
 }
 

@@ -53,6 +53,8 @@ class Suspending : Moving {
     Suspending(const SuspendOptions &options, policy::Duration patience, int pid, std::vector<std::string> *answers)
         : Moving("suspend", "suspended", pid, answers), options_(options), patience_(patience), gate_(pid) {}
 
+    [[nodiscard]] const suspended::Process &process() const { return target_.process; }
+
     int run() {
         if (options_.until_used) return begin_nap_now();
         SuspendFacts known;
@@ -126,7 +128,8 @@ class Suspending : Moving {
     }
 
     int move(const Driver &driver, Seconds lock_time, SuspendFacts &known) {
-        // Check again, now that the process is locked: it may have allocated since.
+        // Check again, now that the process is locked: it may have allocated since, or be another one.
+        if (!is_the_same()) return give_up(driver, cannot_ + kAnother);
         known.gpus = nvml_gpus();
         known.host = host_room(pid_);
         known.driver->state = CU_PROCESS_STATE_RUNNING;  // we have locked it
@@ -234,8 +237,9 @@ int suspend(const SuspendOptions &options) {
     if (!patience) return failed("suspend: --timeout: " + patience.error());
     if (patience->count() == 0) return failed("suspend: --timeout: 0 would wait for ever; give a time");
     return each("suspend", true, options, [&](int pid, auto *answers) {
-        const int status = Suspending(options, *patience, pid, answers).run();
-        return status == 0 && options.nap ? bring_back_when_asked(pid) : status;
+        Suspending suspending(options, *patience, pid, answers);
+        const int status = suspending.run();
+        return status == 0 && options.nap ? bring_back_when_asked(suspending.process()) : status;
     });
 }
 

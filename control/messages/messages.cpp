@@ -93,6 +93,7 @@ void describe(Io &io, Is<NapStatus> auto &value) {
     io.where_set("bytes_total", value.bytes_total);
     io.where_set("waited_total_ms", value.waited_total_ms);
     io.where_set("no_room_since", value.no_room_since);
+    io.where_set("leaving", value.leaving);
 }
 template <class Io>
 void describe(Io &io, Is<Refusal> auto &value) {

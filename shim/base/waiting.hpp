@@ -45,15 +45,18 @@ bool poll_until(Done done, std::uint64_t milliseconds, std::uint64_t pause_us = 
 }
 
 // Sleeps while `word` holds `value`, at most `milliseconds`; nullopt: without limit. A signal may end the sleep early.
-// False if the time is over.
+// Where a filter of system calls forbids futex, it ends after 1 ms, so that the caller polls. False if the time is over.
 inline bool futex_wait(std::atomic<std::uint32_t> &word, std::uint32_t value,
                        std::optional<std::uint64_t> milliseconds) noexcept {
     static_assert(sizeof word == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
     const KeepErrno keep_errno;
     const std::uint64_t ms = milliseconds.value_or(0);
     const timespec most{static_cast<std::time_t>(ms / 1000), static_cast<long>(ms % 1000) * 1'000'000};
-    return syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, milliseconds ? &most : nullptr, nullptr, 0) == 0 ||
-           errno != ETIMEDOUT;
+    if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, milliseconds ? &most : nullptr, nullptr, 0) == 0)
+        return true;
+    if (errno == ETIMEDOUT) return false;
+    if (errno != EAGAIN && errno != EINTR) sleep_ms(1);
+    return true;
 }
 
 // Wakes up to `threads` threads that wait on `word`. Async-signal-safe.

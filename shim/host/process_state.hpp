@@ -4,7 +4,7 @@
 //   asleep   the program has not used CUDA; curb has read, opened and started nothing
 //   active   from the first successful cuInit
 //   passing  in a fork child of an active process. The driver refuses every call there, and curb's locks and threads
-//            are dead, so curb forwards every call unchanged.
+//            are dead, so curb forwards every call unchanged. Also in the command `curb`, from its start.
 #pragma once
 
 #include <atomic>

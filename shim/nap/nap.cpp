@@ -97,7 +97,7 @@ void note(Change change) {
 }
 
 void mark_back(control::NapStatus &now) noexcept {
-    now.out = false;
+    now.out = now.leaving = false;
     now.since = now.no_room_since = 0;
 }
 void note_in() { note(mark_back); }
@@ -109,6 +109,7 @@ void refuse(const std::string &why) {
     note([&](control::NapStatus &now) {
         is_new = now.refused != why;
         now.refused = why;
+        now.leaving = false;
     });
     refusals.fetch_add(1, std::memory_order_relaxed);
     refused_since_poll.store(true, std::memory_order_release);
@@ -117,13 +118,15 @@ void refuse(const std::string &why) {
 
 std::optional<CUprocessState> state_by_driver() noexcept {
     CUprocessState state{};
-    if (driver_behind_gate().cuCheckpointProcessGetState(getpid(), &state) != CUDA_SUCCESS) return std::nullopt;
+    const auto ask = [&] { return driver_behind_gate().cuCheckpointProcessGetState(getpid(), &state); };
+    if (ask_twice(ask) != CUDA_SUCCESS) return std::nullopt;
     return state;
 }
 
 bool is_in_its_gpus() noexcept { return state_by_driver() == CU_PROCESS_STATE_RUNNING; }
 
-// Brings the process back, by as many helpers as it takes. Waits for room without limit.
+// Returns when the driver says that the process is in its GPUs, whatever a helper says. Brings it back if needed, by as
+// many helpers as it takes. Waits for room without limit.
 void bring_back() {
     const std::string pid = std::to_string(getpid());
     for (std::uint64_t pause_ms = 100; !is_in_its_gpus(); pause_ms = std::min<std::uint64_t>(2 * pause_ms, 10'000)) {
@@ -131,7 +134,8 @@ void bring_back() {
         std::string said;
         if (helper.start({"resume", "--wait", "24h", pid}))
             while (const auto line = helper.line()) said = *line;
-        if (helper.end() == 0) return;
+        if (helper.end() == 0 && is_in_its_gpus()) return;
+        if (said.empty()) said = Helper::why_none();
         log::write(LogLevel::error, "this process cannot come back to its GPUs yet: " + said);
         const own_thread::Asleep asleep;
         sleep_ms(pause_ms);
@@ -159,6 +163,21 @@ std::optional<policy::Bytes> moved(const std::string &line) {
 constinit std::atomic<const Helper *> mover{nullptr};
 constinit std::atomic<std::uint64_t> no_room_since_ms{0};  // since when it has waited for room; 0: it does not wait
 constinit std::atomic<int> callers{0};                     // threads in noted_call(), which may use `mover`
+void wait_for_callers() noexcept {
+    while (callers.load(std::memory_order_seq_cst) != 0) sleep_ms(1);
+}
+// While this lives, a call of the program tells `helper` to bring the process back.
+class WithinReach : NoCopy {
+  public:
+    explicit WithinReach(const Helper &helper) noexcept {
+        mover.store(&helper, std::memory_order_release);
+        phase.store(Phase::out, std::memory_order_release);
+    }
+    ~WithinReach() {
+        phase.store(Phase::in, std::memory_order_seq_cst);
+        wait_for_callers();
+    }
+};
 
 // Runs when a call of the program begins to wait. Tells the helper at once to bring the process back, without waiting
 // for the nap's thread.
@@ -166,7 +185,8 @@ void noted_call() noexcept {
     std::uint64_t none = 0;
     called_ms.compare_exchange_strong(none, now_ms(), std::memory_order_acq_rel);
     callers.fetch_add(1, std::memory_order_seq_cst);
-    if (change_from_out(Phase::coming_back)) mover.load(std::memory_order_acquire)->tell("back");
+    // If it cannot be told, the nap's thread hangs up.
+    if (change_from_out(Phase::coming_back)) static_cast<void>(mover.load(std::memory_order_acquire)->tell("back"));
     callers.fetch_sub(1, std::memory_order_release);
 }
 
@@ -187,16 +207,17 @@ bool wait_and_come_back(Helper &helper) {
         }
     };
     read([] { return wants_back() || phase.load(std::memory_order_acquire) != Phase::out; });
-    if (!change_from_out(Phase::coming_back) && phase.load(std::memory_order_acquire) == Phase::staying_out) {
-        helper.tell("leave");
+    if (!change_from_out(Phase::coming_back) && phase.load(std::memory_order_acquire) == Phase::staying_out &&
+        helper.tell("leave")) {
         helper.end();
         log::write(LogLevel::info, "the nap is a suspend now: calls of CUDA wait until curb resume");
         return false;
     }
-    helper.tell("back");  // the call may have sent it already
+    wait_for_callers();
+    if (!helper.tell("back")) helper.hang_up();  // the call may have told it already
     read([] { return false; });
-    if (helper.end() != 0) bring_back();
-    while (callers.load(std::memory_order_acquire) != 0) sleep_ms(1);
+    helper.end();
+    bring_back();
     const std::uint64_t since = called_ms.load(std::memory_order_acquire);
     const std::uint64_t end_ms = gate::is_closed() ? now_ms() : opened_ms.load(std::memory_order_acquire);
     const std::uint64_t waited_ms = since == 0 ? 0 : end_ms - std::min(end_ms, since);
@@ -209,8 +230,6 @@ bool wait_and_come_back(Helper &helper) {
     return true;
 }
 
-constexpr const char *kNoCommand = "the command curb is not beside libcurb.so, or cannot be started";
-
 // The most host memory that a nap may take, by the user's policy and by the ceiling.
 struct HostMemory {
     std::string own, ceiling;
@@ -220,6 +239,8 @@ HostMemory host_memory() {
     const auto text = [](const std::optional<policy::Size> &most) { return most ? policy::format(*most) : "100%"; };
     return {text(snapshot->policy.suspend.host_memory), text(snapshot->policy.host_memory_ceiling)};
 }
+
+bool holds_memory() noexcept { return std::any_of(devices::all().begin(), devices::all().end(), devices::in_use); }
 
 // Takes one nap, on the thread curb-nap. The gate is open again when it returns, unless the process is then suspended.
 void take_nap(const HostMemory &most) {
@@ -231,6 +252,8 @@ void take_nap(const HostMemory &most) {
     // Ask before the gate closes: without an answer curb could not see later whether the process is back.
     if (!state_by_driver())
         return refuse("the driver cannot move processes out of their GPUs; that takes 570 or newer");
+    if (const std::string why = Helper::why_none(); !why.empty()) return refuse(why);
+    if (!holds_memory()) return refuse("it holds no memory of a GPU");
     switch (gate::close(gate::For::nap, kMove)) {
         case gate::Closing::closed: break;
         case gate::Closing::taken: return;  // a command moves the process
@@ -244,20 +267,21 @@ void take_nap(const HostMemory &most) {
         return gate::open(gate::For::nap);  // it is not idle
     }
     Helper helper;
-    if (!helper.start(
-            {"suspend", "--nap", "--host-memory", most.own, "--host-memory", most.ceiling, std::to_string(getpid())}))
-        return refuse(kNoCommand);
+    note([](control::NapStatus &now) { now.leaving = true; });
+    helper.start(
+        {"suspend", "--nap", "--host-memory", most.own, "--host-memory", most.ceiling, std::to_string(getpid())});
     const auto first = helper.line();
     const auto bytes = first ? moved(*first) : std::nullopt;
     if (!bytes) {
         const bool has_run = helper.end() != Helper::kNotExecuted;
-        if (!is_in_its_gpus()) bring_back();
-        return refuse(has_run ? first.value_or("the command curb ended without a word") : kNoCommand);
+        bring_back();
+        return refuse(has_run ? first.value_or("the command curb ended without a word") : Helper::kNone);
     }
     refusals.store(0, std::memory_order_relaxed);
     note_out(MovedOutBy::nap, *bytes);
     note([&](control::NapStatus &now) {
         now.out = true;
+        now.leaving = false;
         now.since = control::unix_now();
         ++now.count;
         now.bytes = *bytes;
@@ -266,12 +290,10 @@ void take_nap(const HostMemory &most) {
     });
     log::write(LogLevel::info, "a nap begins: " + policy::format_human(*bytes) +
                                    " moved to host memory; the next call of CUDA ends it");
-    mover.store(&helper, std::memory_order_release);
-    phase.store(Phase::out, std::memory_order_release);
+    const WithinReach until_back(helper);
     // End the lease: from here on another tool may bring the process back, and then a waiting call opens the gate.
     gate::close(gate::For::nap, std::chrono::milliseconds(0));
     const bool is_back = wait_and_come_back(helper);
-    phase.store(Phase::in, std::memory_order_release);
     note_in();
     if (!is_back) return;
     gate::open(gate::For::nap);
@@ -283,7 +305,6 @@ void come_back_at_any_cost() noexcept {
     for (;;) {
         try {
             bring_back();
-            phase.store(Phase::in, std::memory_order_release);
             note_in();
             return gate::open(gate::For::nap);
         } catch (...) {
@@ -372,14 +393,13 @@ bool others_wait() noexcept {
 
 }  // namespace
 
-void begin_soon() noexcept {
-    try {
-        note([](control::NapStatus &now) { now.refused.clear(); });
-    } catch (...) {
-    }
+std::string begin_soon() {
+    if (gate::is_closed() && !napping.load(std::memory_order_seq_cst)) return "it is suspended already";
+    note([](control::NapStatus &now) { now.refused.clear(); });
     was_wanted.store(true, std::memory_order_release);
     wanted.store(true, std::memory_order_seq_cst);
     worker::wake_up();
+    return {};
 }
 
 std::optional<std::uint64_t> poll() noexcept try {
@@ -393,7 +413,8 @@ std::optional<std::uint64_t> poll() noexcept try {
         state.reset();
         return std::nullopt;
     }
-    const bool was_called = gate::take_called();
+    const bool is_used = gate::take_called() || gate::call_under_way() || wait_queue::any();
+    if (is_used) refusals.store(0, std::memory_order_relaxed);  // what prevented the last nap may be over
     constexpr policy::Duration kNever = policy::Duration::max();
     const policy::Duration idle = policy.idle.value_or(kNever), beside = policy.when_others_wait.value_or(kNever);
     const std::uint64_t next = policy::IdlePeriod::poll_interval_ms(std::min(idle, beside)), now = now_ms();
@@ -404,8 +425,8 @@ std::optional<std::uint64_t> poll() noexcept try {
         return next;
     }
     // A waiting request counts as use: out of its GPUs, the process would wait for itself to come back, and block
-    // others.
-    if (was_called || gate::call_under_way() || wait_queue::any()) state->period.used(now);
+    // others. A process that holds nothing has nothing to move.
+    if (is_used || !holds_memory()) state->period.used(now);
     const auto due = [&] {
         return state->period.due(now, backed_off(idle)) ||
                (state->period.due(now, backed_off(beside)) && others_wait());

@@ -16,8 +16,8 @@ namespace curb::shim::nap {
 std::optional<std::uint64_t> poll() noexcept;
 
 // For `curb suspend --until-used`: has the worker begin a nap, whatever the policy says. status() shows the result.
-// Thread-safe.
-void begin_soon() noexcept;
+// Returns why no nap can begin; empty if one does. Thread-safe. May throw std::bad_alloc.
+std::string begin_soon();
 
 // Returns why the process cannot leave its GPUs now. Empty if it knows no reason. Thread-safe.
 std::string why_not() noexcept;

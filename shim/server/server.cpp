@@ -362,7 +362,7 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
 Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*client*/, Clock::time_point /*now*/) {
     control::GateReport out;
     if (asked.nap) {
-        nap::begin_soon();
+        out.why = nap::begin_soon();
         return out;
     }
     if (!asked.close_for) {

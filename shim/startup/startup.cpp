@@ -1,5 +1,6 @@
 // The constructor, and the hook of cuInit, which activates curb once the driver is initialised.
 
+#include <link.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -10,10 +11,13 @@
 
 #include "allocators.hpp"
 #include "before_main.hpp"
+#include "control/version_note.hpp"
 #include "devices.hpp"
 #include "driver.hpp"
+#include "helper.hpp"
 #include "keep_errno.hpp"
 #include "last_thread.hpp"
+#include "libraries.hpp"
 #include "log.hpp"
 #include "log_file.hpp"
 #include "own_thread.hpp"
@@ -52,14 +56,65 @@ constinit bool is_absolute = true;
     return !is_absolute && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
 }
 
+// True if this segment of a program has a note of curb's, as the executable of the command has.
+[[gnu::cold]] bool has_our_note(const char *at, std::size_t size, std::size_t align) noexcept {
+    const auto padded = [=](std::size_t bytes) { return (bytes + align - 1) / align * align; };
+    ElfW(Nhdr) note{};
+    while (size >= sizeof note) {
+        memcpy(&note, at, sizeof note);
+        const std::size_t whole = padded(sizeof note + note.n_namesz) + padded(note.n_descsz);
+        if (whole > size) return false;
+        if (note.n_namesz == sizeof control::kNoteOwner &&
+            memcmp(at + sizeof note, control::kNoteOwner, sizeof control::kNoteOwner) == 0)
+            return true;
+        at += whole;
+        size -= whole;
+    }
+    return false;
+}
+
+// True if the program has this segment in its memory. (The headers of a packed program may lie.)
+[[gnu::cold]] bool is_loaded(const dl_phdr_info &program, const ElfW(Phdr) & wanted) noexcept {
+    for (int i = 0; i < program.dlpi_phnum; ++i) {
+        const auto &segment = program.dlpi_phdr[i];
+        if (segment.p_type == PT_LOAD && (segment.p_flags & PF_R) != 0 && wanted.p_vaddr >= segment.p_vaddr &&
+            wanted.p_memsz <= segment.p_filesz && wanted.p_vaddr - segment.p_vaddr <= segment.p_filesz - wanted.p_memsz)
+            return true;
+    }
+    return false;
+}
+
+// True in the command `curb`. It must see the machine as it is, take part in no job, and never wait for memory,
+// whatever has loaded this library into it (LD_PRELOAD, /etc/ld.so.preload). A program can gain no more by such a note
+// than by unsetting LD_PRELOAD.
+[[gnu::cold]] bool is_the_command() noexcept {
+    bool found = false;
+    any_library([&](const dl_phdr_info &program) {  // the first one is the program
+        for (int i = 0; i < program.dlpi_phnum && !found; ++i) {
+            const auto &segment = program.dlpi_phdr[i];
+            constexpr std::size_t kNarrow = 4, kWide = 8;
+            found = segment.p_type == PT_NOTE && is_loaded(program, segment) &&
+                    has_our_note(reinterpret_cast<const char *>(program.dlpi_addr + segment.p_vaddr), segment.p_memsz,
+                                 segment.p_align == kWide ? kWide : kNarrow);
+        }
+        return true;
+    });
+    return found;
+}
+
 // curb's only constructor: does the work that must precede main. glibc passes it main's arguments. Every start of a
 // program pays for it, mostly by page faults. So the functions that each start and each end call are marked cold: the
 // linker places such code beside constructors.
 __attribute__((constructor)) void at_load(int /*count*/, char ** /*arguments*/, char **variables) {
     const KeepErrno keep_errno;
+    if (is_the_command()) {
+        state.store(State::passing, std::memory_order_relaxed);
+        return;
+    }
     log::check_stderr();
     last_thread::watch();
     note_relative_policy();
+    Helper::note_environment(variables);
     before_main::set_environment(environment, variables);
 }
 

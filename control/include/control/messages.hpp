@@ -67,7 +67,7 @@ struct CapReport {
 struct GateReport {
     bool closed = false;           // new calls wait
     bool napped = false;           // the process was out by a nap; now it stays out
-    std::string why;               // why the gate is not closed
+    std::string why;               // why the gate is not closed, or no nap begins
     std::string stays;             // why the process cannot leave its GPUs now; the gate is not closed either
     std::string waits_for;         // a function that a thread is in and that must return before the process is moved
     std::vector<Bypass> bypasses;  // libraries whose calls do not wait; only when the gate was open before

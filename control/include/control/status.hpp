@@ -77,6 +77,7 @@ struct NapStatus {
     policy::Bytes bytes_total = 0;      // moved by all naps
     std::uint64_t waited_total_ms = 0;  // by the calls that ended them
     UnixMs no_room_since = 0;           // since when it has waited for room to come back; 0: it does not wait
+    bool leaving = false;               // its memory is on the way to host memory
     friend bool operator==(const NapStatus &, const NapStatus &) = default;
 };
 

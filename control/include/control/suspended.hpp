@@ -57,13 +57,20 @@ void remove_stale(const Process &process);
 // not left over. Ends with the object, or with the process that holds it.
 class Claim {
   public:
+    static constexpr const char *kTaken = "another curb is suspending or resuming it right now; let it finish";
+
     // Waits up to `patience` for another curb that has the claim. The error says that it still has it, or why the claim
-    // cannot be made.
+    // cannot be made. A user can lock these files for ever, so root waits 10 s at least for those of another user, and
+    // then has a claim that is not alone.
     static policy::Result<Claim, std::string> take(const Process &process, std::chrono::milliseconds patience = {});
 
+    // False if another process of the user has the files too. If it is a curb, it may have locked the process.
+    [[nodiscard]] bool is_alone() const { return is_alone_; }
+
   private:
-    explicit Claim(std::vector<Descriptor> files) : files_(std::move(files)) {}
+    Claim(std::vector<Descriptor> files, bool is_alone) : files_(std::move(files)), is_alone_(is_alone) {}
     std::vector<Descriptor> files_;  // the files stay until the process has ended: see remove_stale
+    bool is_alone_;
 };
 
 }  // namespace curb::control::suspended

@@ -2,15 +2,24 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -388,6 +397,53 @@ std::string fork_child_that_stays() {
     return std::to_string(child);
 }
 
+// Has SIGCHLD counted from here on; `reaps`: by a handler that also waits for all children.
+std::atomic<int> child_signals{0};
+std::string watch_children(bool reaps) {
+    struct sigaction action {};
+    action.sa_flags = SA_RESTART;
+    action.sa_handler = [](int) { ++child_signals; };
+    if (reaps)
+        action.sa_handler = [](int) {
+            while (waitpid(-1, nullptr, WNOHANG | __WALL) > 0) {
+            }
+        };
+    return sigaction(SIGCHLD, &action, nullptr) == 0 ? "ok" : "error";
+}
+// Returns what wait() says, and how often SIGCHLD has come.
+std::string seen_of_children() {
+    const pid_t child = waitpid(-1, nullptr, WNOHANG);
+    const std::string found = child < 0 && errno == ECHILD ? "no child" : "child " + std::to_string(child);
+    return found + ", " + std::to_string(child_signals) + " signals";
+}
+std::string become_subreaper() { return prctl(PR_SET_CHILD_SUBREAPER, 1) == 0 ? "ok" : "error"; }
+
+// ---- what programs do to themselves ----
+
+// Writes over the variables that the program got, as libraries do that set a process title. It goes on with copies.
+std::string set_title() {
+    static std::vector<char *> copies;
+    const std::size_t count =
+        static_cast<std::size_t>(std::distance(environ, std::find(environ, environ + 10'000, nullptr)));
+    for (std::size_t i = 0; i < count; ++i) {
+        copies.push_back(strdup(environ[i]));
+        std::memset(environ[i], 'x', std::strlen(environ[i]));
+    }
+    copies.push_back(nullptr);
+    environ = copies.data();
+    return "ok";
+}
+// Forbids all threads to send on sockets, as a sandbox may do after its start.
+std::string forbid_sending() {
+    sock_filter lines[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendto, 0, 1),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog filter{std::size(lines), lines};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return "error";
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0 ? "ok" : "error";
+}
+
 // ---- what keeps a process in its GPUs ----
 
 std::string begin_capture() {
@@ -681,6 +737,14 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"close for files", [](const auto &) { return close_for_files(); }},
     {"look", [](const auto &) { return look_at_them(); }},
     {"ignore the signal", [](const auto &) { return std::signal(SIGUSR1, SIG_IGN) == SIG_ERR ? "error" : "ok"; }},
+    {"ignore children", [](const auto &) { return std::signal(SIGCHLD, SIG_IGN) == SIG_ERR ? "error" : "ok"; }},
+    {"watch children", [](const auto &) { return watch_children(false); }},
+    {"reap all children", [](const auto &) { return watch_children(true); }},
+    {"children", [](const auto &) { return seen_of_children(); }},
+    {"subreaper", [](const auto &) { return become_subreaper(); }},
+    {"title", [](const auto &) { return set_title(); }},
+    {"enter", [](const auto &) { return chdir(next_line().c_str()) == 0 ? "ok" : "error"; }},
+    {"forbid sending", [](const auto &) { return forbid_sending(); }},
     {"pipe", [](const auto &) { return open_a_pipe(); }},
     {"close the pipe", [](const auto &) { return close_the_pipe(); }},
     {"fork and allocate", [](const auto &) { return fork_child_that_allocates(); }},
@@ -713,14 +777,39 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
 
 }  // namespace
 
-SCENARIO_NAMED(runs_commands) {
-    main_context = start();
+namespace {
+
+void answer_commands() {
     std::cout << "ready" << std::endl;
     for (std::string line; std::getline(std::cin, line);) {
+        if (line == "leave main") {
+            std::thread([] {
+                MUST(cuCtxSetCurrent(main_context));
+                answer_commands();
+                std::exit(0);
+            }).detach();
+            pthread_exit(nullptr);
+        }
         const std::size_t name = line.find_first_of("0123456789");  // no name has a digit
         Numbers of;
         if (name != std::string::npos) std::istringstream(line.substr(name)) >> of.mib >> of.device;
         std::cout << kCommands.at(line.substr(0, name == std::string::npos ? name : name - 1))(of) << std::endl;
     }
+}
+
+}  // namespace
+
+SCENARIO_NAMED(runs_commands) {
+    main_context = start();
+    answer_commands();
     // The program ends normally at the end of its input.
+}
+
+// A program that imports for long, initialises CUDA first, and uses it only after its first line of input.
+SCENARIO_NAMED(runs_commands_later) {
+    MUST(cuInit(0));
+    std::cout << "imports" << std::endl;
+    next_line();
+    main_context = start();
+    answer_commands();
 }

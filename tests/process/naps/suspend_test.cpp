@@ -1,5 +1,9 @@
 // `curb suspend` and `curb resume`. Each case starts a program that runs the test's commands (command_scenarios.cpp),
 // under curb or not, moves it, and reads the simulated driver's own books.
+#include <linux/sched.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+
 #include <deque>
 
 #include "simulated.hpp"
@@ -296,12 +300,114 @@ TEST_CASE("on a terminal a long move shows how far it has come") {
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("a user can resume a process that root has suspended") {
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+TEST_CASE("curb suspend --until-used refuses a suspended process at once") {
     const Machine machine;
+    Holding program(machine, 64);
+    machine.succeeds({"suspend", program.id()});
+    const auto begun = std::chrono::steady_clock::now();
+    fails(machine.curb({"suspend", "--until-used", program.id()}),
+          contains("it is suspended already; curb resume " + program.id() + " brings it back"));
+    CHECK(std::chrono::steady_clock::now() - begun < 8s);
+    machine.succeeds({"resume", program.id()});
+    CHECK(program.answers("check") == "right");
+    CHECK(machine.state(program.pid()) == "running");  // the refused nap does not come later
+}
+
+// Makes other users' processes take part in the machine.
+void open_to_all(const Machine &machine) {
     fs::permissions(machine.folder(), fs::perms::all);
     std::ofstream(machine.state_file()).flush();
     fs::permissions(machine.state_file(), fs::perms::all);
+}
+
+// A program of another user, whose claim the test can lock as that user.
+struct OfNobody {
+    explicit OfNobody(const Machine &machine, const std::function<void()> &prepare)
+        : program(machine, 256, {}, prepare), claim("/tmp/curb-" + std::to_string(kNobody)) {
+        const auto stat = contents("/proc/" + program.id() + "/stat");
+        std::istringstream fields(stat.substr(stat.rfind(')') + 2));
+        std::string start;
+        for (int field = 3; field <= 22; ++field) fields >> start;
+        if (fs::create_directory(claim)) {
+            REQUIRE(::chown(claim.c_str(), kNobody, kNobody) == 0);
+            fs::permissions(claim, fs::perms::owner_all);
+        }
+        claim /= program.id() + "-" + start + ".claim";
+    }
+    // Returns a descriptor; closing it unlocks the claim.
+    [[nodiscard]] int lock() const {
+        const int file = ::open(claim.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        REQUIRE(file >= 0);
+        REQUIRE(::fchown(file, kNobody, kNobody) == 0);
+        REQUIRE(::flock(file, LOCK_EX | LOCK_NB) == 0);
+        return file;
+    }
+
+    Holding program;
+    fs::path claim;
+};
+
+TEST_CASE("a user's lock on a claim does not keep root out, but a process that is locked meanwhile stays so") {
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    const Machine machine;
+    open_to_all(machine);
+    const OfNobody of(machine, becoming(kNobody));
+    const int locked = of.lock();
+    Running suspend = curb_beside(machine, forced(of.program));
+    CHECK(suspend.end() == 0);
+    CHECK(machine.state(of.program.pid()) == "checkpointed");
+    std::string faults = "cuCheckpointProcessUnlock:1:999";
+    for (int i = 2; i <= 5; ++i) faults += ",cuCheckpointProcessUnlock:" + std::to_string(i) + ":999";
+    CHECK(machine.curb({"resume", of.program.id()}, {{"CURB_SIM_FAULT", faults}}).status == 2);
+    fails(machine.curb({"resume", of.program.id()}), contains("another curb is suspending or resuming it right now"));
+    CHECK(machine.state(of.program.pid()) == "locked");
+    ::close(locked);
+    machine.succeeds({"resume", of.program.id()});
+}
+
+TEST_CASE("root does not move a process that has got the pid of the one it meant") {
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    const Machine machine;
+    open_to_all(machine);
+    std::optional<OfNobody> first(std::in_place, machine, becoming(kNobody));
+    const pid_t pid = first->program.pid();
+    const int locked = first->lock();  // curb waits for it, after it has read who it is
+    Running curb = curb_beside(machine, {"suspend", "--force", "--timeout", "60s", std::to_string(pid)});
+    const auto waits_for_claim = [&] {
+        std::error_code error;
+        for (const auto &file : fs::directory_iterator("/proc/" + curb.id() + "/fd", error))
+            if (fs::read_symlink(file.path(), error).extension() == ".claim") return true;
+        return false;
+    };
+    REQUIRE(within(20s, waits_for_claim));
+    first->program.killed();
+    const auto with_that_pid = [&] {  // a child of the child that Running started takes the pid
+        clone_args wanted{};
+        wanted.exit_signal = SIGCHLD;
+        wanted.set_tid = reinterpret_cast<std::uint64_t>(&pid);
+        wanted.set_tid_size = 1;
+        const long child = ::syscall(SYS_clone3, &wanted, sizeof wanted);
+        if (child == 0) {
+            ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+            return;
+        }
+        int status = 1 << 8;
+        if (child > 0) ::waitpid(static_cast<pid_t>(child), &status, 0);
+        ::_exit(exit_status(status));
+    };
+    Running second({CURB_SCENARIOS, "runs_commands"}, machine.environment(), with_that_pid);
+    if (second.says(20s) != "ready") return skip("this machine does not let root choose a pid");
+    REQUIRE(second.answers("hold 64") == "held");
+    ::close(locked);
+    CHECK(curb.end() == 1);
+    CHECK(machine.state(pid) == "running");
+    CHECK(second.answers("check") == "right");
+}
+
+TEST_CASE("a user can resume a process that root has suspended") {
+    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    const Machine machine;
+    open_to_all(machine);
     Holding program(machine, 256, {}, becoming(kNobody));
     machine.succeeds(forced(program));
     const Outcome back =

@@ -5,7 +5,10 @@
 #include <cstdio>
 #include <string_view>
 
+#include "control/version_note.hpp"
 #include "machine.hpp"
+
+CURB_VERSION_NOTE(CURB_VERSION);  // so libcurb.so does nothing in it
 
 int main(int argc, char **argv) {
     using namespace curb::sim;

@@ -1,0 +1,97 @@
+// curb's own command is never under curb, whatever loads libcurb.so into it: it sees the machine as it is, is in no
+// job, and waits for no memory. Each case runs with LD_PRELOAD in the shell, and with /etc/ld.so.preload and a ceiling.
+#include "../naps/naps.hpp"
+#include "capped.hpp"
+#include "ceiling.hpp"
+
+namespace {
+
+// A machine whose commands have libcurb.so loaded, and its programs too.
+class Preloaded {
+  public:
+    // `etc`: by /etc/ld.so.preload. `ceiling`: its policy, or that of the shell with LD_PRELOAD.
+    Preloaded(bool etc, const std::string &ceiling) : ceiling_(ceiling), etc_(etc) {
+        std::ofstream(ceiling_.file().parent_path().parent_path() / "ld.so.preload") << CURB_LIBRARY << "\n";
+        of_shell_ = {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", ceiling_.file().string()}};
+    }
+    [[nodiscard]] const Machine &machine() const { return machine_; }
+    [[nodiscard]] std::function<void()> prepare() const {
+        return [this] {
+            if (etc_ && !ceiling_.put_in_place()) ::_exit(96);
+        };
+    }
+    [[nodiscard]] Environment environment(const Environment &more = {}) const {
+        return with(etc_ ? machine_.environment() : with(machine_.environment(), of_shell_), more);
+    }
+    Outcome curb(const Words &words) const {
+        Outcome outcome =
+            start({.words = joined({CURB_BINARY}, words), .environment = environment(), .prepare = prepare()});
+        INFO(outcome.out << outcome.err);
+        REQUIRE(outcome.status == 0);
+        return outcome;
+    }
+
+  private:
+    const Machine machine_;
+    const Ceiling ceiling_;
+    const bool etc_;
+    Environment of_shell_;
+};
+
+constexpr const char *kCap = R"("gpu": { "*": { "cap": "2GiB" } },
+    "rules": [{ "match": { "exe": "scenarios" }, "gpu": { "*": { "cap": "20GiB" } } }])";
+constexpr const char *kJob = R"("job": { "cap": "8GiB", "of": "user" })";
+
+std::string policy(const char *members) {
+    return R"({ "version": 1, "suspend": { "idle": "200ms" }, )" + std::string(members) + " }";
+}
+
+// Returns the pids that `curb ps` shows.
+std::vector<int> shown(const Preloaded &at) {
+    std::vector<int> pids;
+    const Json all = Json::parse(at.curb({"ps", "--json"}).out);
+    CHECK(all["gpus"][0]["total"] == std::int64_t{80} * 1024 * kMiB);
+    for (const Json &process : all["processes"]) pids.push_back(process["pid"]);
+    return pids;
+}
+
+}  // namespace
+
+TEST_CASE("a process comes back from its nap, whatever cap and job a command would have") {
+    const bool etc = GENERATE(false, true);
+    const char *limit = GENERATE(kCap, kJob);
+    CAPTURE(etc, limit);
+    const Preloaded at(etc, policy(limit));
+    if (etc && !can_mount()) return;
+    Holding program(at.machine(), 5376, at.environment(), at.prepare());
+    REQUIRE(is_out(at.machine(), program));
+    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
+    for (const auto &thread : fs::directory_iterator("/proc/" + std::to_string(helper_of(program.pid())) + "/task"))
+        CHECK_THAT(contents(thread.path() / "comm"), !contains("curb-"));  // none of libcurb.so's
+    CHECK(shown(at) == std::vector<int>{program.pid()});
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("each command does its work, and stands in no list itself") {
+    const bool etc = GENERATE(false, true);
+    const char *limit = GENERATE(kCap, kJob);
+    CAPTURE(etc, limit);
+    const Preloaded at(etc, R"({ "version": 1, )" + std::string(limit) + " }");
+    if (etc && !can_mount()) return;
+    Holding program(at.machine(), 5376, at.environment(), at.prepare());
+    CHECK(shown(at) == std::vector<int>{program.pid()});
+    const std::string pid = program.id();
+    CHECK_THAT(at.curb({"suspend", pid}).out, contains("suspended " + pid));
+    CHECK_THAT(at.curb({"resume", pid}).out, contains("resumed " + pid));
+    CHECK(program.answers("check") == "right");
+    CHECK(program.answers("pool") == "ok");
+    CHECK_THAT(at.curb({"release", pid}).out, contains("256 MiB"));
+    CHECK_THAT(at.curb({"cap", pid, "7GiB"}).out, contains("7 GiB"));
+    CHECK_THAT(at.curb({"metrics"}).out, contains("pid=\"" + pid + "\""));
+    CHECK_THAT(at.curb({"doctor", pid}).out, contains(pid));
+    CHECK_THAT(at.curb({"doctor"}).out, contains("80 GiB"));
+    at.curb({"run", "--quiet", "--cap", "1GiB", "--", CURB_SCENARIOS, "runs_commands"});
+    CHECK(at.machine().held(program.pid()) >= 5376);
+    CHECK(program.finish() == 0);
+}
