@@ -58,7 +58,7 @@ std::string refusal_of(const Machine &machine, const Environment &environment) {
     std::string why;
     CHECK(within(20s, [&] {
         const Json nap = nap_of(machine, program);
-        if (nap.is_object()) why = nap["refused"];
+        if (nap.is_object() && nap["refused"].is_string()) why = nap["refused"];
         return !why.empty();
     }));
     CHECK(machine.state(program.pid()) == "running");
