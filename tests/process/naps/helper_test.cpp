@@ -245,7 +245,9 @@ TEST_CASE("curb starts no helper in a program that is set-user-ID", "[bare]") {
     REQUIRE(::chmod(program.c_str(), 04755) == 0);
     const Ceiling ceiling(R"({ "version": 1, "suspend": { "idle": "100ms" } })");
     if (!can_try(ceiling)) return;
-    std::ofstream(ceiling.file().parent_path().parent_path() / "ld.so.preload") << CURB_LIBRARY << "\n";
+    const fs::path etc = ceiling.file().parent_path().parent_path();
+    fs::permissions(etc, fs::perms(0755));
+    std::ofstream(etc / "ld.so.preload") << CURB_LIBRARY << "\n";
     Running running({program, "runs_commands"}, machine.environment(), [&] { (void)ceiling.put_in_place(); });
     if (running.says(5s) != "ready")
         return skip("the loader does not find the simulated driver for set-user-ID programs");

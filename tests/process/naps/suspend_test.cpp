@@ -375,6 +375,7 @@ TEST_CASE("root does not move a process that has got the pid of the one it meant
     Running curb = curb_beside(machine, {"suspend", "--force", "--timeout", "60s", std::to_string(pid)});
     const auto waits_for_claim = [&] {
         std::error_code error;
+        if (contents("/proc/" + curb.id() + "/comm") != "curb\n") return false;  // before exec it has the test's files
         for (const auto &file : fs::directory_iterator("/proc/" + curb.id() + "/fd", error))
             if (fs::read_symlink(file.path(), error).extension() == ".claim") return true;
         return false;
@@ -386,6 +387,7 @@ TEST_CASE("root does not move a process that has got the pid of the one it meant
         wanted.exit_signal = SIGCHLD;
         wanted.set_tid = reinterpret_cast<std::uint64_t>(&pid);
         wanted.set_tid_size = 1;
+        ::close(locked);  // the test's own copy keeps the lock
         const long child = ::syscall(SYS_clone3, &wanted, sizeof wanted);
         if (child == 0) {
             ::prctl(PR_SET_PDEATHSIG, SIGKILL);
