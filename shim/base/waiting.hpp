@@ -45,7 +45,8 @@ bool poll_until(Done done, std::uint64_t milliseconds, std::uint64_t pause_us = 
 }
 
 // Sleeps while `word` holds `value`, at most `milliseconds`; nullopt: without limit. A signal may end the sleep early.
-// Where a filter of system calls forbids futex, it ends after 1 ms, so that the caller polls. False if the time is over.
+// Where a filter of system calls forbids futex, it ends after 1 ms, so that the caller polls. False if the time is
+// over.
 inline bool futex_wait(std::atomic<std::uint32_t> &word, std::uint32_t value,
                        std::optional<std::uint64_t> milliseconds) noexcept {
     static_assert(sizeof word == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
