@@ -203,10 +203,13 @@ bool has_ended(pid_t process) noexcept {
 
 }  // namespace
 
+// Every start of a program pays for this: no variable is read further than it is like one of those wanted.
 void Helper::note_environment(const char *const *variables) noexcept {
     for (; *variables; ++variables) {
         for (const std::string_view name : kKept) {
-            if (strncmp(*variables, name.data(), name.size()) != 0) continue;
+            std::size_t same = 0;
+            while (same < name.size() && (*variables)[same] == name[same]) ++same;
+            if (same < name.size()) continue;
             const std::size_t size = strlen(*variables) + 1;
             if (size > environment.size() - environment_size) continue;
             memcpy(environment.data() + environment_size, *variables, size);
