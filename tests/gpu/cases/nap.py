@@ -31,8 +31,8 @@ _RATIO, _MORE_S = 1.05, 0.005
 _TURNS = 20
 
 
-def nap_case(framework: str, naps: int) -> Case:
-    """Training with pauses, in which the process leaves the GPU. Its losses and weights equal those of a run without curb."""
+def nap_case(framework: str, naps: int, idle: str = _IDLE, pause_s: float = _LONGEST_PAUSE_S) -> Case:
+    """Training with pauses of at most `pause_s`, in each of which the process leaves the GPU. Its losses and weights equal those of a run without curb."""
 
     def case(lab: Lab, row: Row) -> None:
         packages = lab.need(framework)
@@ -44,13 +44,13 @@ def nap_case(framework: str, naps: int) -> Case:
             for _ in range(count):
                 _turn(session)
             undisturbed = _end(session)
-        job = lab.job(row.name, _SMALL_CAP, suspend={"idle": _IDLE})
+        job = lab.job(row.name, _SMALL_CAP, suspend={"idle": idle})
         firsts = []
         with lab.capped(argv, job, packages) as session:
             session.expect("training", 180)
             before = session.held_mib()
             for _ in range(count):
-                _until_out(session)
+                _until_out(session, pause_s)
                 firsts.append(_turn(session)["first_s"])
             disturbed = _end(session)
         row.goes_on = True
@@ -276,10 +276,10 @@ def _end(session: Session) -> dict[str, Any]:
     return done
 
 
-def _until_out(session: Session) -> None:
+def _until_out(session: Session, pause_s: float = _LONGEST_PAUSE_S) -> None:
     """Waits until the process holds nothing of the GPU. Raises ProgramFailed."""
-    if session.watch.falls_to(_LEFT_MIB, _LONGEST_PAUSE_S) is None:
-        held = f"{session.watch.held / MIB:,.0f} MiB are held after a pause of {_LONGEST_PAUSE_S:.0f} s"
+    if session.watch.falls_to(_LEFT_MIB, pause_s) is None:
+        held = f"{session.watch.held / MIB:,.0f} MiB are held after a pause of {pause_s:.0f} s"
         raise ProgramFailed(f"{held}{session.tail()}")
 
 
@@ -340,6 +340,7 @@ def _by_command(lab: Lab, row: Row) -> None:
 
 NAP: dict[str, Case] = {
     "nap, torch": nap_case("torch", 10),
+    "nap, PyTorch Geometric": nap_case("torch_geometric", 5, "2s", 6),
     "nap, jax": nap_case("jax", 30),
     "nap, tensorflow": nap_case("tensorflow", 30),
     "nap, cupy": nap_case("cupy", 10),

@@ -17,15 +17,21 @@ std::ostringstream &lines() {
     return lines;
 }
 
-__attribute__((constructor)) void at_start() {
-    spdlog::set_default_logger(
+// Never destroyed: the registry, which has it too, is gone before at_end().
+spdlog::logger &logger() {
+    static auto &logger = *new auto(
         std::make_shared<spdlog::logger>("host", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines())));
+    return *logger;
+}
+
+__attribute__((constructor)) void at_start() {
+    spdlog::set_default_logger(std::shared_ptr<spdlog::logger>(&logger(), [](spdlog::logger *) {}));
     spdlog::set_pattern("%l of %n: %v");
     spdlog::warn("starts with {:.1f}", 0.5);
 }
 
 __attribute__((destructor)) void at_end() {
-    spdlog::error("ends");
+    logger().error("ends");
     mark("logs_by_spdlog", lines().str() == "warning of host: starts with 0.5\nerror of host: ends\n" ? 2 : 0);
 }
 

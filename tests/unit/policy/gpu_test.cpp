@@ -271,7 +271,7 @@ TEST_CASE("A cap from outside the files narrows the cap of policy and ceiling, a
     const GpuTerms before = terms_for(growing, kFirst, 80 * GiB);
     growing.narrowed_to = {size("1GiB")};
     CHECK(terms_for(growing, kFirst, 80 * GiB) ==
-          GpuTerms{.cap = 1 * GiB, .growth = before.growth, .report = Report::device});
+          GpuTerms{.cap = 1 * GiB, .growth = before.growth, .report = Report::device, .narrowed = true});
 }
 
 TEST_CASE("NVML's index is needed only if a key uses it") {

@@ -1,4 +1,4 @@
-"""Trains, deterministic to the last bit: `suspend_train.py torch|jax|tensorflow|cupy|numba large|small STEPS|turns`.
+"""Trains, deterministic to the last bit: `suspend_train.py torch|torch_geometric|jax|tensorflow|cupy|numba large|small STEPS|turns`.
 
 `large` holds more than 8 GiB. With 0 STEPS it trains until a command comes. It prints `training` after the first steps, and at
 the end `done` with its losses and a digest of its weights. With `turns` it waits for commands: each `train STEPS` trains, and
@@ -48,6 +48,35 @@ def torch_trainer() -> Trainer:
         return float(loss.item())
 
     return step, lambda: (weights.detach().cpu().numpy() for weights in model.parameters())
+
+
+def torch_geometric_trainer() -> Trainer:
+    """Looks for the GPU and prepares its data for ten seconds before its first call that takes memory."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    import torch
+
+    assert torch.cuda.device_count() > 0
+    torch.cuda.init()
+    from torch_geometric.nn import GCNConv
+
+    time.sleep(10)
+    torch.manual_seed(1)
+    torch.use_deterministic_algorithms(True)
+    first, second = (GCNConv(_WIDTH, _WIDTH).cuda() for _ in range(2))
+    parameters = [*first.parameters(), *second.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=_RATE, momentum=_KEPT)
+    random = torch.Generator().manual_seed(2)
+    edges = torch.randint(_BATCH, (2, 8 * _BATCH), generator=random).cuda()
+    x, y = torch.randn(2, _BATCH, _WIDTH, generator=random).cuda().unbind(0)
+
+    def step() -> float:
+        loss = (second(first(x, edges).tanh(), edges) - y).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return float(loss.item())
+
+    return step, lambda: (weights.detach().cpu().numpy() for weights in parameters)
 
 
 def jax_trainer() -> Trainer:
@@ -155,6 +184,7 @@ def next_command() -> threading.Event:
 
 TRAINERS = {
     "torch": torch_trainer,
+    "torch_geometric": torch_geometric_trainer,
     "jax": jax_trainer,
     "tensorflow": tensorflow_trainer,
     "cupy": cupy_trainer,
