@@ -62,8 +62,8 @@ void each_on(const Device &device, Visit visit) noexcept {
 template <class Visit>
 void each_holding(const Device &device, Visit visit) noexcept {
     const auto collect = [&](std::vector<Pool *> &pools) {
-        for (Pool *pool : registry().holding)
-            if (pool->device == &device) pools.push_back(pool);
+        for (const auto &[handle, pool] : registry().by_handle)
+            if (pool->device == &device && pool->holding.load(std::memory_order_seq_cst)) pools.push_back(pool);
         if (const auto found = registry().of_graphs.find(&device); found != registry().of_graphs.end())
             pools.push_back(found->second);
     };
@@ -94,14 +94,10 @@ class Unread {
 };
 
 // Call it after a thread may have raised the pool's charge.
-void note_holding(Pool &pool) noexcept try {
+void note_holding(Pool &pool) noexcept {
     if (pool.kind == Kind::graphs || pool.holding.load(std::memory_order_seq_cst)) return;
     const std::scoped_lock lock(registry().mutex);
-    if (!pool.live.load(std::memory_order_seq_cst)) return;
-    registry().holding.insert(&pool);
-    pool.holding.store(true, std::memory_order_seq_cst);
-} catch (...) {
-    // Out of host memory: the next allocation tries again.
+    if (pool.live.load(std::memory_order_seq_cst)) pool.holding.store(true, std::memory_order_seq_cst);
 }
 
 // Call it if the pool had no reserved memory when it was read. A concurrent allocation raises the charge before it
@@ -110,10 +106,7 @@ void note_empty(Pool &pool) noexcept {
     {
         const std::scoped_lock lock(registry().mutex);
         const bool was_holding = pool.holding.exchange(false, std::memory_order_seq_cst);
-        if (pool.charged.load(std::memory_order_seq_cst) == 0 && !is_unread(pool)) {
-            registry().holding.erase(&pool);
-            return;
-        }
+        if (pool.charged.load(std::memory_order_seq_cst) == 0 && !is_unread(pool)) return;
         pool.holding.store(was_holding, std::memory_order_seq_cst);
     }
     // Another thread may have found the pool empty too and removed it, before this one raised the charge.

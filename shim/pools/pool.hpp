@@ -19,10 +19,11 @@ struct Pool {
     Pool *next_unused = nullptr;
     std::atomic<Bytes> charged{0};
     std::atomic<bool> live{true};
-    std::atomic<bool> holding{false};  // it may have reserved memory, so reconcile reads it
-    BusyCount visitors;                // threads that query the driver about it
-    BusyCount settling;                // threads that have changed `charged` but not yet the ledger
-    BusyCount returning;               // threads that have changed `read_ahead` but not yet the ledger
+    std::atomic<bool> holding{
+        false};           // it may have reserved memory, so reconcile reads it; set under the registry's lock
+    BusyCount visitors;   // threads that query the driver about it
+    BusyCount settling;   // threads that have changed `charged` but not yet the ledger
+    BusyCount returning;  // threads that have changed `read_ahead` but not yet the ledger
     // Numbers of units that were reserved ahead (Ledger::ahead()): those of requests that have returned, and of these,
     // those that a reading of the pool's size covers.
     std::atomic<std::uint64_t> used_ahead{0}, read_ahead{0};

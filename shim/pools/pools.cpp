@@ -171,7 +171,6 @@ Forgotten forget(CUmemoryPool handle) noexcept {
         if (found == registry().by_handle.end()) return {};
         pool = found->second;
         registry().by_handle.erase(found);
-        registry().holding.erase(pool);
         pool->holding.store(false, std::memory_order_seq_cst);
         pool->live.store(false, std::memory_order_seq_cst);
     }
@@ -249,7 +248,6 @@ void FreedBlock::end() noexcept {
 void put_back(Pool &pool) noexcept try {
     const std::scoped_lock lock(registry().mutex);
     registry().by_handle.emplace(pool.handle, &pool);
-    registry().holding.insert(&pool);
     pool.holding.store(true, std::memory_order_seq_cst);
     pool.live.store(true, std::memory_order_seq_cst);
 } catch (...) {

@@ -6,7 +6,6 @@
 #include <optional>
 #include <shared_mutex>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "lifetime.hpp"
 #include "pool.hpp"
@@ -19,7 +18,6 @@ struct Registry {
     std::shared_mutex mutex;
     std::unordered_map<CUmemoryPool, Pool *> by_handle;
     std::unordered_map<const Device *, Pool *> of_graphs;
-    std::unordered_set<Pool *> holding;  // those whose Pool::holding is true: both change together, under the lock
     std::unordered_map<CUdeviceptr, Pool *> blocks;           // of managed pools
     std::unordered_map<CUdeviceptr, Pool *> imported_blocks;  // that count for the job: job::imported_from_pool()
     std::list<Pool> records;
