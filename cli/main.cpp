@@ -14,6 +14,7 @@
 #include "within.hpp"
 
 CURB_VERSION_NOTE(CURB_VERSION);
+CURB_COMMAND_NOTE();
 
 // In the order of the help. A group stands before its commands.
 #define CURB_COMMANDS(X)  \

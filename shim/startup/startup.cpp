@@ -56,7 +56,7 @@ constinit bool is_absolute = true;
     return !is_absolute && strcmp(name, "CURB_POLICY") == 0 ? policy_at_start : getenv(name);
 }
 
-// True if this segment of a program has a note of curb's, as the executable of the command has.
+// True if this segment of a program has the note of curb's own programs.
 [[gnu::cold]] bool has_our_note(const char *at, std::size_t size, std::size_t align) noexcept {
     const auto padded = [=](std::size_t bytes) { return (bytes + align - 1) / align * align; };
     ElfW(Nhdr) note{};
@@ -64,7 +64,7 @@ constinit bool is_absolute = true;
         memcpy(&note, at, sizeof note);
         const std::size_t whole = padded(sizeof note + note.n_namesz) + padded(note.n_descsz);
         if (whole > size) return false;
-        if (note.n_namesz == sizeof control::kNoteOwner &&
+        if (note.n_type == control::kCommandNote && note.n_namesz == sizeof control::kNoteOwner &&
             memcmp(at + sizeof note, control::kNoteOwner, sizeof control::kNoteOwner) == 0)
             return true;
         at += whole;

@@ -1,22 +1,27 @@
-// The version of curb in a program or library, as an ELF note: it can be read without running the file (readelf -n).
+// ELF notes of curb's programs and libraries, which can be read without running the file (readelf -n).
 #pragma once
 
 namespace curb::control {
 
 inline constexpr char kNoteOwner[] = "curb";
-inline constexpr unsigned kVersionNote = 1;  // the note's type
+// The types of the notes.
+inline constexpr unsigned kVersionNote = 1;  // the version of curb
+inline constexpr unsigned kCommandNote = 2;  // a program of curb's own, in which libcurb.so does nothing
 
 }  // namespace curb::control
 
-// Puts the note into the object file. `version` is a string literal without escapes.
-#define CURB_VERSION_NOTE(version)              \
+// Puts a note into the object file. `type` and `text` are string literals without escapes.
+#define CURB_NOTE(type, text)                   \
     __asm__(                                    \
         ".pushsection .note.curb,\"a\",%note\n" \
         ".balign 4\n"                           \
-        ".long 5, 2f - 1f, 1\n"                 \
+        ".long 5, 2f - 1f, " type               \
+        "\n"                                    \
         ".asciz \"curb\"\n"                     \
         ".balign 4\n"                           \
-        "1: .asciz \"" version                  \
+        "1: .asciz \"" text                     \
         "\"\n"                                  \
         "2: .balign 4\n"                        \
         ".popsection")
+#define CURB_VERSION_NOTE(version) CURB_NOTE("1", version)
+#define CURB_COMMAND_NOTE() CURB_NOTE("2", "")

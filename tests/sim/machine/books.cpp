@@ -8,7 +8,7 @@
 #include "control/version_note.hpp"
 #include "machine.hpp"
 
-CURB_VERSION_NOTE(CURB_VERSION);  // so libcurb.so does nothing in it
+CURB_COMMAND_NOTE();
 
 int main(int argc, char **argv) {
     using namespace curb::sim;
