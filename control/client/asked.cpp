@@ -39,6 +39,7 @@ bool too_many_open(int error) { return error == EMFILE || error == ENFILE; }
 
 std::vector<Line> lines_of(const std::vector<Question> &questions) {
     std::vector<Line> out;
+    out.reserve(questions.size());
     for (const Question &one : questions) out.push_back({text(one.request) + "\n", one.patience});
     return out;
 }

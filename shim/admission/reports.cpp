@@ -78,7 +78,7 @@ std::string lower_keep_free() {
 std::string raise_cap(const Snapshot::Gpu &gpu, Bytes enough) {
     if (gpu.terms.ceiling) return "have the machine's ceiling raised, in " + in_force::source().ceiling;
     const std::string size = enough != 0 ? policy::format_exact(enough) : "SIZE";
-    const std::string now = "raise the cap: curb cap " + std::to_string(getpid()) + " " + size;
+    std::string now = "raise the cap: curb cap " + std::to_string(getpid()) + " " + size;
     if (gpu.live_cap) return now;
     if (!gpu.terms.handed_in.empty()) return now + ", or raise " + gpu.terms.handed_in + ", from which it has its cap";
     if (gpu.terms.narrowed) return now + ", or next time curb run --cap " + size + " (CURB_CAP)";

@@ -97,16 +97,18 @@ std::string why_not_trusted(const std::string &path, mode_t kind) {
         struct stat status {};
         if (lstat(part.c_str(), &status) != 0) return Helper::kNone;
         const bool is_folder = S_ISDIR(status.st_mode);
-        const std::string no = "curb does not start " + path + " as its helper: " + part;
+        std::string no = "curb does not start ";
+        no.append(path).append(" as its helper: ").append(part);
         if ((status.st_mode & S_IFMT) != (is_last ? kind : S_IFDIR))
-            return no + " is a symbolic link or a special file; install curb as a whole";
+            return no.append(" is a symbolic link or a special file; install curb as a whole");
         if (status.st_uid != 0 && !(has_one_user && status.st_uid == effective))
-            return no + " belongs to user " + std::to_string(status.st_uid) +
-                   "; install curb as root or as the program's user";
+            return no.append(" belongs to user ")
+                .append(std::to_string(status.st_uid))
+                .append("; install curb as root or as the program's user");
         // A group of the owner's number is the owner's alone: many systems give each user one, and umask 002.
         const unsigned others = status.st_gid == status.st_uid ? S_IWOTH : S_IWGRP | S_IWOTH;
         if ((status.st_mode & others) != 0 && !(is_folder && (status.st_mode & S_ISVTX) != 0))
-            return no + " can be written by others; chmod go-w " + part;
+            return no.append(" can be written by others; chmod go-w ").append(part);
         if (is_last) return {};
     }
 }

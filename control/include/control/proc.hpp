@@ -19,8 +19,9 @@ std::string proc_path(int pid, const std::string &what);
 std::optional<std::string> file_text(const std::string &path, std::size_t most = std::size_t{64} << 20);
 // Returns /proc/PID/WHAT, at most `most` bytes, as far as it can be read.
 std::string proc_text(int pid, const char *what, std::size_t most = std::size_t{64} << 20);
-// Calls `each` with the lines of /proc/PID/WHAT until it returns false. Reads in pieces, at most 32 MiB, and cuts a line
-// after 8 KiB: a process can have 65,000 mappings with paths of any length. Returns false if there is no line to read.
+// Calls `each` with the lines of /proc/PID/WHAT until it returns false. Reads in pieces, at most 32 MiB, and cuts a
+// line after 8 KiB: a process can have 65,000 mappings with paths of any length. Returns false if there is no line to
+// read.
 bool each_line(int pid, const char *what, const std::function<bool(std::string_view)> &each);
 // The library, in the path of a mapping.
 inline constexpr std::string_view kLibrary = "/libcurb.so";

@@ -19,8 +19,8 @@ std::ostringstream &lines() {
 
 // Never destroyed: the registry, which has it too, is gone before at_end().
 spdlog::logger &logger() {
-    static auto &logger = *new auto(
-        std::make_shared<spdlog::logger>("host", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines())));
+    static auto &logger =
+        *new auto(std::make_shared<spdlog::logger>("host", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines())));
     return *logger;
 }
 

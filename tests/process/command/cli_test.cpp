@@ -336,9 +336,7 @@ TEST_CASE("options of curb run override the policy, and the program has them as 
 }
 
 TEST_CASE("CURB_LOG and --verbose set which messages of the command itself are printed, and errors always are") {
-    const auto err = [](Words words, const char *level) {
-        return curb(std::move(words), {{"CURB_LOG", level}}).err;
-    };
+    const auto err = [](Words words, const char *level) { return curb(std::move(words), {{"CURB_LOG", level}}).err; };
     const std::string warning = "curb: call stacks have no effect without a trace: add --trace FILE\n";
     const Words stacks{"run", "--stacks", "1MiB", "--", "true"};
     CHECK(err(stacks, "") == warning);
