@@ -89,8 +89,9 @@ def neighbours(folder: Path) -> list[Neighbour]:
         Neighbour("eatmydata", (installed("libeatmydata.so"),), "", works="nothing_is_synchronised",
                   package="libeatmydata1"),
         Neighbour("spdlog and fmt", (installed("libspdlog.so.1.10", "libspdlog.so.1.9", "libspdlog.so.1.12"),), ""),
+        # With whole stacks, a fork child can wait for ever for a lock of the runtime's store of stacks, without curb too.
         Neighbour("AddressSanitizer", (ASAN if ASAN.exists() else None,), "AddressSanitizer Init done",
-                  {"ASAN_OPTIONS": "verify_asan_link_order=0:verbosity=1"}),
+                  {"ASAN_OPTIONS": "verify_asan_link_order=0:verbosity=1:malloc_context_size=1"}),
         # Before libcurb.so these two find glibc's dlsym and bypass libcurb.so's.
         Neighbour("dlsym by RTLD_NEXT", (ours("dlsym_by_next"),), "dlsym_by_next [1-9]", last=SCENARIOS),
         Neighbour("dlsym of libc", (ours("dlsym_of_libc"),), "dlsym_of_libc [1-9]", last=SCENARIOS),
