@@ -157,7 +157,7 @@ TEST_CASE("a program comes back after it has forbidden itself to send in a nap")
     CHECK(program.finish() == 0);
 }
 
-TEST_CASE("a program that writes over its variables naps with those that it was started with") {
+TEST_CASE("a program that writes over its variables naps with those that it was started with", "[own-variables]") {
     const Machine machine;
     Holding program(machine, 64, napping(machine));
     REQUIRE(program.answers("title") == "ok");

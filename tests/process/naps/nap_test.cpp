@@ -173,7 +173,7 @@ TEST_CASE("curb suspend turns a nap into a suspend, which no call ends; curb res
     CHECK(program.answers("check") == "right");
 }
 
-TEST_CASE("curb suspend waits for a nap that is just moving the process out, and makes it a suspend") {
+TEST_CASE("curb suspend waits for a nap that is just moving the process out, and makes it a suspend", "[patience]") {
     const Machine machine(Environment{{"CURB_SIM_LATENCY", "h100"}});
     Program program(machine, napping(machine, R"("idle": "500ms")"));
     REQUIRE(program.answers("prepare 0") == "ok");
