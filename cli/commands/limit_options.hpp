@@ -19,7 +19,7 @@ struct LimitOptions {
     bool steer = false;
     std::optional<std::string> policy;
 
-    enum class Flags { all, of_devices };  // of_devices: the limits that a recorded run can be held against
+    enum class Flags { all, of_devices };  // of_devices: those that curb replay can apply to a recorded run
     void declare(Options &takes, Flags which = Flags::all) {
         takes.options("--cap", caps, "[KEY=]SIZE",
                       "The most GPU memory on each device, or on the one that KEY names: 8GiB, 75%, cuda:1=4GiB");

@@ -34,7 +34,7 @@ level_enum level_of_environment() {
     const std::string text = variable("CURB_LOG");
     if (text.empty() || policy::read_flag(policy::Flag::log, text, flags)) return spdlog::level::info;
     const auto level = static_cast<level_enum>(flags.job.log.level.value_or(policy::LogLevel::info));
-    return std::min(level, spdlog::level::err);  // a command that fails in silence helps nobody
+    return std::min(level, spdlog::level::err);  // a command never fails in silence
 }
 
 // Never destroyed: a thread that still runs at exit may log.
