@@ -174,7 +174,7 @@ TEST_CASE("Root does not look into a file system that a user has mounted, where 
     CHECK(in_child([&] {
               for (const std::string &folder : {tmp, run})
                   if (::mkdir(folder.c_str(), 0700) != 0 || ::chown(folder.c_str(), 54'399, 54'399) != 0) return 97;
-              // Nobody answers its requests.
+              // A file system in user space whose server answers no request.
               if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", "", MS_REC | MS_PRIVATE, "") != 0 ||
                   ::mount("none", on.c_str(), "fuse", 0, (options + std::to_string(fuse.number())).c_str()) != 0)
                   return 97;
