@@ -173,19 +173,22 @@ Words words_of_device(Device &device, Bytes held) {
 }
 
 Words words(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) {
-    const std::string held = human(hit.held), limit = human(limit_of(gpu, hit.why));
+    const std::string limit = human(limit_of(gpu, hit.why));
+    const auto held_of = [&](const std::string &name) {
+        return hit.held == 0 ? "the " + name + " is " + limit
+                             : human(hit.held) + " of the " + name + " of " + limit + " is held";
+    };
     const std::string kept =
         hit.kept == 0 ? "" : ", " + human(hit.kept) + " more is kept free for code that the driver loads";
     switch (hit.why) {
         case policy::Limit::cap: {
             const Bytes enough = policy::cap_that_serves(hit.held, bytes, limit_of(gpu, hit.why));
-            return {held + " of the cap of " + limit + " is held" + kept,
-                    raise_cap(gpu, bytes != 0 && enough <= device.total ? enough : 0)};
+            return {held_of("cap") + kept, raise_cap(gpu, bytes != 0 && enough <= device.total ? enough : 0)};
         }
         case policy::Limit::job: return words_of_job(device, gpu, bytes);
         case policy::Limit::allowance: {
             const std::uint64_t due = policy::until_step(gpu.terms.growth, now_ms(), gpu.allowance.last_step_ms());
-            return {held + " of the allowance of " + limit + " is held" + kept + ", and the next growth step is due " +
+            return {held_of("allowance") + kept + ", and the next growth step is due " +
                         (due == 0 ? std::string("now")
                                   : "in " + policy::format_time_left(policy::Duration(static_cast<std::int64_t>(due)))),
                     raise_allowance()};

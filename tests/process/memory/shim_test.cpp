@@ -122,11 +122,12 @@ TEST_CASE("first contexts that are made at once are measured one by one") {
 TEST_CASE("no thread keeps a first context that the cap refuses") {
     const std::string nvml = GENERATE("", "nopids");
     CAPTURE(nvml);
-    succeeds(Job()
-                 .cap("400MiB")
-                 .with("CURB_SIM_NVML", nvml)
-                 .with("CURB_SIM_LATENCY", "h100")
-                 .run("threads_that_make_a_first_context_above_the_cap_are_all_refused"));
+    const Outcome refused = succeeds(Job()
+                                         .cap("400MiB")
+                                         .with("CURB_SIM_NVML", nvml)
+                                         .with("CURB_SIM_LATENCY", "h100")
+                                         .run("threads_that_make_a_first_context_above_the_cap_are_all_refused"));
+    CHECK_THAT(refused.err, !contains(" 0 B "));
     succeeds(Job()
                  .cap("400MiB")
                  .with("CURB_SIM_NVML", nvml)
