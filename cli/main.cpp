@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <exception>
 
-#include "command.hpp"
+#include "command/command.hpp"
 #include "control/version_note.hpp"
-#include "messages.hpp"
-#include "terminal.hpp"
-#include "within.hpp"
+#include "machine/within.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/terminal.hpp"
 
 CURB_VERSION_NOTE(CURB_VERSION);
 CURB_COMMAND_NOTE();

@@ -1,6 +1,6 @@
 // Parses the command line with CLI11 and calls the command. CLI11 never sees the program and arguments behind `curb
 // run` or `curb policy explain`: it would look for curb's options there.
-#include "command.hpp"
+#include "command/command.hpp"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "format.hpp"
-#include "messages.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
-#include "terminal.hpp"
-#include "text_width.hpp"
+#include "terminal/format.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/terminal.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "messages.hpp"
+#include "terminal/messages.hpp"
 
 namespace CLI {
 class App;

@@ -5,17 +5,17 @@
 #include <map>
 #include <utility>
 
-#include "command.hpp"
+#include "command/command.hpp"
 #include "control/client.hpp"
-#include "format.hpp"
-#include "messages.hpp"
+#include "machine/selection.hpp"
+#include "machine/target.hpp"
+#include "machine/view.hpp"
 #include "policy/values/gpu_key.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
-#include "selection.hpp"
-#include "target.hpp"
-#include "terminal.hpp"
-#include "view.hpp"
+#include "terminal/format.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "command.hpp"
-#include "format.hpp"
-#include "json.hpp"
-#include "libraries.hpp"
-#include "limit_options.hpp"
+#include "command/command.hpp"
+#include "commands/limit_options.hpp"
+#include "machine/libraries.hpp"
 #include "policy/values/words.hpp"
-#include "replace_file.hpp"
-#include "terminal.hpp"
+#include "terminal/format.hpp"
+#include "terminal/json.hpp"
+#include "terminal/replace_file.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "command.hpp"
+#include "command/command.hpp"
 #include "policy/flags.hpp"
 
 namespace curb::cli {

@@ -7,18 +7,18 @@
 #include <mutex>
 #include <utility>
 
-#include "command.hpp"
+#include "command/command.hpp"
 #include "control/client.hpp"
-#include "format.hpp"
-#include "messages.hpp"
+#include "machine/selection.hpp"
+#include "machine/target.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
-#include "selection.hpp"
-#include "target.hpp"
-#include "terminal.hpp"
-#include "text_width.hpp"
+#include "terminal/format.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/terminal.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

@@ -1,18 +1,18 @@
 // `curb replay`: replays a recorded run under another policy.
 
-#include "job.hpp"
+#include "trace/job.hpp"
 
 #include <algorithm>
 #include <span>
 
+#include "commands/limit_options.hpp"
 #include "config/load.hpp"
-#include "format.hpp"
-#include "limit_options.hpp"
-#include "pages.hpp"
+#include "page/pages.hpp"
+#include "policies/policy_source.hpp"
 #include "policy/fields.hpp"
-#include "policy_source.hpp"
-#include "terminal.hpp"
-#include "text_width.hpp"
+#include "terminal/format.hpp"
+#include "terminal/terminal.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

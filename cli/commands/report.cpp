@@ -5,13 +5,13 @@
 #include <filesystem>
 #include <span>
 
-#include "command.hpp"
-#include "job.hpp"
-#include "messages.hpp"
-#include "pages.hpp"
+#include "command/command.hpp"
+#include "page/pages.hpp"
 #include "policy/values/words.hpp"
-#include "replace_file.hpp"
-#include "terminal.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/replace_file.hpp"
+#include "terminal/terminal.hpp"
+#include "trace/job.hpp"
 
 namespace curb::cli {
 namespace {

@@ -15,18 +15,18 @@
 #include <string_view>
 #include <utility>
 
-#include "command.hpp"
+#include "command/command.hpp"
+#include "commands/limit_options.hpp"
 #include "config/load.hpp"
-#include "format.hpp"
-#include "libraries.hpp"
-#include "limit_options.hpp"
-#include "messages.hpp"
+#include "machine/libraries.hpp"
+#include "policies/policy_rows.hpp"
+#include "policies/subject.hpp"
 #include "policy/flags.hpp"
 #include "policy/steer.hpp"
 #include "policy/values/words.hpp"
-#include "policy_rows.hpp"
-#include "subject.hpp"
-#include "terminal.hpp"
+#include "terminal/format.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

@@ -1,13 +1,13 @@
 // `curb doctor`: finds problems of this machine or of one process, and prints the remedies.
 #include <algorithm>
 
-#include "command.hpp"
-#include "doctor.hpp"
-#include "json.hpp"
+#include "command/command.hpp"
+#include "doctor/doctor.hpp"
+#include "machine/sim.hpp"
 #include "policy/values/words.hpp"
-#include "sim.hpp"
-#include "terminal.hpp"
-#include "text_width.hpp"
+#include "terminal/json.hpp"
+#include "terminal/terminal.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

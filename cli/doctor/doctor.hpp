@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "abi/cuda_abi.h"
 #include "config/load.hpp"
 #include "control/status.hpp"
-#include "cuda_abi.h"
-#include "libraries.hpp"
+#include "machine/libraries.hpp"
+#include "machine/view.hpp"
 #include "policy/values/size.hpp"
-#include "view.hpp"
 
 namespace curb::cli {
 

@@ -21,12 +21,12 @@
 #include "control/client.hpp"
 #include "control/proc.hpp"
 #include "control/runtime_dir.hpp"
-#include "doctor.hpp"
-#include "driver.hpp"
-#include "libraries.hpp"
+#include "doctor/doctor.hpp"
+#include "machine/driver.hpp"
+#include "machine/libraries.hpp"
+#include "machine/target.hpp"
+#include "machine/within.hpp"
 #include "policy/values/words.hpp"
-#include "target.hpp"
-#include "within.hpp"
 
 namespace curb::cli {
 namespace {

@@ -1,11 +1,11 @@
 #include <array>
 
-#include "doctor.hpp"
-#include "driver.hpp"
-#include "format.hpp"
+#include "doctor/doctor.hpp"
+#include "machine/driver.hpp"
+#include "machine/target.hpp"
 #include "policy/values/words.hpp"
-#include "target.hpp"
-#include "text_width.hpp"
+#include "terminal/format.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "doctor.hpp"
-#include "format.hpp"
+#include "doctor/doctor.hpp"
 #include "policy/values/words.hpp"
-#include "ps_text.hpp"
+#include "ps/ps_text.hpp"
+#include "terminal/format.hpp"
 
 namespace curb::cli {
 namespace {

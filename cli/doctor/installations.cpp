@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <functional>
 
-#include "doctor.hpp"
-#include "libraries.hpp"
-#include "terminal.hpp"
+#include "doctor/doctor.hpp"
+#include "machine/libraries.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

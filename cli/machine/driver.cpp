@@ -1,4 +1,4 @@
-#include "driver.hpp"
+#include "machine/driver.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -8,10 +8,10 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "messages.hpp"
-#include "nvml_abi.h"
-#include "target.hpp"
-#include "within.hpp"
+#include "abi/nvml_abi.h"
+#include "machine/target.hpp"
+#include "machine/within.hpp"
+#include "terminal/messages.hpp"
 
 namespace curb::cli {
 namespace {

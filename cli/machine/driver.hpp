@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "policy/values/result.hpp"
 #include "policy/values/size.hpp"
 

@@ -1,4 +1,4 @@
-#include "libraries.hpp"
+#include "machine/libraries.hpp"
 
 #include <elf.h>
 #include <fcntl.h>

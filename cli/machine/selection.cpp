@@ -1,15 +1,15 @@
-#include "selection.hpp"
+#include "machine/selection.hpp"
 
 #include <algorithm>
 #include <string_view>
 
 #include "control/client.hpp"
-#include "messages.hpp"
+#include "machine/target.hpp"
 #include "policy/rules.hpp"
 #include "policy/values/gpu_key.hpp"
 #include "policy/values/words.hpp"
-#include "target.hpp"
-#include "terminal.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

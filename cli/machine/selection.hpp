@@ -5,9 +5,9 @@
 #include <string_view>
 #include <vector>
 
-#include "command.hpp"
+#include "command/command.hpp"
+#include "machine/view.hpp"
 #include "policy/values/result.hpp"
-#include "view.hpp"
 
 namespace curb::cli {
 

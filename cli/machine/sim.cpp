@@ -1,4 +1,4 @@
-#include "sim.hpp"
+#include "machine/sim.hpp"
 
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -10,10 +10,10 @@
 
 #include "control/client.hpp"
 #include "control/proc.hpp"
-#include "libraries.hpp"
+#include "machine/libraries.hpp"
+#include "machine/target.hpp"
 #include "policy/values/words.hpp"
-#include "target.hpp"
-#include "terminal.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

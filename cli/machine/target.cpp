@@ -1,4 +1,4 @@
-#include "target.hpp"
+#include "machine/target.hpp"
 
 #include <sys/stat.h>
 

@@ -10,9 +10,9 @@
 #include "control/messages.hpp"
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
-#include "json.hpp"
 #include "policy/values/result.hpp"
 #include "policy/values/size.hpp"
+#include "terminal/json.hpp"
 
 namespace curb::cli {
 

@@ -1,5 +1,5 @@
 // Asks the processes under curb, NVML and /proc, and joins the answers.
-#include "view.hpp"
+#include "machine/view.hpp"
 
 #include <pwd.h>
 #include <unistd.h>
@@ -14,9 +14,9 @@
 #include "control/client.hpp"
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
-#include "messages.hpp"
+#include "machine/target.hpp"
 #include "policy/values/words.hpp"
-#include "target.hpp"
+#include "terminal/messages.hpp"
 
 namespace curb::cli {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "control/client.hpp"
 #include "control/status.hpp"
-#include "driver.hpp"
+#include "machine/driver.hpp"
 #include "policy/decisions/growth.hpp"
 #include "policy/values/size.hpp"
 

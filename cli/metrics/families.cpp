@@ -1,25 +1,25 @@
-#include "families.hpp"
+#include "metrics/families.hpp"
 
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <sstream>
 
-#include "format.hpp"
 #include "policy/names.hpp"
 #include "policy/values/words.hpp"
+#include "terminal/format.hpp"
 
 namespace curb::cli {
 namespace {
 
 enum class Id : std::uint8_t {
 #define CURB_METRIC(id, name, type, labels, help) id,
-#include "metrics.def"
+#include "metrics/metrics.def"
 };
 
 constexpr Metric kMetrics[] = {
 #define CURB_METRIC(id, name, type, labels, help) {name, MetricType::type, labels, help},
-#include "metrics.def"
+#include "metrics/metrics.def"
 
 };
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "view.hpp"
+#include "machine/view.hpp"
 
 namespace curb::cli {
 

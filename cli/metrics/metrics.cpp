@@ -4,12 +4,12 @@
 #include <cstdio>
 #include <cstring>
 
-#include "command.hpp"
-#include "families.hpp"
-#include "messages.hpp"
-#include "replace_file.hpp"
-#include "terminal.hpp"
-#include "view.hpp"
+#include "command/command.hpp"
+#include "machine/view.hpp"
+#include "metrics/families.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/replace_file.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

@@ -6,18 +6,18 @@
 #include <cstring>
 #include <iostream>
 
-#include "command.hpp"
+#include "command/command.hpp"
 #include "config/schema.hpp"
-#include "format.hpp"
-#include "json.hpp"
-#include "messages.hpp"
+#include "policies/policy_advice.hpp"
+#include "policies/policy_rows.hpp"
+#include "policies/policy_source.hpp"
+#include "policies/subject.hpp"
 #include "policy/steer.hpp"
-#include "policy_advice.hpp"
-#include "policy_rows.hpp"
-#include "policy_source.hpp"
-#include "subject.hpp"
-#include "terminal.hpp"
-#include "text_width.hpp"
+#include "terminal/format.hpp"
+#include "terminal/json.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/terminal.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

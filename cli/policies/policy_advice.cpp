@@ -1,4 +1,4 @@
-#include "policy_advice.hpp"
+#include "policies/policy_advice.hpp"
 
 #include <algorithm>
 #include <string_view>

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <cstring>
 
-#include "command.hpp"
-#include "format.hpp"
+#include "command/command.hpp"
 #include "policy/values/words.hpp"
-#include "terminal.hpp"
+#include "terminal/format.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "policy_rows.hpp"
+#include "policies/policy_rows.hpp"
 
 #include <algorithm>
 #include <map>
@@ -6,9 +6,9 @@
 #include <string_view>
 #include <utility>
 
-#include "json.hpp"
 #include "policy/values/words.hpp"
-#include "text_width.hpp"
+#include "terminal/json.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "subject.hpp"
+#include "policies/subject.hpp"
 
 #include <elf.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "policy/values/words.hpp"
-#include "terminal.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

@@ -3,17 +3,17 @@
 #include <charconv>
 #include <map>
 
-#include "command.hpp"
+#include "command/command.hpp"
 #include "control/proc.hpp"
-#include "messages.hpp"
+#include "machine/selection.hpp"
+#include "machine/sim.hpp"
+#include "machine/view.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/words.hpp"
-#include "ps_text.hpp"
-#include "selection.hpp"
-#include "sim.hpp"
-#include "terminal.hpp"
-#include "view.hpp"
-#include "watch.hpp"
+#include "ps/ps_text.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/terminal.hpp"
+#include "terminal/watch.hpp"
 
 namespace curb::cli {
 namespace {

@@ -2,13 +2,13 @@
 #include <span>
 #include <sstream>
 
-#include "format.hpp"
+#include "machine/target.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
 #include "policy/values/size.hpp"
-#include "ps_text.hpp"
-#include "target.hpp"
-#include "text_width.hpp"
+#include "ps/ps_text.hpp"
+#include "terminal/format.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

@@ -1,14 +1,14 @@
 // Texts that the table, the notes and the details share, and the JSON.
-#include "ps_text.hpp"
+#include "ps/ps_text.hpp"
 
 #include <algorithm>
 
 #include "control/messages.hpp"
-#include "format.hpp"
-#include "json.hpp"
+#include "machine/target.hpp"
 #include "policy/values/size.hpp"
-#include "target.hpp"
-#include "text_width.hpp"
+#include "terminal/format.hpp"
+#include "terminal/json.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "terminal.hpp"
-#include "view.hpp"
+#include "machine/view.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 

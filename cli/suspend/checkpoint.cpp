@@ -1,4 +1,4 @@
-#include "checkpoint.hpp"
+#include "suspend/checkpoint.hpp"
 
 #include <signal.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "control/client.hpp"
-#include "messages.hpp"
+#include "terminal/messages.hpp"
 
 namespace curb::cli {
 namespace {

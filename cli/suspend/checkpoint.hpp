@@ -6,8 +6,8 @@
 #include <string>
 
 #include "control/status.hpp"
-#include "driver.hpp"
-#include "guards.hpp"
+#include "machine/driver.hpp"
+#include "suspend/guards.hpp"
 
 namespace curb::cli {
 

@@ -1,4 +1,4 @@
-#include "companion.hpp"
+#include "suspend/companion.hpp"
 
 #include <algorithm>
 #include <filesystem>

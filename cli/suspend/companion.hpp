@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "driver.hpp"
-#include "target.hpp"
+#include "machine/driver.hpp"
+#include "machine/target.hpp"
 
 namespace curb::cli {
 

@@ -1,10 +1,10 @@
-#include "gate.hpp"
+#include "suspend/gate.hpp"
 
 #include <thread>
 
 #include "control/client.hpp"
-#include "format.hpp"
-#include "target.hpp"
+#include "machine/target.hpp"
+#include "terminal/format.hpp"
 
 namespace curb::cli {
 namespace {

@@ -1,9 +1,9 @@
-#include "guards.hpp"
+#include "suspend/guards.hpp"
 
 #include <algorithm>
 
-#include "format.hpp"
 #include "policy/decisions/growth.hpp"
+#include "terminal/format.hpp"
 
 namespace curb::cli {
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "cuda_abi.h"
-#include "driver.hpp"
+#include "abi/cuda_abi.h"
+#include "machine/driver.hpp"
+#include "machine/target.hpp"
 #include "policy/values/size.hpp"
-#include "target.hpp"
 
 namespace curb::cli {
 

@@ -1,15 +1,15 @@
-#include "moving.hpp"
+#include "suspend/moving.hpp"
 
 #include <algorithm>
 
-#include "command.hpp"
+#include "command/command.hpp"
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
-#include "format.hpp"
-#include "json.hpp"
-#include "messages.hpp"
-#include "sim.hpp"
-#include "terminal.hpp"
+#include "machine/sim.hpp"
+#include "terminal/format.hpp"
+#include "terminal/json.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint.hpp"
 #include "control/suspended.hpp"
-#include "json.hpp"
-#include "selection.hpp"
+#include "machine/selection.hpp"
+#include "suspend/checkpoint.hpp"
+#include "terminal/json.hpp"
 
 namespace curb::cli {
 

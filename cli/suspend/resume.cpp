@@ -8,15 +8,15 @@
 #include <thread>
 #include <utility>
 
-#include "command.hpp"
+#include "command/command.hpp"
 #include "control/suspended.hpp"
 #include "control/turn.hpp"
-#include "format.hpp"
-#include "gate.hpp"
-#include "messages.hpp"
-#include "moving.hpp"
 #include "policy/values/duration.hpp"
-#include "terminal.hpp"
+#include "suspend/gate.hpp"
+#include "suspend/moving.hpp"
+#include "terminal/format.hpp"
+#include "terminal/messages.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

@@ -7,15 +7,15 @@
 #include <limits>
 #include <thread>
 
-#include "command.hpp"
-#include "companion.hpp"
+#include "command/command.hpp"
 #include "control/suspended.hpp"
-#include "format.hpp"
-#include "gate.hpp"
-#include "json.hpp"
-#include "moving.hpp"
 #include "policy/values/duration.hpp"
-#include "terminal.hpp"
+#include "suspend/companion.hpp"
+#include "suspend/gate.hpp"
+#include "suspend/moving.hpp"
+#include "terminal/format.hpp"
+#include "terminal/json.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

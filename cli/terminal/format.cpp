@@ -1,4 +1,4 @@
-#include "format.hpp"
+#include "terminal/format.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "messages.hpp"
+#include "terminal/messages.hpp"
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/sink.h>
@@ -9,7 +9,7 @@
 #include <string>
 
 #include "policy/flags.hpp"
-#include "terminal.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli::say {
 namespace {

@@ -1,4 +1,4 @@
-#include "replace_file.hpp"
+#include "terminal/replace_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "terminal.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 namespace {

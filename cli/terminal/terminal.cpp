@@ -1,4 +1,4 @@
-#include "terminal.hpp"
+#include "terminal/terminal.hpp"
 
 #include <sys/ioctl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "text_width.hpp"
+#include "terminal/text_width.hpp"
 
 #include <algorithm>
 #include <array>

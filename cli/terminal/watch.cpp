@@ -1,5 +1,5 @@
 // Blocks signals while it makes a frame and takes them while it shows one, so that curb always restores the screen.
-#include "watch.hpp"
+#include "terminal/watch.hpp"
 
 #include <signal.h>
 #include <sys/select.h>

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "terminal.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 

@@ -11,15 +11,15 @@
 #include <functional>
 #include <future>
 
-#include "command.hpp"
-#include "libraries.hpp"
+#include "command/command.hpp"
+#include "machine/libraries.hpp"
+#include "machine/sim.hpp"
+#include "machine/target.hpp"
+#include "machine/within.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
-#include "sim.hpp"
-#include "target.hpp"
-#include "terminal.hpp"
-#include "top_screen.hpp"
-#include "within.hpp"
+#include "terminal/terminal.hpp"
+#include "top/top_screen.hpp"
 
 namespace curb::cli {
 namespace {

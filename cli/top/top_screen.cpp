@@ -1,4 +1,4 @@
-#include "top_screen.hpp"
+#include "top/top_screen.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -6,11 +6,11 @@
 #include <set>
 #include <sstream>
 
-#include "format.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
-#include "ps_text.hpp"
-#include "text_width.hpp"
+#include "ps/ps_text.hpp"
+#include "terminal/format.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

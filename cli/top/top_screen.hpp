@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "terminal.hpp"
-#include "view.hpp"
+#include "machine/view.hpp"
+#include "terminal/terminal.hpp"
 
 namespace curb::cli {
 

@@ -1,11 +1,11 @@
-#include "job.hpp"
+#include "trace/job.hpp"
 
 #include <algorithm>
 #include <array>
 #include <map>
 #include <utility>
 
-#include "text_width.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

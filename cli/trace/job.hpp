@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "replay.hpp"
+#include "trace/replay.hpp"
 
 namespace curb::cli {
 

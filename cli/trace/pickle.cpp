@@ -1,11 +1,11 @@
-#include "pickle.hpp"
+#include "trace/pickle.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <optional>
 #include <unordered_map>
 
-#include "format.hpp"
+#include "terminal/format.hpp"
 
 namespace curb::cli {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "control/descriptor.hpp"
 #include "policy/values/words.hpp"
-#include "recording.hpp"
-#include "snapshot.hpp"
-#include "text_width.hpp"
+#include "terminal/text_width.hpp"
+#include "trace/recording.hpp"
+#include "trace/snapshot.hpp"
 
 namespace curb::cli {
 namespace {

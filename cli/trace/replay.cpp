@@ -1,4 +1,4 @@
-#include "replay.hpp"
+#include "trace/replay.hpp"
 
 #include <algorithm>
 #include <array>

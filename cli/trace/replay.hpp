@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "policy/policy.hpp"
-#include "summary.hpp"
+#include "trace/summary.hpp"
 
 namespace curb::cli {
 

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "policy/values/words.hpp"
-#include "recording.hpp"
+#include "trace/recording.hpp"
 
 namespace curb::cli {
 namespace {

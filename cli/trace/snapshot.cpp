@@ -1,14 +1,14 @@
-#include "snapshot.hpp"
+#include "trace/snapshot.hpp"
 
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <unordered_map>
 
-#include "format.hpp"
-#include "pickle.hpp"
 #include "policy/values/words.hpp"
-#include "text_width.hpp"
+#include "terminal/format.hpp"
+#include "terminal/text_width.hpp"
+#include "trace/pickle.hpp"
 
 namespace curb::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "recording.hpp"
+#include "trace/recording.hpp"
 
 namespace curb::cli {
 

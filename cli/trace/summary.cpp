@@ -1,4 +1,4 @@
-#include "summary.hpp"
+#include "trace/summary.hpp"
 
 #include <cxxabi.h>
 
@@ -8,9 +8,9 @@
 #include <map>
 #include <unordered_map>
 
-#include "format.hpp"
 #include "policy/values/words.hpp"
-#include "text_width.hpp"
+#include "terminal/format.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

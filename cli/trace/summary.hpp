@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "control/release_report.hpp"
-#include "recording.hpp"
+#include "trace/recording.hpp"
 
 namespace curb::cli {
 

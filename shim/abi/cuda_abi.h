@@ -15,7 +15,7 @@
 #define CU_STREAM_LEGACY ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
-#include "cuda_types.h"
+#include "abi/cuda_types.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,7 +28,7 @@ extern "C" {
 #define CURB_CU_BLOCKING(name, types) \
     CUresult name types;              \
     CUresult name##_ptds types;
-#include "cuda_functions.def"
+#include "abi/cuda_functions.def"
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING

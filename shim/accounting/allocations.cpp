@@ -1,15 +1,15 @@
-#include "allocations.hpp"
+#include "accounting/allocations.hpp"
 
 #include <array>
 #include <atomic>
 #include <mutex>
 #include <utility>
 
-#include "exports.hpp"
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
+#include "base/reusing_map.hpp"
+#include "job/exports.hpp"
 #include "policy/values/granule.hpp"
-#include "reusing_map.hpp"
-#include "trace.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::allocations {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "devices.hpp"
+#include "device/devices.hpp"
 
 namespace curb::shim::allocations {
 

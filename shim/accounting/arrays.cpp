@@ -1,10 +1,10 @@
-#include "arrays.hpp"
+#include "accounting/arrays.hpp"
 
 #include <mutex>
 #include <unordered_map>
 
-#include "lifetime.hpp"
-#include "trace.hpp"
+#include "base/lifetime.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::arrays {
 namespace {

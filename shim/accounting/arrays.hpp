@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "devices.hpp"
+#include "device/devices.hpp"
 
 namespace curb::shim::arrays {
 

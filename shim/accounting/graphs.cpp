@@ -1,13 +1,13 @@
-#include "graphs.hpp"
+#include "accounting/graphs.hpp"
 
 #include <algorithm>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
 #include "policy/values/granule.hpp"
-#include "pools.hpp"
+#include "pools/pools.hpp"
 
 namespace curb::shim::graphs {
 namespace {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "devices.hpp"
+#include "device/devices.hpp"
 
 namespace curb::shim::graphs {
 

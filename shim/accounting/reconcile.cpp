@@ -1,11 +1,11 @@
-#include "reconcile.hpp"
+#include "accounting/reconcile.hpp"
 
 #include <algorithm>
 
-#include "clock.hpp"
-#include "keep_errno.hpp"
-#include "pools.hpp"
-#include "trace.hpp"
+#include "base/keep_errno.hpp"
+#include "host/clock.hpp"
+#include "pools/pools.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 

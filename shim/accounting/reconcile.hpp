@@ -1,8 +1,8 @@
 // Reconciles a device's ledger with NVML's figures.
 #pragma once
 
-#include "devices.hpp"
-#include "exports.hpp"
+#include "device/devices.hpp"
+#include "job/exports.hpp"
 
 namespace curb::shim {
 

@@ -1,16 +1,16 @@
-#include "shared.hpp"
+#include "accounting/shared.hpp"
 
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
 
-#include "allocations.hpp"
-#include "exports.hpp"
-#include "lifetime.hpp"
+#include "accounting/allocations.hpp"
+#include "accounting/reconcile.hpp"
+#include "accounting/vmm.hpp"
+#include "base/lifetime.hpp"
+#include "job/exports.hpp"
 #include "policy/values/granule.hpp"
-#include "pools.hpp"
-#include "reconcile.hpp"
-#include "vmm.hpp"
+#include "pools/pools.hpp"
 
 namespace curb::shim::shared {
 namespace {

@@ -2,7 +2,7 @@
 // use memory that is gone.
 #pragma once
 
-#include "driver.hpp"
+#include "driver/driver.hpp"
 
 namespace curb::shim::shared {
 

@@ -1,13 +1,13 @@
-#include "vmm.hpp"
+#include "accounting/vmm.hpp"
 
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
-#include "exports.hpp"
-#include "lifetime.hpp"
-#include "reconcile.hpp"
-#include "trace.hpp"
+#include "accounting/reconcile.hpp"
+#include "base/lifetime.hpp"
+#include "job/exports.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::vmm {
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <memory>
 
-#include "devices.hpp"
+#include "device/devices.hpp"
 
 namespace curb::shim::vmm {
 

@@ -1,18 +1,18 @@
-#include "admission.hpp"
+#include "admission/admission.hpp"
 
 #include <algorithm>
 #include <optional>
 
-#include "cache.hpp"
-#include "captures.hpp"
-#include "clock.hpp"
-#include "keep_errno.hpp"
-#include "limits.hpp"
-#include "log.hpp"
-#include "pools.hpp"
-#include "pressure.hpp"
-#include "reconcile.hpp"
-#include "reports.hpp"
+#include "accounting/reconcile.hpp"
+#include "admission/pressure.hpp"
+#include "admission/reports.hpp"
+#include "base/keep_errno.hpp"
+#include "cache/cache.hpp"
+#include "contexts/captures.hpp"
+#include "host/clock.hpp"
+#include "host/log.hpp"
+#include "limits/limits.hpp"
+#include "pools/pools.hpp"
 
 namespace curb::shim::admission {
 namespace {

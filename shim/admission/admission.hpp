@@ -3,12 +3,12 @@
 
 #include <utility>
 
-#include "cache.hpp"
-#include "devices.hpp"
-#include "pools.hpp"
-#include "pressure.hpp"
-#include "trace.hpp"
-#include "wait_queue.hpp"
+#include "admission/pressure.hpp"
+#include "cache/cache.hpp"
+#include "device/devices.hpp"
+#include "device/wait_queue.hpp"
+#include "pools/pools.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 

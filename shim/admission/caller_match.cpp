@@ -1,4 +1,4 @@
-#include "caller_match.hpp"
+#include "admission/caller_match.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -14,10 +14,10 @@
 #include <string_view>
 #include <tuple>
 
-#include "clock.hpp"
-#include "libraries.hpp"
+#include "base/libraries.hpp"
+#include "host/clock.hpp"
+#include "host/real_libc.hpp"
 #include "policy/values/words.hpp"
-#include "real_libc.hpp"
 
 namespace curb::shim::caller_match {
 namespace {

@@ -1,4 +1,4 @@
-#include "pressure.hpp"
+#include "admission/pressure.hpp"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "captures.hpp"
-#include "clock.hpp"
-#include "devices.hpp"
-#include "in_force.hpp"
-#include "keep_errno.hpp"
-#include "log.hpp"
+#include "base/keep_errno.hpp"
+#include "contexts/captures.hpp"
+#include "device/devices.hpp"
+#include "host/clock.hpp"
+#include "host/log.hpp"
+#include "limits/in_force.hpp"
 #include "policy/values/granule.hpp"
 
 namespace curb::shim {

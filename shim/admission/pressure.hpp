@@ -10,8 +10,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "caller_match.hpp"
-#include "devices.hpp"
+#include "admission/caller_match.hpp"
+#include "device/devices.hpp"
 #include "policy/values/size.hpp"
 
 namespace curb::shim {

@@ -1,4 +1,4 @@
-#include "reports.hpp"
+#include "admission/reports.hpp"
 
 #include <unistd.h>
 
@@ -9,15 +9,15 @@
 #include <mutex>
 #include <utility>
 
-#include "clock.hpp"
+#include "base/keep_errno.hpp"
 #include "control/proc.hpp"
-#include "keep_errno.hpp"
-#include "limits.hpp"
-#include "log.hpp"
+#include "host/clock.hpp"
+#include "host/log.hpp"
+#include "limits/limits.hpp"
 #include "policy/flags.hpp"
 #include "policy/names.hpp"
 #include "policy/values/words.hpp"
-#include "trace.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::reports {
 namespace {

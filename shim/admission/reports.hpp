@@ -9,10 +9,10 @@
 
 #include "control/messages.hpp"
 #include "control/status.hpp"
-#include "devices.hpp"
-#include "in_force.hpp"
+#include "device/devices.hpp"
+#include "device/wait_queue.hpp"
+#include "limits/in_force.hpp"
 #include "policy/decisions/limit.hpp"
-#include "wait_queue.hpp"
 
 namespace curb::shim::reports {
 

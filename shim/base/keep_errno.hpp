@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
 
 namespace curb::shim {
 

@@ -1,4 +1,4 @@
-#include "readers.hpp"
+#include "base/readers.hpp"
 
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include <mutex>
 #include <new>
 
-#include "keep_errno.hpp"
+#include "base/keep_errno.hpp"
 
 namespace curb::shim::readers {
 

@@ -18,7 +18,7 @@
 #include <ctime>
 #include <optional>
 
-#include "keep_errno.hpp"
+#include "base/keep_errno.hpp"
 
 namespace curb::shim {
 

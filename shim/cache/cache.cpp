@@ -1,20 +1,20 @@
-#include "cache.hpp"
+#include "cache/cache.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 
-#include "allocations.hpp"
-#include "captures.hpp"
-#include "clock.hpp"
-#include "contexts.hpp"
-#include "keep_errno.hpp"
-#include "kept_blocks.hpp"
-#include "lifetime.hpp"
-#include "limits.hpp"
-#include "process_state.hpp"
-#include "trace.hpp"
-#include "wait_queue.hpp"
+#include "accounting/allocations.hpp"
+#include "base/keep_errno.hpp"
+#include "base/lifetime.hpp"
+#include "cache/kept_blocks.hpp"
+#include "contexts/captures.hpp"
+#include "contexts/contexts.hpp"
+#include "device/wait_queue.hpp"
+#include "host/clock.hpp"
+#include "host/process_state.hpp"
+#include "limits/limits.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::cache {
 namespace detail {

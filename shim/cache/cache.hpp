@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "devices.hpp"
+#include "device/devices.hpp"
 
 namespace curb::shim::cache {
 

@@ -1,4 +1,4 @@
-#include "kept_blocks.hpp"
+#include "cache/kept_blocks.hpp"
 
 #include <iterator>
 

@@ -11,9 +11,9 @@
 #include <optional>
 #include <unordered_map>
 
-#include "allocations.hpp"
-#include "contexts.hpp"
-#include "reusing_map.hpp"
+#include "accounting/allocations.hpp"
+#include "base/reusing_map.hpp"
+#include "contexts/contexts.hpp"
 
 namespace curb::shim {
 

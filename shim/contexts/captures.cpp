@@ -1,16 +1,16 @@
 // A capture ends by cuStreamEndCapture on the stream in which it began, with that stream, or with its context. Streams
 // forked into the capture do not end it, so each record names the stream in which it began.
 
-#include "captures.hpp"
+#include "contexts/captures.hpp"
 
 #include <pthread.h>
 
 #include <atomic>
 #include <mutex>
 
-#include "contexts.hpp"
-#include "lifetime.hpp"
-#include "waiting.hpp"
+#include "base/lifetime.hpp"
+#include "base/waiting.hpp"
+#include "contexts/contexts.hpp"
 
 namespace curb::shim::captures {
 namespace {

@@ -9,7 +9,7 @@
 #include <list>
 #include <optional>
 
-#include "driver.hpp"
+#include "driver/driver.hpp"
 
 namespace curb::shim::captures {
 

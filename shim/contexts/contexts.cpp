@@ -1,4 +1,4 @@
-#include "contexts.hpp"
+#include "contexts/contexts.hpp"
 
 #include <sched.h>
 
@@ -8,13 +8,13 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "keep_errno.hpp"
-#include "lifetime.hpp"
+#include "base/keep_errno.hpp"
+#include "base/lifetime.hpp"
+#include "base/recent.hpp"
+#include "base/waiting.hpp"
+#include "host/process_state.hpp"
 #include "policy/values/granule.hpp"
-#include "process_state.hpp"
-#include "recent.hpp"
-#include "trace.hpp"
-#include "waiting.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::contexts {
 

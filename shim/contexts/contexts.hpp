@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "devices.hpp"
+#include "device/devices.hpp"
 
 namespace curb::shim::contexts {
 

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstdint>
 
+#include "device/wake_waiting.hpp"
 #include "policy/values/granule.hpp"
 #include "policy/values/size.hpp"
-#include "wake_waiting.hpp"
 
 namespace curb::shim {
 

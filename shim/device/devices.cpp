@@ -1,10 +1,10 @@
-#include "devices.hpp"
+#include "device/devices.hpp"
 
 #include <algorithm>
 
-#include "clock.hpp"
-#include "process_state.hpp"
-#include "worker_signal.hpp"
+#include "host/clock.hpp"
+#include "host/process_state.hpp"
+#include "threads/worker_signal.hpp"
 
 namespace curb::shim::devices {
 

@@ -7,11 +7,11 @@
 #include <span>
 #include <string>
 
+#include "base/waiting.hpp"
 #include "control/status.hpp"
-#include "driver.hpp"
-#include "ledger.hpp"
-#include "meter.hpp"
-#include "waiting.hpp"
+#include "device/ledger.hpp"
+#include "device/meter.hpp"
+#include "driver/driver.hpp"
 
 namespace curb::shim {
 

@@ -1,13 +1,13 @@
-#include "ledger.hpp"
+#include "device/ledger.hpp"
 
 #include <sched.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "readers.hpp"
-#include "waiting.hpp"
-#include "wake_waiting.hpp"
+#include "base/readers.hpp"
+#include "base/waiting.hpp"
+#include "device/wake_waiting.hpp"
 
 namespace curb::shim {
 

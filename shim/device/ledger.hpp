@@ -11,9 +11,9 @@
 #include <mutex>
 #include <optional>
 
-#include "ahead_units.hpp"
-#include "job_ledger.hpp"
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
+#include "device/ahead_units.hpp"
+#include "job/job_ledger.hpp"
 #include "policy/decisions/decide.hpp"
 #include "policy/kinds.hpp"
 #include "policy/values/size.hpp"

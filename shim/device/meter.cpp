@@ -1,4 +1,4 @@
-#include "meter.hpp"
+#include "device/meter.hpp"
 
 #include <unistd.h>
 
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "control/proc.hpp"
-#include "driver.hpp"
-#include "nvml.hpp"
+#include "driver/driver.hpp"
+#include "driver/nvml.hpp"
 
 namespace curb::shim {
 namespace {

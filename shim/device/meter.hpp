@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "policy/values/size.hpp"
 
 struct nvmlDevice_st;

@@ -6,14 +6,14 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "clock.hpp"
-#include "gate.hpp"
-#include "keep_errno.hpp"
-#include "log.hpp"
-#include "meter.hpp"
-#include "nvml.hpp"
-#include "own_thread.hpp"
-#include "waiting.hpp"
+#include "base/keep_errno.hpp"
+#include "base/waiting.hpp"
+#include "device/meter.hpp"
+#include "driver/gate.hpp"
+#include "driver/nvml.hpp"
+#include "host/clock.hpp"
+#include "host/log.hpp"
+#include "threads/own_thread.hpp"
 
 namespace curb::shim {
 namespace {

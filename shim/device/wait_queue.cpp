@@ -1,4 +1,4 @@
-#include "wait_queue.hpp"
+#include "device/wait_queue.hpp"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,10 +8,10 @@
 #include <atomic>
 #include <mutex>
 
-#include "clock.hpp"
-#include "devices.hpp"
-#include "keep_errno.hpp"
-#include "waiting.hpp"
+#include "base/keep_errno.hpp"
+#include "base/waiting.hpp"
+#include "device/devices.hpp"
+#include "host/clock.hpp"
 
 namespace curb::shim::wait_queue {
 

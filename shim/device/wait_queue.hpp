@@ -8,13 +8,13 @@
 #include <optional>
 #include <vector>
 
+#include "base/lifetime.hpp"
 #include "control/turn.hpp"
-#include "lifetime.hpp"
+#include "device/wake_waiting.hpp"
 #include "policy/decisions/limit.hpp"
 #include "policy/kinds.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
-#include "wake_waiting.hpp"
 
 namespace curb::shim {
 struct Device;

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "waiting.hpp"
+#include "base/waiting.hpp"
 
 namespace curb::shim::wait_queue {
 

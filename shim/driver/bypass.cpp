@@ -4,7 +4,7 @@
 // One pass over the loaded libraries inspects one, so that other threads wait for the loader's lock for one library at
 // most. References are read directly. Other memory of a library is read through /proc/self/mem, which returns an error
 // if the program has unmapped or protected it.
-#include "bypass.hpp"
+#include "driver/bypass.hpp"
 
 #include <fcntl.h>
 #include <link.h>
@@ -22,12 +22,12 @@
 #include <string>
 #include <string_view>
 
+#include "base/libraries.hpp"
 #include "control/descriptor.hpp"
-#include "driver.hpp"
-#include "libcuda.hpp"
-#include "libraries.hpp"
+#include "driver/driver.hpp"
+#include "driver/libcuda.hpp"
+#include "host/real_libc.hpp"
 #include "policy/values/words.hpp"
-#include "real_libc.hpp"
 
 // The loader may bind slots while we read them, and there may be red zones between variables.
 #define CURB_NO_SANITIZE __attribute__((no_sanitize("address", "thread", "undefined")))

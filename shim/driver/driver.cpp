@@ -1,4 +1,4 @@
-#include "driver.hpp"
+#include "driver/driver.hpp"
 
 #include <dlfcn.h>
 
@@ -6,10 +6,10 @@
 #include <array>
 #include <cstring>
 
-#include "keep_errno.hpp"
-#include "libcuda.hpp"
-#include "real_libc.hpp"
-#include "thunks/thunks.hpp"
+#include "base/keep_errno.hpp"
+#include "driver/libcuda.hpp"
+#include "driver/thunks/thunks.hpp"
+#include "host/real_libc.hpp"
 
 namespace curb::shim {
 
@@ -60,7 +60,7 @@ constexpr Row kRows[] = {
      &export_address<&::symbol>,                     \
      &slot_address<&Driver::symbol>,                 \
      &fill_slot<&Driver::symbol>},
-#include "tables/entry_points.def"
+#include "driver/tables/entry_points.def"
 };
 constexpr std::size_t kRowCount = std::size(kRows);
 
@@ -85,7 +85,7 @@ void fill(void *handle) noexcept {
         sorted[count++] = {address, wrapper};
     }
 #define CURB_CALL(symbol) fill_slot<&Driver::symbol>(look_up(handle, #symbol));
-#include "tables/entry_points.def"
+#include "driver/tables/entry_points.def"
     dlerror();  // clear the error for symbols that an older driver lacks
     std::sort(sorted.begin(), sorted.begin() + count,
               [](const ByAddress &a, const ByAddress &b) { return a.address < b.address; });
@@ -134,7 +134,7 @@ const Driver &ended_driver() noexcept {
     if (!made.load(std::memory_order_acquire)) {
 #define CURB_WRAP(symbol, base, since, stream, rule) end(driver.symbol);
 #define CURB_CALL(symbol) end(driver.symbol);
-#include "tables/entry_points.def"
+#include "driver/tables/entry_points.def"
         made.store(true, std::memory_order_release);
     }
     return driver;
@@ -196,7 +196,7 @@ void *wrapper_named(const char *symbol) noexcept {
 void *nvml_wrapper_named(const char *symbol) noexcept {
 #define CURB_NVML(name, rule) \
     if (std::strcmp(symbol, #name) == 0) return reinterpret_cast<void *>(&::name);
-#include "tables/entry_points.def"
+#include "driver/tables/entry_points.def"
     return nullptr;
 }
 

@@ -7,10 +7,10 @@
 #include <atomic>
 #include <cstdint>
 
-#include "cuda_abi.h"
-#include "gate.hpp"
-#include "nvml_abi.h"
-#include "stubs.hpp"
+#include "abi/cuda_abi.h"
+#include "abi/nvml_abi.h"
+#include "driver/gate.hpp"
+#include "driver/stubs.hpp"
 
 namespace curb::shim {
 
@@ -65,9 +65,9 @@ class CountedSlot<CUresult(Args...)> : public Slot<CUresult(Args...)> {
 struct Driver {
 #define CURB_WRAP(symbol, base, since, stream, rule) Slot<decltype(::symbol)> symbol;
 #define CURB_COUNT(symbol, base, since, stream, rule) CountedSlot<decltype(::symbol)> symbol;
-#include "tables/entry_points.def"
+#include "driver/tables/entry_points.def"
 #define CURB_CALL(symbol) Slot<decltype(::symbol)> symbol;
-#include "tables/entry_points.def"
+#include "driver/tables/entry_points.def"
 };
 
 namespace detail {

@@ -1,16 +1,16 @@
-#include "gate.hpp"
+#include "driver/gate.hpp"
 
 #include <unistd.h>
 
 #include <mutex>
 
-#include "clock.hpp"
-#include "cuda_abi.h"
-#include "keep_errno.hpp"
-#include "libcuda.hpp"
-#include "own_thread.hpp"
-#include "waiting.hpp"
-#include "worker_signal.hpp"
+#include "abi/cuda_abi.h"
+#include "base/keep_errno.hpp"
+#include "base/waiting.hpp"
+#include "driver/libcuda.hpp"
+#include "host/clock.hpp"
+#include "threads/own_thread.hpp"
+#include "threads/worker_signal.hpp"
 
 constinit std::atomic<std::uint32_t> curb_gate{curb::shim::gate::kNoDriver};
 

@@ -12,8 +12,8 @@
 #include <chrono>
 #include <cstdint>
 
-#include "lifetime.hpp"
-#include "readers.hpp"
+#include "base/lifetime.hpp"
+#include "base/readers.hpp"
 
 // 0: calls pass. Read by the thunks' assembly too.
 extern "C" __attribute__((visibility("hidden"))) std::atomic<std::uint32_t> curb_gate;

@@ -1,9 +1,9 @@
-#include "libcuda.hpp"
+#include "driver/libcuda.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
 
-#include "real_libc.hpp"
+#include "host/real_libc.hpp"
 
 namespace curb::shim::libcuda {
 namespace {

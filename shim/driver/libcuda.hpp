@@ -1,7 +1,7 @@
 // The libcuda that the program has loaded. Thread-safe.
 #pragma once
 
-#include "libraries.hpp"
+#include "base/libraries.hpp"
 
 namespace curb::shim::libcuda {
 

@@ -9,12 +9,12 @@
 
 #include <cstring>
 
-#include "driver.hpp"
-#include "nvml.hpp"
-#include "real_libc.hpp"
-#include "stubs.hpp"
-#include "tail_jump.hpp"
-#include "thunks/thunks.hpp"
+#include "driver/driver.hpp"
+#include "driver/nvml.hpp"
+#include "driver/stubs.hpp"
+#include "driver/tail_jump.hpp"
+#include "driver/thunks/thunks.hpp"
+#include "host/real_libc.hpp"
 
 namespace curb::shim {
 namespace {

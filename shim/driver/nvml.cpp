@@ -1,4 +1,4 @@
-#include "nvml.hpp"
+#include "driver/nvml.hpp"
 
 #include <dlfcn.h>
 
@@ -7,9 +7,9 @@
 #include <mutex>
 #include <type_traits>
 
-#include "clock.hpp"
-#include "keep_errno.hpp"
-#include "real_libc.hpp"
+#include "base/keep_errno.hpp"
+#include "host/clock.hpp"
+#include "host/real_libc.hpp"
 
 namespace curb::shim::nvml {
 namespace {

@@ -2,7 +2,7 @@
 // failure. Thread-safe.
 #pragma once
 
-#include "driver.hpp"
+#include "driver/driver.hpp"
 
 namespace curb::shim::nvml {
 

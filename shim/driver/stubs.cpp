@@ -1,4 +1,4 @@
-#include "stubs.hpp"
+#include "driver/stubs.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "keep_errno.hpp"
-#include "libraries.hpp"
-#include "real_libc.hpp"
-#include "unwinder.hpp"
+#include "base/keep_errno.hpp"
+#include "base/libraries.hpp"
+#include "host/real_libc.hpp"
+#include "host/unwinder.hpp"
 
 namespace curb::shim::stubs {
 namespace {

@@ -4,7 +4,7 @@
 // path, an absolute path), fails as without curb, and finds curb's wrapper by dlsym.
 #pragma once
 
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
 
 namespace curb::shim::stubs {
 

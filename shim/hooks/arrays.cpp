@@ -1,16 +1,16 @@
 // CUDA arrays. Their size depends on the driver's layout, and the driver reports it only for arrays with deferred
 // mapping. So curb creates such a twin, which takes no memory, reads its size, and destroys it.
 
-#include "arrays.hpp"
+#include "accounting/arrays.hpp"
 
 #include <algorithm>
 
-#include "admission.hpp"
-#include "contexts.hpp"
-#include "keep_errno.hpp"
+#include "admission/admission.hpp"
+#include "base/keep_errno.hpp"
+#include "contexts/contexts.hpp"
+#include "host/process_state.hpp"
 #include "policy/values/granule.hpp"
-#include "process_state.hpp"
-#include "trace.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 namespace {

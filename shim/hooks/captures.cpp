@@ -1,7 +1,7 @@
 // Begin and end of stream captures.
 
-#include "captures.hpp"
-#include "process_state.hpp"
+#include "contexts/captures.hpp"
+#include "host/process_state.hpp"
 
 namespace curb::shim {
 namespace {

@@ -1,26 +1,26 @@
 // Contexts. No argument gives a context's cost, so curb measures it. The driver frees a context's memory with it.
 
-#include "contexts.hpp"
+#include "contexts/contexts.hpp"
 
 #include <optional>
 
-#include "admission.hpp"
-#include "allocations.hpp"
-#include "arrays.hpp"
-#include "cache.hpp"
-#include "captures.hpp"
-#include "in_force.hpp"
-#include "keep_errno.hpp"
-#include "kernels.hpp"
-#include "limits.hpp"
-#include "log.hpp"
-#include "pools.hpp"
-#include "process_state.hpp"
-#include "reconcile.hpp"
-#include "reports.hpp"
-#include "shared.hpp"
-#include "trace.hpp"
-#include "waiting.hpp"
+#include "accounting/allocations.hpp"
+#include "accounting/arrays.hpp"
+#include "accounting/reconcile.hpp"
+#include "accounting/shared.hpp"
+#include "admission/admission.hpp"
+#include "admission/reports.hpp"
+#include "base/keep_errno.hpp"
+#include "base/waiting.hpp"
+#include "cache/cache.hpp"
+#include "contexts/captures.hpp"
+#include "hooks/kernels.hpp"
+#include "host/log.hpp"
+#include "host/process_state.hpp"
+#include "limits/in_force.hpp"
+#include "limits/limits.hpp"
+#include "pools/pools.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 namespace {

@@ -1,6 +1,6 @@
 // Synchronisations and queries. CountedSlot counts their calls (driver.hpp).
 
-#include "driver.hpp"
+#include "driver/driver.hpp"
 
 using namespace curb::shim;
 

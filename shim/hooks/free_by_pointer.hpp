@@ -1,13 +1,13 @@
 // The common body of all hooks that free memory by its pointer.
 #pragma once
 
-#include "allocations.hpp"
-#include "cache.hpp"
-#include "graphs.hpp"
-#include "pools.hpp"
-#include "process_state.hpp"
-#include "trace.hpp"
-#include "wait_queue.hpp"
+#include "accounting/allocations.hpp"
+#include "accounting/graphs.hpp"
+#include "cache/cache.hpp"
+#include "device/wait_queue.hpp"
+#include "host/process_state.hpp"
+#include "pools/pools.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 

@@ -1,18 +1,18 @@
 // Memory of graphs: recorded when a graph is instantiated, charged when it is uploaded or launched.
 
-#include "graphs.hpp"
+#include "accounting/graphs.hpp"
 
 #include <memory>
 #include <new>
 #include <optional>
 #include <utility>
 
-#include "admission.hpp"
-#include "cache.hpp"
-#include "captures.hpp"
-#include "pools.hpp"
-#include "process_state.hpp"
-#include "trace.hpp"
+#include "admission/admission.hpp"
+#include "cache/cache.hpp"
+#include "contexts/captures.hpp"
+#include "host/process_state.hpp"
+#include "pools/pools.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 namespace {

@@ -6,16 +6,16 @@
 #include <array>
 #include <cstdlib>
 
-#include "admission.hpp"
-#include "cache.hpp"
-#include "contexts.hpp"
-#include "in_force.hpp"
-#include "kernels.hpp"
-#include "limits.hpp"
+#include "accounting/reconcile.hpp"
+#include "admission/admission.hpp"
+#include "admission/reports.hpp"
+#include "cache/cache.hpp"
+#include "contexts/contexts.hpp"
+#include "hooks/kernels.hpp"
+#include "limits/in_force.hpp"
+#include "limits/limits.hpp"
 #include "policy/values/granule.hpp"
-#include "reconcile.hpp"
-#include "reports.hpp"
-#include "trace.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 namespace {

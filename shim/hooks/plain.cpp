@@ -1,11 +1,11 @@
 // cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and cuMemFree.
 
-#include "admission.hpp"
-#include "allocations.hpp"
-#include "contexts.hpp"
-#include "free_by_pointer.hpp"
+#include "accounting/allocations.hpp"
+#include "admission/admission.hpp"
+#include "contexts/contexts.hpp"
+#include "hooks/free_by_pointer.hpp"
 #include "policy/values/granule.hpp"
-#include "trace.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 namespace {

@@ -1,10 +1,10 @@
 // Pools: which device their memory is on, and when it is credited.
 
-#include "pools.hpp"
+#include "pools/pools.hpp"
 
-#include "process_state.hpp"
-#include "reconcile.hpp"
-#include "trace.hpp"
+#include "accounting/reconcile.hpp"
+#include "host/process_state.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 namespace {

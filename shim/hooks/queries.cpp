@@ -6,17 +6,17 @@
 #include <cstring>
 #include <type_traits>
 
-#include "clock.hpp"
-#include "devices.hpp"
-#include "gate.hpp"
-#include "in_force.hpp"
-#include "keep_errno.hpp"
-#include "limits.hpp"
-#include "nvml.hpp"
-#include "process_state.hpp"
-#include "reconcile.hpp"
-#include "stubs.hpp"
-#include "waiting.hpp"
+#include "accounting/reconcile.hpp"
+#include "base/keep_errno.hpp"
+#include "base/waiting.hpp"
+#include "device/devices.hpp"
+#include "driver/gate.hpp"
+#include "driver/nvml.hpp"
+#include "driver/stubs.hpp"
+#include "host/clock.hpp"
+#include "host/process_state.hpp"
+#include "limits/in_force.hpp"
+#include "limits/limits.hpp"
 
 namespace curb::shim {
 namespace {

@@ -2,10 +2,10 @@
 // another device. curb does not keep such a block when it is freed, because others may still use it; the driver handles
 // that free.
 
-#include "cache.hpp"
-#include "contexts.hpp"
-#include "process_state.hpp"
-#include "shared.hpp"
+#include "accounting/shared.hpp"
+#include "cache/cache.hpp"
+#include "contexts/contexts.hpp"
+#include "host/process_state.hpp"
 
 namespace curb::shim {
 namespace {

@@ -2,13 +2,13 @@
 
 #include <optional>
 
-#include "admission.hpp"
-#include "captures.hpp"
-#include "free_by_pointer.hpp"
-#include "limits.hpp"
+#include "admission/admission.hpp"
+#include "contexts/captures.hpp"
+#include "hooks/free_by_pointer.hpp"
+#include "limits/limits.hpp"
 #include "policy/values/granule.hpp"
-#include "pools.hpp"
-#include "trace.hpp"
+#include "pools/pools.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 namespace {

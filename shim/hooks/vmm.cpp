@@ -1,12 +1,12 @@
 // Virtual memory management (cuMemCreate, cuMemMap). Physical memory lives while a handle or a mapping refers to it.
 
-#include "vmm.hpp"
+#include "accounting/vmm.hpp"
 
 #include <bitset>
 
-#include "admission.hpp"
-#include "process_state.hpp"
-#include "trace.hpp"
+#include "admission/admission.hpp"
+#include "host/process_state.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim {
 namespace {

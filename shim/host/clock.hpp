@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <ctime>
 
-#include "real_libc.hpp"
+#include "host/real_libc.hpp"
 
 namespace curb::shim {
 

@@ -2,7 +2,7 @@
 //
 // Only here: no registry, no default logger, no thread, no static constructor. shim/CMakeLists.txt sets spdlog's
 // macros, which leave out what would bring a formatter of patterns, floats and locales into the library.
-#include "log.hpp"
+#include "host/log.hpp"
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/sink.h>
@@ -17,8 +17,8 @@
 #include <string>
 #include <utility>
 
-#include "keep_errno.hpp"
-#include "log_file.hpp"
+#include "base/keep_errno.hpp"
+#include "host/log_file.hpp"
 
 namespace curb::shim::log {
 namespace {

@@ -1,4 +1,4 @@
-#include "log_file.hpp"
+#include "host/log_file.hpp"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
 
 namespace curb::shim::log {
 namespace {

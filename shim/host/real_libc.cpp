@@ -1,4 +1,4 @@
-#include "real_libc.hpp"
+#include "host/real_libc.hpp"
 
 #include <dlfcn.h>
 #include <elf.h>

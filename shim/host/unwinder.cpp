@@ -1,4 +1,4 @@
-#include "unwinder.hpp"
+#include "host/unwinder.hpp"
 
 #include <cxxabi.h>
 #include <unistd.h>
@@ -28,8 +28,8 @@ bool curb::shim::unwinder::load() noexcept { return true; }
 
 #include <atomic>
 
-#include "keep_errno.hpp"
-#include "real_libc.hpp"
+#include "base/keep_errno.hpp"
+#include "host/real_libc.hpp"
 
 // Every unwinder function that libstdc++ and curb call. Each is defined below as a call of the real one, so that the
 // linker adds neither libgcc_s nor libgcc's archive: its unwinder would be a second one in the process and needs

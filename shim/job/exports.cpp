@@ -1,4 +1,4 @@
-#include "exports.hpp"
+#include "job/exports.hpp"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
 #include "policy/decisions/growth.hpp"
 #include "policy/values/granule.hpp"
 

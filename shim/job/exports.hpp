@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "segment.hpp"
+#include "job/segment.hpp"
 
 namespace curb::shim::job {
 

@@ -1,4 +1,4 @@
-#include "job_ledger.hpp"
+#include "job/job_ledger.hpp"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -15,14 +15,14 @@
 #include <ctime>
 #include <utility>
 
+#include "base/keep_errno.hpp"
+#include "base/waiting.hpp"
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
-#include "exports.hpp"
-#include "keep_errno.hpp"
-#include "own_thread.hpp"
+#include "job/exports.hpp"
+#include "job/segment.hpp"
 #include "policy/decisions/growth.hpp"
-#include "segment.hpp"
-#include "waiting.hpp"
+#include "threads/own_thread.hpp"
 
 namespace curb::shim::job {
 

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
 #include "policy/values/size.hpp"
 
 namespace curb::shim::job {

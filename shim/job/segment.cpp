@@ -1,4 +1,4 @@
-#include "segment.hpp"
+#include "job/segment.hpp"
 
 #include <sys/ipc.h>
 #include <sys/shm.h>

@@ -1,12 +1,12 @@
-#include "in_force.hpp"
+#include "limits/in_force.hpp"
 
 #include <algorithm>
 #include <mutex>
 #include <utility>
 
-#include "clock.hpp"
-#include "devices.hpp"
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
+#include "device/devices.hpp"
+#include "host/clock.hpp"
 #include "policy/live_caps.hpp"
 
 namespace curb::shim {

@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/lifetime.hpp"
+#include "base/readers.hpp"
 #include "config/load.hpp"
 #include "control/messages.hpp"
-#include "lifetime.hpp"
 #include "policy/decisions/growth.hpp"
 #include "policy/policy.hpp"
-#include "readers.hpp"
 
 namespace curb::shim {
 

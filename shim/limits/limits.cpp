@@ -1,9 +1,9 @@
-#include "limits.hpp"
+#include "limits/limits.hpp"
 
 #include <algorithm>
 
-#include "clock.hpp"
-#include "reconcile.hpp"
+#include "accounting/reconcile.hpp"
+#include "host/clock.hpp"
 
 namespace curb::shim::limits {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <optional>
 
-#include "devices.hpp"
-#include "in_force.hpp"
+#include "device/devices.hpp"
+#include "limits/in_force.hpp"
 #include "policy/decisions/decide.hpp"
-#include "recording.hpp"
+#include "trace/recording.hpp"
 
 namespace curb::shim::limits {
 

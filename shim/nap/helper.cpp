@@ -1,4 +1,4 @@
-#include "helper.hpp"
+#include "nap/helper.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -24,9 +24,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/waiting.hpp"
 #include "control/proc.hpp"
-#include "own_thread.hpp"
-#include "waiting.hpp"
+#include "threads/own_thread.hpp"
 
 // libc's clone by its other name: ThreadSanitizer's wrapper of clone assumes that the new process has a copy of the
 // memory, and would end this process when it next starts a thread.

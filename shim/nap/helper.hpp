@@ -11,8 +11,8 @@
 #include <optional>
 #include <string>
 
-#include "lifetime.hpp"
-#include "own_socket.hpp"
+#include "base/lifetime.hpp"
+#include "threads/own_socket.hpp"
 
 namespace curb::shim {
 

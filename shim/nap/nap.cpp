@@ -1,4 +1,4 @@
-#include "nap.hpp"
+#include "nap/nap.hpp"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,28 +12,28 @@
 #include <new>
 #include <string>
 
-#include "bypass.hpp"
-#include "captures.hpp"
-#include "clock.hpp"
-#include "devices.hpp"
-#include "driver.hpp"
-#include "gate.hpp"
-#include "helper.hpp"
-#include "idle.hpp"
-#include "in_force.hpp"
-#include "lifetime.hpp"
-#include "log.hpp"
-#include "own_thread.hpp"
+#include "accounting/shared.hpp"
+#include "base/lifetime.hpp"
+#include "base/waiting.hpp"
+#include "contexts/captures.hpp"
+#include "device/devices.hpp"
+#include "device/wait_queue.hpp"
+#include "driver/bypass.hpp"
+#include "driver/driver.hpp"
+#include "driver/gate.hpp"
+#include "driver/thunks/thunks.hpp"
+#include "host/clock.hpp"
+#include "host/log.hpp"
+#include "host/real_libc.hpp"
+#include "limits/in_force.hpp"
+#include "nap/helper.hpp"
 #include "policy/decisions/idle.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
-#include "real_libc.hpp"
-#include "shared.hpp"
-#include "thunks/thunks.hpp"
-#include "trace.hpp"
-#include "wait_queue.hpp"
-#include "waiting.hpp"
-#include "worker_signal.hpp"
+#include "release/idle.hpp"
+#include "threads/own_thread.hpp"
+#include "threads/worker_signal.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::nap {
 namespace {

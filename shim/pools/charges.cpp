@@ -4,10 +4,10 @@
 #include <shared_mutex>
 #include <vector>
 
-#include "keep_errno.hpp"
-#include "pools.hpp"
-#include "registry.hpp"
-#include "trace.hpp"
+#include "base/keep_errno.hpp"
+#include "pools/pools.hpp"
+#include "pools/registry.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::pools {
 

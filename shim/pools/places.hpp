@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "policy/values/granule.hpp"
 
 namespace curb::shim::pools {

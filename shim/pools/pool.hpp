@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "devices.hpp"
-#include "places.hpp"
-#include "threshold.hpp"
-#include "waiting.hpp"
+#include "base/waiting.hpp"
+#include "device/devices.hpp"
+#include "pools/places.hpp"
+#include "pools/threshold.hpp"
 
 namespace curb::shim::pools {
 

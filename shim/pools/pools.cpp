@@ -1,4 +1,4 @@
-#include "pools.hpp"
+#include "pools/pools.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,11 +8,11 @@
 #include <unordered_map>
 #include <utility>
 
-#include "exports.hpp"
-#include "keep_errno.hpp"
-#include "recent.hpp"
-#include "registry.hpp"
-#include "trace.hpp"
+#include "base/keep_errno.hpp"
+#include "base/recent.hpp"
+#include "job/exports.hpp"
+#include "pools/registry.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::pools {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pool.hpp"
+#include "pools/pool.hpp"
 
 namespace curb::shim::pools {
 

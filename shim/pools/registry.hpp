@@ -7,8 +7,8 @@
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "lifetime.hpp"
-#include "pool.hpp"
+#include "base/lifetime.hpp"
+#include "pools/pool.hpp"
 
 namespace curb::shim::pools {
 

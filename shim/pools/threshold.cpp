@@ -1,4 +1,4 @@
-#include "threshold.hpp"
+#include "pools/threshold.hpp"
 
 namespace curb::shim::pools {
 

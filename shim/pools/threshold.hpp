@@ -5,8 +5,8 @@
 #include <mutex>
 #include <optional>
 
-#include "driver.hpp"
-#include "waiting.hpp"
+#include "base/waiting.hpp"
+#include "driver/driver.hpp"
 
 namespace curb::shim::pools {
 

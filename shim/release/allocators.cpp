@@ -1,4 +1,4 @@
-#include "allocators.hpp"
+#include "release/allocators.hpp"
 
 #include <strings.h>
 
@@ -9,8 +9,8 @@
 #include <iterator>
 #include <string_view>
 
-#include "devices.hpp"
-#include "libraries.hpp"
+#include "base/libraries.hpp"
+#include "device/devices.hpp"
 
 namespace curb::shim::allocators {
 namespace {

@@ -1,15 +1,15 @@
-#include "idle.hpp"
+#include "release/idle.hpp"
 
 #include <algorithm>
 
-#include "clock.hpp"
-#include "devices.hpp"
-#include "in_force.hpp"
-#include "lifetime.hpp"
-#include "log.hpp"
+#include "base/lifetime.hpp"
+#include "device/devices.hpp"
+#include "host/clock.hpp"
+#include "host/log.hpp"
+#include "limits/in_force.hpp"
 #include "policy/decisions/idle.hpp"
 #include "policy/values/duration.hpp"
-#include "release.hpp"
+#include "release/release.hpp"
 
 namespace curb::shim::idle {
 namespace {

@@ -1,4 +1,4 @@
-#include "release.hpp"
+#include "release/release.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -8,20 +8,20 @@
 #include <optional>
 #include <utility>
 
-#include "admission.hpp"
-#include "allocators.hpp"
-#include "captures.hpp"
-#include "clock.hpp"
-#include "devices.hpp"
-#include "in_force.hpp"
-#include "keep_errno.hpp"
-#include "lifetime.hpp"
-#include "log.hpp"
-#include "reconcile.hpp"
-#include "reports.hpp"
-#include "shortened.hpp"
-#include "trace.hpp"
-#include "worker_signal.hpp"
+#include "accounting/reconcile.hpp"
+#include "admission/admission.hpp"
+#include "admission/reports.hpp"
+#include "base/keep_errno.hpp"
+#include "base/lifetime.hpp"
+#include "base/shortened.hpp"
+#include "contexts/captures.hpp"
+#include "device/devices.hpp"
+#include "host/clock.hpp"
+#include "host/log.hpp"
+#include "limits/in_force.hpp"
+#include "release/allocators.hpp"
+#include "threads/worker_signal.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::release {
 namespace {

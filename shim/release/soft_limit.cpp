@@ -1,9 +1,9 @@
-#include "soft_limit.hpp"
+#include "release/soft_limit.hpp"
 
-#include "clock.hpp"
-#include "devices.hpp"
-#include "nvml.hpp"
-#include "release.hpp"
+#include "device/devices.hpp"
+#include "driver/nvml.hpp"
+#include "host/clock.hpp"
+#include "release/release.hpp"
 
 namespace curb::shim::soft_limit {
 namespace {

@@ -1,4 +1,4 @@
-#include "policy_watcher.hpp"
+#include "runtime/policy_watcher.hpp"
 
 #include <unistd.h>
 
@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/lifetime.hpp"
+#include "base/shortened.hpp"
+#include "base/waiting.hpp"
 #include "config/watch.hpp"
-#include "lifetime.hpp"
-#include "log.hpp"
-#include "own_thread.hpp"
-#include "process.hpp"
-#include "shortened.hpp"
-#include "waiting.hpp"
+#include "host/log.hpp"
+#include "runtime/process.hpp"
+#include "threads/own_thread.hpp"
 
 namespace curb::shim::policy_watcher {
 namespace {

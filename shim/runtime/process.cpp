@@ -1,4 +1,4 @@
-#include "process.hpp"
+#include "runtime/process.hpp"
 
 #include <unistd.h>
 
@@ -8,20 +8,20 @@
 #include <optional>
 #include <vector>
 
-#include "cache.hpp"
-#include "devices.hpp"
-#include "limits.hpp"
-#include "log.hpp"
+#include "accounting/reconcile.hpp"
+#include "admission/reports.hpp"
+#include "base/waiting.hpp"
+#include "cache/cache.hpp"
+#include "device/devices.hpp"
+#include "device/wait_queue.hpp"
+#include "host/log.hpp"
+#include "limits/limits.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
-#include "reconcile.hpp"
-#include "release.hpp"
-#include "reports.hpp"
-#include "signals.hpp"
-#include "trace.hpp"
-#include "wait_queue.hpp"
-#include "waiting.hpp"
-#include "worker_queue.hpp"
+#include "release/release.hpp"
+#include "runtime/worker_queue.hpp"
+#include "threads/signals.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::process {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "config/load.hpp"
-#include "in_force.hpp"
+#include "limits/in_force.hpp"
 #include "policy/policy.hpp"
 
 namespace curb::shim::process {

@@ -1,4 +1,4 @@
-#include "worker.hpp"
+#include "runtime/worker.hpp"
 
 #include <algorithm>
 #include <array>
@@ -9,28 +9,28 @@
 #include <utility>
 #include <vector>
 
-#include "cache.hpp"
-#include "caller_match.hpp"
-#include "clock.hpp"
-#include "devices.hpp"
-#include "idle.hpp"
-#include "last_thread.hpp"
-#include "limits.hpp"
-#include "log.hpp"
-#include "nap.hpp"
-#include "own_thread.hpp"
+#include "accounting/reconcile.hpp"
+#include "admission/caller_match.hpp"
+#include "admission/reports.hpp"
+#include "base/waiting.hpp"
+#include "cache/cache.hpp"
+#include "device/devices.hpp"
+#include "host/clock.hpp"
+#include "host/log.hpp"
+#include "limits/limits.hpp"
+#include "nap/nap.hpp"
 #include "policy/names.hpp"
-#include "pools.hpp"
-#include "process.hpp"
-#include "reconcile.hpp"
-#include "release.hpp"
-#include "reports.hpp"
-#include "signals.hpp"
-#include "soft_limit.hpp"
-#include "trace.hpp"
-#include "waiting.hpp"
-#include "worker_queue.hpp"
-#include "worker_signal.hpp"
+#include "pools/pools.hpp"
+#include "release/idle.hpp"
+#include "release/release.hpp"
+#include "release/soft_limit.hpp"
+#include "runtime/process.hpp"
+#include "runtime/worker_queue.hpp"
+#include "threads/last_thread.hpp"
+#include "threads/own_thread.hpp"
+#include "threads/signals.hpp"
+#include "threads/worker_signal.hpp"
+#include "trace/trace.hpp"
 
 namespace curb::shim::worker {
 namespace {

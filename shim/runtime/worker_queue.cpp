@@ -1,11 +1,11 @@
-#include "worker_queue.hpp"
+#include "runtime/worker_queue.hpp"
 
 #include <mutex>
 #include <utility>
 
-#include "gate.hpp"
-#include "lifetime.hpp"
-#include "worker_signal.hpp"
+#include "base/lifetime.hpp"
+#include "driver/gate.hpp"
+#include "threads/worker_signal.hpp"
 
 namespace curb::shim::worker {
 namespace {

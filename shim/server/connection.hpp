@@ -9,7 +9,7 @@
 
 #include "control/lines.hpp"
 #include "control/messages.hpp"
-#include "own_socket.hpp"
+#include "threads/own_socket.hpp"
 
 namespace curb::shim {
 

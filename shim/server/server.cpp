@@ -1,4 +1,4 @@
-#include "server.hpp"
+#include "server/server.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -18,25 +18,25 @@
 #include <utility>
 #include <vector>
 
-#include "bypass.hpp"
-#include "connection.hpp"
+#include "base/keep_errno.hpp"
+#include "base/lifetime.hpp"
+#include "base/waiting.hpp"
 #include "control/runtime_dir.hpp"
-#include "devices.hpp"
-#include "gate.hpp"
-#include "keep_errno.hpp"
-#include "lifetime.hpp"
-#include "log.hpp"
-#include "nap.hpp"
-#include "own_socket.hpp"
-#include "own_thread.hpp"
-#include "process.hpp"
-#include "release.hpp"
-#include "socket_file.hpp"
-#include "status.hpp"
-#include "thunks/thunks.hpp"
-#include "wait_queue.hpp"
-#include "waiting.hpp"
-#include "worker_queue.hpp"
+#include "device/devices.hpp"
+#include "device/wait_queue.hpp"
+#include "driver/bypass.hpp"
+#include "driver/gate.hpp"
+#include "driver/thunks/thunks.hpp"
+#include "host/log.hpp"
+#include "nap/nap.hpp"
+#include "release/release.hpp"
+#include "runtime/process.hpp"
+#include "runtime/worker_queue.hpp"
+#include "server/connection.hpp"
+#include "server/socket_file.hpp"
+#include "server/status.hpp"
+#include "threads/own_socket.hpp"
+#include "threads/own_thread.hpp"
 
 namespace curb::shim::server {
 // Called on the worker once the devices are reconciled (worker::measure).

@@ -1,4 +1,4 @@
-#include "socket_file.hpp"
+#include "server/socket_file.hpp"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include <mutex>
 #include <utility>
 
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
 
 namespace curb::shim::socket_file {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "control/runtime_dir.hpp"
-#include "own_socket.hpp"
+#include "threads/own_socket.hpp"
 
 namespace curb::shim::socket_file {
 

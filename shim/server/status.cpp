@@ -1,24 +1,24 @@
-#include "status.hpp"
+#include "server/status.hpp"
 
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "allocators.hpp"
-#include "bypass.hpp"
-#include "clock.hpp"
+#include "admission/reports.hpp"
 #include "control/version_note.hpp"
-#include "devices.hpp"
-#include "nap.hpp"
+#include "device/devices.hpp"
+#include "device/wait_queue.hpp"
+#include "driver/bypass.hpp"
+#include "host/clock.hpp"
+#include "nap/nap.hpp"
 #include "policy/flags.hpp"
 #include "policy/values/words.hpp"
-#include "policy_watcher.hpp"
-#include "pools.hpp"
-#include "process.hpp"
-#include "release.hpp"
-#include "reports.hpp"
-#include "trace.hpp"
-#include "wait_queue.hpp"
+#include "pools/pools.hpp"
+#include "release/allocators.hpp"
+#include "release/release.hpp"
+#include "runtime/policy_watcher.hpp"
+#include "runtime/process.hpp"
+#include "trace/trace.hpp"
 
 CURB_VERSION_NOTE(CURB_VERSION);
 

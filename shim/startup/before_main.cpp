@@ -1,4 +1,4 @@
-#include "before_main.hpp"
+#include "startup/before_main.hpp"
 
 #include <fcntl.h>
 #include <sys/auxv.h>
@@ -12,9 +12,9 @@
 #include <string_view>
 
 #include "config/load.hpp"
+#include "host/unwinder.hpp"
 #include "policy/handed_in.hpp"
 #include "policy/steer.hpp"
-#include "unwinder.hpp"
 
 namespace curb::shim::before_main {
 namespace {

@@ -1,4 +1,4 @@
-#include "last_thread.hpp"
+#include "threads/last_thread.hpp"
 
 #include <pthread.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "control/runtime_dir.hpp"
-#include "worker_signal.hpp"
+#include "threads/worker_signal.hpp"
 
 namespace curb::shim::last_thread {
 namespace {

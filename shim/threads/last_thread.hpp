@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
 
 namespace curb::shim::last_thread {
 

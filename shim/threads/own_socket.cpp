@@ -1,4 +1,4 @@
-#include "own_socket.hpp"
+#include "threads/own_socket.hpp"
 
 #include <sys/resource.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-#include "own_thread.hpp"
+#include "threads/own_thread.hpp"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -9,9 +9,9 @@
 #include <string>
 #include <thread>
 
-#include "last_thread.hpp"
-#include "log.hpp"
-#include "waiting.hpp"
+#include "base/waiting.hpp"
+#include "host/log.hpp"
+#include "threads/last_thread.hpp"
 
 namespace curb::shim::own_thread {
 namespace {

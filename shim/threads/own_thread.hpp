@@ -1,7 +1,7 @@
 // Starts curb's own threads inside the program.
 #pragma once
 
-#include "lifetime.hpp"
+#include "base/lifetime.hpp"
 
 namespace curb::shim::own_thread {
 

@@ -4,9 +4,9 @@
 //
 // Async-signal-safe, as without curb.
 
-#include "signals.hpp"
+#include "threads/signals.hpp"
 
-#include "real_libc.hpp"
+#include "host/real_libc.hpp"
 
 using namespace curb::shim;
 

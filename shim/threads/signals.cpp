@@ -1,16 +1,16 @@
 // on_signal runs as a signal handler: it does not allocate, keeps errno, and takes only one lock, which every thread
 // holds with all signals blocked. The program's handler may leave it by siglongjmp, so it holds nothing meanwhile.
 
-#include "signals.hpp"
+#include "threads/signals.hpp"
 
 #include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
 
-#include "real_libc.hpp"
-#include "waiting.hpp"
-#include "worker_signal.hpp"
+#include "base/waiting.hpp"
+#include "host/real_libc.hpp"
+#include "threads/worker_signal.hpp"
 
 namespace curb::shim::signals {
 namespace {

@@ -5,7 +5,7 @@
 // All functions except use() are async-signal-safe, because programs call sigaction in their handlers.
 #pragma once
 
-#include "program_action.hpp"
+#include "threads/program_action.hpp"
 
 namespace curb::shim::signals {
 

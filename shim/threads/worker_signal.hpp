@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "waiting.hpp"
+#include "base/waiting.hpp"
 
 namespace curb::shim::worker {
 

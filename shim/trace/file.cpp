@@ -1,4 +1,4 @@
-#include "file.hpp"
+#include "trace/file.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

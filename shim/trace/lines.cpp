@@ -1,8 +1,8 @@
-#include "lines.hpp"
+#include "trace/lines.hpp"
 
 #include <algorithm>
 
-#include "stack.hpp"
+#include "trace/stack.hpp"
 
 namespace curb::shim::trace {
 namespace {

@@ -9,7 +9,7 @@
 #include <unordered_map>
 
 #include "policy/kinds.hpp"
-#include "record.hpp"
+#include "trace/record.hpp"
 
 namespace curb::shim::trace {
 

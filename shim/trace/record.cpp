@@ -1,9 +1,9 @@
-#include "record.hpp"
+#include "trace/record.hpp"
 
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "devices.hpp"
+#include "device/devices.hpp"
 
 namespace curb::shim::trace {
 

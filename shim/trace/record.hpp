@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <string>
 
-#include "clock.hpp"
+#include "base/waiting.hpp"
 #include "control/trace.hpp"
-#include "ring.hpp"
-#include "waiting.hpp"
+#include "host/clock.hpp"
+#include "trace/ring.hpp"
 
 namespace curb::shim {
 struct Device;

@@ -1,4 +1,4 @@
-#include "stack.hpp"
+#include "trace/stack.hpp"
 
 #include <dlfcn.h>
 #include <unwind.h>

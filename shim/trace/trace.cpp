@@ -1,4 +1,4 @@
-#include "trace.hpp"
+#include "trace/trace.hpp"
 
 #include <unistd.h>
 
@@ -7,12 +7,12 @@
 #include <limits>
 #include <memory>
 
-#include "keep_errno.hpp"
-#include "log.hpp"
-#include "record.hpp"
-#include "stack.hpp"
-#include "waiting.hpp"
-#include "writer.hpp"
+#include "base/keep_errno.hpp"
+#include "base/waiting.hpp"
+#include "host/log.hpp"
+#include "trace/record.hpp"
+#include "trace/stack.hpp"
+#include "trace/writer.hpp"
 
 namespace curb::shim::trace {
 

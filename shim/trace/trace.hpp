@@ -10,12 +10,12 @@
 #include <optional>
 #include <string>
 
-#include "clock.hpp"
 #include "control/release_report.hpp"
 #include "control/status.hpp"
-#include "devices.hpp"
+#include "device/devices.hpp"
+#include "host/clock.hpp"
 #include "policy/decisions/limit.hpp"
-#include "recording.hpp"
+#include "trace/recording.hpp"
 
 namespace curb::shim::trace {
 

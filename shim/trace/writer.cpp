@@ -1,4 +1,4 @@
-#include "writer.hpp"
+#include "trace/writer.hpp"
 
 #include <unistd.h>
 
@@ -10,15 +10,15 @@
 #include <optional>
 #include <utility>
 
-#include "devices.hpp"
-#include "file.hpp"
-#include "lifetime.hpp"
-#include "lines.hpp"
-#include "own_thread.hpp"
+#include "base/lifetime.hpp"
+#include "base/waiting.hpp"
+#include "device/devices.hpp"
 #include "policy/values/words.hpp"
-#include "recording.hpp"
-#include "waiting.hpp"
-#include "worker_signal.hpp"
+#include "threads/own_thread.hpp"
+#include "threads/worker_signal.hpp"
+#include "trace/file.hpp"
+#include "trace/lines.hpp"
+#include "trace/recording.hpp"
 
 namespace curb::shim::trace {
 

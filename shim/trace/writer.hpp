@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "record.hpp"
+#include "trace/record.hpp"
 
 namespace curb::shim::trace {
 

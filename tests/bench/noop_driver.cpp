@@ -4,7 +4,7 @@
 #include <cstring>
 
 #pragma GCC visibility push(default)
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 // The functions that the bench and curb call.
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "control/trace.hpp"
-#include "replay.hpp"
+#include "trace/replay.hpp"
 
 namespace {
 

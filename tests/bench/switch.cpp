@@ -19,9 +19,9 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
+#include "driver/tail_jump.hpp"
 #include "probe/symbols.hpp"
-#include "tail_jump.hpp"
 
 // libcuda 13.0 has about 670 functions.
 #define SWITCH_THUNKS 1024

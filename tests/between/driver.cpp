@@ -14,17 +14,17 @@
 #include <unordered_map>
 
 #pragma GCC visibility push(default)
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #pragma GCC visibility pop
+#include "abi/nvml_abi.h"
 #include "faults.hpp"
-#include "nvml_abi.h"
 #include "sim.h"
 
 namespace curb::sim::entries {
 #define CURB_CU(name, types) constinit Entry name{#name, 0};
 #define CURB_CU_STREAM(name, types) CURB_CU(name, types) CURB_CU(name##_ptsz, types)
 #define CURB_CU_BLOCKING(name, types) CURB_CU(name, types) CURB_CU(name##_ptds, types)
-#include "cuda_functions.def"
+#include "abi/cuda_functions.def"
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING
@@ -74,7 +74,7 @@ void *between(void *address) noexcept {
 #define CURB_CU(name, types) {behind(#name), reinterpret_cast<void *>(&FORWARD(name)::call)},
 #define CURB_CU_STREAM(name, types) CURB_CU(name, types) CURB_CU(name##_ptsz, types)
 #define CURB_CU_BLOCKING(name, types) CURB_CU(name, types) CURB_CU(name##_ptds, types)
-#include "cuda_functions.def"
+#include "abi/cuda_functions.def"
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING
@@ -113,7 +113,7 @@ const Nvml &nvml() {
     extern "C" __attribute__((visibility("default"), ifunc("between_" #name))) CUresult name types;
 #define CURB_CU_STREAM(name, types) CURB_CU(name, types) CURB_CU(name##_ptsz, types)
 #define CURB_CU_BLOCKING(name, types) CURB_CU(name, types) CURB_CU(name##_ptds, types)
-#include "cuda_functions.def"
+#include "abi/cuda_functions.def"
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING
@@ -137,7 +137,7 @@ SIM_EXPORT uint64_t curb_sim_calls(const char *name) {
     if (std::strcmp(name, #one) == 0) return entries::one.calls.load();
 #define CURB_CU_STREAM(one, types) CURB_CU(one, types) CURB_CU(one##_ptsz, types)
 #define CURB_CU_BLOCKING(one, types) CURB_CU(one, types) CURB_CU(one##_ptds, types)
-#include "cuda_functions.def"
+#include "abi/cuda_functions.def"
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "../families/properties.hpp"
+#include "abi/cuda_abi.h"
+#include "abi/nvml_abi.h"
 #include "catch.hpp"
-#include "cuda_abi.h"
-#include "nvml_abi.h"
 #include "temp_dir.hpp"
 
 namespace contract {

@@ -20,7 +20,7 @@
 #include <span>
 #include <string_view>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace families {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace families {
 

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "../families/properties.hpp"
+#include "abi/cuda_abi.h"
 #include "control/messages.hpp"
-#include "cuda_abi.h"
 #include "policy/kinds.hpp"
 
 namespace fault {

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "job.hpp"
-#include "pages.hpp"
-#include "replay.hpp"
-#include "snapshot.hpp"
+#include "page/pages.hpp"
+#include "trace/job.hpp"
+#include "trace/replay.hpp"
+#include "trace/snapshot.hpp"
 
 namespace curb::fuzz {
 

@@ -13,7 +13,7 @@
 #include <cstring>
 
 #include "../families/properties.hpp"
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace {
 

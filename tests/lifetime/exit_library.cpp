@@ -2,7 +2,7 @@
 // loaded and frees it when it is unloaded.
 #include <cstdio>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace {
 

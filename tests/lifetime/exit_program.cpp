@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace {
 

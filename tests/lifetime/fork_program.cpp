@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "sim.h"
 
 namespace {

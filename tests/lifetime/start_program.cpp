@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdio>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 int main() {
     char byte = 0;

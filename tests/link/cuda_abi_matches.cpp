@@ -9,11 +9,11 @@
 
 // Our declarations, in a namespace of their own. Functions are types here, since one C name cannot have two signatures.
 namespace ours {
-#include "cuda_types.h"
+#include "abi/cuda_types.h"
 #define CURB_CU(name, types) using fn_##name = CUresult types;
 #define CURB_CU_STREAM(name, types) using fn_##name = CUresult types;
 #define CURB_CU_BLOCKING(name, types) using fn_##name = CUresult types;
-#include "cuda_functions.def"
+#include "abi/cuda_functions.def"
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING

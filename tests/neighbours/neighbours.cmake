@@ -3,7 +3,7 @@
 set(preloads "")
 foreach(preload counts_by_dlsym counts_by_symbol dlsym_by_next dlsym_of_libc gone_at_end locks_at_fork logs_by_spdlog sets_handlers)
   add_library(neighbour_${preload} SHARED preloads/${preload}.cpp)
-  target_include_directories(neighbour_${preload} PRIVATE ${PROJECT_SOURCE_DIR}/shim/abi)
+  target_include_directories(neighbour_${preload} PRIVATE ${CURB_QUALIFIED}/shim/abi)
   target_link_libraries(neighbour_${preload} PRIVATE ${CMAKE_DL_LIBS})
   # Optimised in every build: they must forward by a tail call.
   target_compile_options(neighbour_${preload} PRIVATE -O2)
@@ -34,12 +34,12 @@ add_executable(neighbour_scenarios neighbour_scenarios.cpp)
 add_executable(throwing_new_scenarios throwing_new_scenarios.cpp)
 foreach(program neighbour_scenarios throwing_new_scenarios)
   target_include_directories(${program} PRIVATE
-    ${PROJECT_SOURCE_DIR}/tests/process/helpers ${PROJECT_SOURCE_DIR}/shim/abi ${PROJECT_SOURCE_DIR}/tests/sim)
+    ${PROJECT_SOURCE_DIR}/tests/process/helpers ${CURB_QUALIFIED}/shim/abi ${PROJECT_SOURCE_DIR}/tests/sim)
   target_link_libraries(${program} PRIVATE scenario_main curb_sim_cuda curb_sim_nvml Threads::Threads ${CMAKE_DL_LIBS})
 endforeach()
 # A plugin whose references to its own symbols are bound when it is linked.
 add_library(plugin_symbolic SHARED ${PROJECT_SOURCE_DIR}/tests/process/plugins/bound.cpp)
-target_include_directories(plugin_symbolic PRIVATE ${PROJECT_SOURCE_DIR}/shim/abi)
+target_include_directories(plugin_symbolic PRIVATE ${CURB_QUALIFIED}/shim/abi)
 target_link_libraries(plugin_symbolic PRIVATE curb_sim_cuda)
 target_link_options(plugin_symbolic PRIVATE -Wl,-Bsymbolic)
 list(APPEND preloads plugin_symbolic)

@@ -4,10 +4,10 @@
 #include <ctime>
 #include <span>
 
-#include "format.hpp"
-#include "pages.hpp"
+#include "page/pages.hpp"
 #include "policy/values/words.hpp"
-#include "text_width.hpp"
+#include "terminal/format.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "format.hpp"
-#include "pages.hpp"
+#include "page/pages.hpp"
 #include "policy/values/words.hpp"
+#include "terminal/format.hpp"
 
 namespace curb::cli {
 namespace {

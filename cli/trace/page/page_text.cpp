@@ -3,8 +3,8 @@
 #include <array>
 #include <span>
 
-#include "pages.hpp"
-#include "text_width.hpp"
+#include "page/pages.hpp"
+#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {

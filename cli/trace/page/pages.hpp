@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "json.hpp"
-#include "picture.hpp"
+#include "page/picture.hpp"
+#include "terminal/json.hpp"
 
 namespace curb::cli {
 

@@ -1,9 +1,9 @@
-#include "picture.hpp"
+#include "page/picture.hpp"
 
 #include <algorithm>
 #include <array>
 
-#include "format.hpp"
+#include "terminal/format.hpp"
 
 namespace curb::cli {
 namespace {

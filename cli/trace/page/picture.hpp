@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "summary.hpp"
+#include "trace/summary.hpp"
 
 namespace curb::cli {
 

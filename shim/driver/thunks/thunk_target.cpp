@@ -2,12 +2,12 @@
 
 #include <atomic>
 
-#include "driver.hpp"
-#include "gate.hpp"
-#include "keep_errno.hpp"
-#include "libcuda.hpp"
-#include "stubs.hpp"
-#include "thunks/thunks.hpp"
+#include "base/keep_errno.hpp"
+#include "driver/driver.hpp"
+#include "driver/gate.hpp"
+#include "driver/libcuda.hpp"
+#include "driver/stubs.hpp"
+#include "driver/thunks/thunks.hpp"
 
 namespace curb::shim::thunks {
 namespace {

@@ -1,4 +1,4 @@
-#include "thunks/thunks.hpp"
+#include "driver/thunks/thunks.hpp"
 
 #include <link.h>
 
@@ -8,10 +8,10 @@
 #include <cstring>
 #include <string_view>
 
-#include "gate.hpp"
-#include "libcuda.hpp"
+#include "driver/gate.hpp"
+#include "driver/libcuda.hpp"
+#include "host/real_libc.hpp"
 #include "policy/values/words.hpp"
-#include "real_libc.hpp"
 
 // libcuda 13.0 has about 670 functions, of which cudart looks up 440. Monitors look up about 20 of NVML's.
 #define CURB_SUPPLY 768
@@ -51,8 +51,8 @@ asm(".pushsection .bss.curb_slots, \"aw\", %nobits\n.balign 8\ncurb_named_slots:
     ".macro curb_slot symbol\ncurb_slot_of_\\symbol: .skip 8\n.endm\n"
 #define CURB_THUNK(symbol) "curb_slot " #symbol "\n"
 #define CURB_PASS(symbol, base, since, stream, why) CURB_THUNK(symbol)
-#include "tables/entry_points.def"
-#include "tables/functions.def"
+#include "driver/tables/entry_points.def"
+#include "driver/tables/functions.def"
     "curb_found_slots: .skip 8 * " CURB_STRING(CURB_SUPPLY) "\n.popsection\n");
 asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 64\ncurb_named_thunks:\n.cfi_startproc\n"
     ".macro curb_thunk symbol\n"
@@ -60,8 +60,8 @@ asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 64\ncurb_named_thunks:\n.cf
     ".size \\symbol, .-\\symbol\n.balign 16\n.endm\n"
 #define CURB_THUNK(symbol) "curb_thunk " #symbol "\n"
 #define CURB_PASS(symbol, base, since, stream, why) CURB_THUNK(symbol)
-#include "tables/entry_points.def"
-#include "tables/functions.def"
+#include "driver/tables/entry_points.def"
+#include "driver/tables/functions.def"
     ".balign 64\ncurb_found_thunks:\n.set curb_number, 0\n.rept " CURB_STRING(CURB_SUPPLY) "\n"
     ".balign " CURB_STRING(CURB_FOUND_BYTES) "\n" CURB_FOUND_THUNK("curb_found_slots + 8 * curb_number")
     ".set curb_number, curb_number + 1\n.endr\n.cfi_endproc\n.popsection\n");
@@ -123,16 +123,16 @@ namespace {
 constexpr char kText[] =
 #define CURB_PASS(symbol, base, since, stream, why) #symbol "\0"
 #define CURB_THUNK(symbol) #symbol "\0"
-#include "tables/entry_points.def"
-#include "tables/functions.def"
+#include "driver/tables/entry_points.def"
+#include "driver/tables/functions.def"
     ;
 using Number = std::uint16_t;
 constexpr auto kBegins = [] {  // of each name in kText
     constexpr Number kSizes[] = {
 #define CURB_PASS(symbol, base, since, stream, why) sizeof #symbol,
 #define CURB_THUNK(symbol) sizeof #symbol,
-#include "tables/entry_points.def"
-#include "tables/functions.def"
+#include "driver/tables/entry_points.def"
+#include "driver/tables/functions.def"
     };
     std::array<Number, std::size(kSizes)> begins{};
     for (std::size_t i = 1; i < begins.size(); ++i) begins[i] = static_cast<Number>(begins[i - 1] + kSizes[i - 1]);

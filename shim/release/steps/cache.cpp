@@ -1,8 +1,8 @@
 // Step "cache": frees the kept blocks. Each free waits for its device, as any free does, and breaks no graph capture.
 
-#include "cache.hpp"
+#include "cache/cache.hpp"
 
-#include "release.hpp"
+#include "release/release.hpp"
 
 namespace curb::shim::release::step {
 

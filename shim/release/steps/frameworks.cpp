@@ -7,14 +7,14 @@
 #include <optional>
 #include <string>
 
-#include "caller_match.hpp"
-#include "captures.hpp"
-#include "contexts.hpp"
-#include "devices.hpp"
-#include "framework_rows.hpp"
-#include "in_force.hpp"
-#include "python.hpp"
-#include "release.hpp"
+#include "admission/caller_match.hpp"
+#include "contexts/captures.hpp"
+#include "contexts/contexts.hpp"
+#include "device/devices.hpp"
+#include "limits/in_force.hpp"
+#include "release/release.hpp"
+#include "release/steps/framework_rows.hpp"
+#include "release/steps/python.hpp"
 
 namespace curb::shim::release {
 namespace {

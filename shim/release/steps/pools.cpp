@@ -4,11 +4,11 @@
 // of the device's contexts, on the worker and not in the program's threads, and trims once more. Not during a graph
 // capture, which waiting for a context would break.
 
-#include "pools.hpp"
+#include "pools/pools.hpp"
 
-#include "captures.hpp"
-#include "contexts.hpp"
-#include "release.hpp"
+#include "contexts/captures.hpp"
+#include "contexts/contexts.hpp"
+#include "release/release.hpp"
 
 namespace curb::shim::release::step {
 namespace {

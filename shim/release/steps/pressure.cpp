@@ -1,15 +1,15 @@
 // Step "pressure": curb refuses the next large allocation once, if a loaded framework then frees its cache and retries.
 // Nothing is freed before that allocation; curb logs the bytes then.
 
-#include "pressure.hpp"
+#include "admission/pressure.hpp"
 
 #include <string>
 
-#include "caller_match.hpp"
-#include "captures.hpp"
-#include "clock.hpp"
-#include "devices.hpp"
-#include "release.hpp"
+#include "admission/caller_match.hpp"
+#include "contexts/captures.hpp"
+#include "device/devices.hpp"
+#include "host/clock.hpp"
+#include "release/release.hpp"
 
 namespace curb::shim::release::step {
 

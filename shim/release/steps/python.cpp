@@ -1,6 +1,6 @@
 // pthread_exit may unwind the thread that takes the GIL, so none of its frames may be noexcept or catch all exceptions.
 
-#include "python.hpp"
+#include "release/steps/python.hpp"
 
 #include <dlfcn.h>
 
@@ -13,8 +13,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "lifetime.hpp"
-#include "real_libc.hpp"
+#include "base/lifetime.hpp"
+#include "host/real_libc.hpp"
 
 namespace curb::shim::release {
 namespace {

@@ -36,7 +36,7 @@ target_link_libraries(conformance PRIVATE families_without_driver)
 target_link_libraries(conformance_probe PUBLIC families_without_driver)
 foreach(target conformance conformance_probe conformance_references conformance_child conformance_linked conformance_early
     conformance_stubs conformance_stubbed conformance_user)
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/shim/driver ${PROJECT_SOURCE_DIR}/shim/abi)
+  target_include_directories(${target} PRIVATE ${CURB_QUALIFIED}/shim/driver ${CURB_QUALIFIED}/shim/abi)
 endforeach()
 set_target_properties(conformance conformance_child conformance_linked conformance_early conformance_next conformance_stubs
   conformance_stubbed conformance_user PROPERTIES

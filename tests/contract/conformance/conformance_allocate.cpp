@@ -1,9 +1,9 @@
 // The calls of the child: every family of memory (tests/families) through functions that were looked up in one way.
 
+#include "abi/nvml_abi.h"
 #include "conformance_probe.hpp"
 #include "conformance_rows.hpp"
 #include "families.hpp"
-#include "nvml_abi.h"
 
 namespace conformance {
 namespace {

@@ -11,8 +11,8 @@
 #include <map>
 #include <sstream>
 
+#include "abi/cuda_abi.h"
 #include "conformance_rows.hpp"
-#include "cuda_abi.h"
 
 namespace conformance {
 

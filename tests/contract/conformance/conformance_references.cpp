@@ -12,7 +12,7 @@ extern "C" {
 #define CURB_CALL(symbol) DECLARE(symbol)
 #define CURB_NVML(symbol, rule) DECLARE(symbol)
 #define CURB_LIBC(symbol, why) DECLARE(symbol)
-#include "tables/entry_points.def"
+#include "driver/tables/entry_points.def"
 }
 
 namespace conformance {
@@ -25,7 +25,7 @@ void *linked_reference(const char *symbol) {
 #define CURB_CALL(symbol) ANSWER(symbol)
 #define CURB_NVML(symbol, rule) ANSWER(symbol)
 #define CURB_LIBC(symbol, why) ANSWER(symbol)
-#include "tables/entry_points.def"
+#include "driver/tables/entry_points.def"
     return nullptr;
 }
 

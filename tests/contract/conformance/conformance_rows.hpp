@@ -23,7 +23,7 @@ inline constexpr Row kRows[] = {
 #define CURB_CALL(symbol) {Kind::call, #symbol},
 #define CURB_NVML(symbol, rule) {Kind::nvml, #symbol},
 #define CURB_LIBC(symbol, why) {Kind::libc, #symbol},
-#include "tables/entry_points.def"
+#include "driver/tables/entry_points.def"
 };
 
 // Returns null if there is no row.

@@ -73,6 +73,6 @@ asm(".text\n.type conformance_stub_jump, %function\nconformance_stub_jump:\n"
 #define CURB_PASS(symbol, base, since, stream, why) STUB(symbol)
 #define CURB_CALL(symbol) STUB(symbol)
 #define CURB_NVML(symbol, rule) STUB(symbol)
-#include "tables/entry_points.def"
+#include "driver/tables/entry_points.def"
 STUB(nvmlInit_v2)
 STUB(nvmlDeviceGetHandleByIndex_v2)

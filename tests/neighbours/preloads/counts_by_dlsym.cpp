@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "preload.hpp"
 
 namespace {

@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "preload.hpp"
 
 namespace {

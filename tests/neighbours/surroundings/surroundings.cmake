@@ -1,6 +1,6 @@
 # Hostile surroundings.
 add_executable(surroundings_program surroundings/surroundings_program.cpp)
-target_include_directories(surroundings_program PRIVATE ${PROJECT_SOURCE_DIR}/shim/abi)
+target_include_directories(surroundings_program PRIVATE ${CURB_QUALIFIED}/shim/abi)
 target_link_libraries(surroundings_program PRIVATE curb_sim_cuda)
 add_library(surroundings_clock SHARED surroundings/surroundings_clock.cpp)
 add_library(surroundings_harm SHARED surroundings/surroundings_harm.cpp)

@@ -19,7 +19,7 @@
 #include <map>
 #include <string>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace {
 

@@ -32,9 +32,9 @@
 #include <thread>
 #include <vector>
 
+#include "abi/nvml_abi.h"
 #include "families.hpp"
 #include "memory.hpp"
-#include "nvml_abi.h"
 
 using namespace scenario;
 

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "within.hpp"
 
 namespace scenario {

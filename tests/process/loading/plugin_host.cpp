@@ -6,7 +6,7 @@
 #include <iostream>
 #include <string>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // The devices as programs see them, and which device is charged.
 
+#include "abi/nvml_abi.h"
 #include "memory.hpp"
-#include "nvml_abi.h"
 
 using namespace scenario;
 

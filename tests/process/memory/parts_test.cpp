@@ -11,17 +11,17 @@
 #include <utility>
 
 #include "../../families/properties.hpp"
-#include "allocations.hpp"
-#include "cache.hpp"
+#include "accounting/allocations.hpp"
+#include "accounting/graphs.hpp"
+#include "cache/cache.hpp"
 #include "catch.hpp"
-#include "gate.hpp"
-#include "graphs.hpp"
+#include "driver/gate.hpp"
 #include "policy/values/granule.hpp"
-#include "pools.hpp"
-#include "record.hpp"
+#include "pools/pools.hpp"
 #include "sim.h"
 #include "temp_dir.hpp"
-#include "trace.hpp"
+#include "trace/record.hpp"
+#include "trace/trace.hpp"
 
 using namespace curb::shim;
 using namespace std::chrono_literals;

@@ -1,5 +1,5 @@
 // A plugin that is linked with the driver. Opened with RTLD_DEEPBIND, it bypasses curb.
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 extern "C" __attribute__((visibility("default"))) int plugin_allocates() {
     CUcontext context = nullptr;

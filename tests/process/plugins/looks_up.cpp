@@ -1,7 +1,7 @@
 // A plugin that looks the driver's functions up and keeps them in variables, as CUDA's static runtime does.
 #include <dlfcn.h>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace {
 decltype(&cuMemAlloc_v2) volatile allocate = nullptr;  // volatile, or the compiler drops the variable

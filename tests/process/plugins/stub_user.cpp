@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "cuda_abi.h"
-#include "nvml_abi.h"
+#include "abi/cuda_abi.h"
+#include "abi/nvml_abi.h"
 
 extern "C" {
 #pragma weak cuInit

@@ -1,7 +1,7 @@
 // Stands in for libcublas.so.13, which contains a runtime and returns an error after a refusal.
 #include <cstddef>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace {
 [[gnu::noinline]] CUresult runtime(CUdeviceptr *pointer, std::size_t bytes) { return cuMemAlloc_v2(pointer, bytes); }

@@ -6,8 +6,8 @@
 #include <memory>
 #include <set>
 
+#include "abi/cuda_abi.h"
 #include "address_space.hpp"
-#include "cuda_abi.h"
 #include "granules.hpp"
 #include "handles.hpp"
 #include "identity.hpp"

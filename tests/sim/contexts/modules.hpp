@@ -2,7 +2,7 @@
 // Kernels do nothing.
 #pragma once
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace curb::sim {
 

@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "streams.hpp"
 
 namespace curb::sim {

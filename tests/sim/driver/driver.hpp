@@ -9,10 +9,10 @@
 #include <memory>
 #include <vector>
 
+#include "abi/cuda_abi.h"
 #include "address_space.hpp"
 #include "capture.hpp"
 #include "contexts.hpp"
-#include "cuda_abi.h"
 #include "entry.hpp"
 #include "graphs.hpp"
 #include "handles.hpp"

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace curb::sim {
 
@@ -28,7 +28,7 @@ namespace entries {
 #define CURB_CU(name, types) extern Entry name;
 #define CURB_CU_STREAM(name, types) CURB_CU(name, types) CURB_CU(name##_ptsz, types)
 #define CURB_CU_BLOCKING(name, types) CURB_CU(name, types) CURB_CU(name##_ptds, types)
-#include "cuda_functions.def"
+#include "abi/cuda_functions.def"
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING

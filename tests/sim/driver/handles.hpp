@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "environment.hpp"
 
 namespace curb::sim {

@@ -21,7 +21,7 @@ const Export kExports[] = {
 #define CURB_CU(name, types) {&entries::name, reinterpret_cast<void *>(&::name)},
 #define CURB_CU_STREAM(name, types) CURB_CU(name, types) CURB_CU(name##_ptsz, types)
 #define CURB_CU_BLOCKING(name, types) CURB_CU(name, types) CURB_CU(name##_ptds, types)
-#include "cuda_functions.def"
+#include "abi/cuda_functions.def"
 #undef CURB_CU
 #undef CURB_CU_STREAM
 #undef CURB_CU_BLOCKING

@@ -1,7 +1,7 @@
 // libnvidia-ml.so.1 of the simulated machine. It reads the books of the simulated driver: in the state file if
 // CURB_SIM_STATE names one, else of the driver in this process, else of an idle machine.
 // Rule: it never loads the driver, and looks for it at each call, since the program may load it later.
-#include "nvml_abi.h"
+#include "abi/nvml_abi.h"
 
 #include <dlfcn.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace curb::sim {
 

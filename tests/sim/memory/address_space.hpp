@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "ranges.hpp"
 
 namespace curb::sim {

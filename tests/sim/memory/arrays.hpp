@@ -1,7 +1,7 @@
 // CUDA arrays and mipmapped arrays: memory in a context's granules, reached by handle.
 #pragma once
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace curb::sim {
 

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <map>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace curb::sim {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <map>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "graphs.hpp"
 
 namespace curb::sim {

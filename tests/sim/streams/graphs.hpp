@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "machine.hpp"
 
 namespace curb::sim {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <map>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 #include "machine.hpp"
 #include "streams.hpp"
 

@@ -8,7 +8,7 @@
 #include <map>
 #include <memory>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 namespace curb::sim {
 

@@ -1,5 +1,5 @@
 // The warnings of `curb policy check` about valid policies.
-#include "policy_advice.hpp"
+#include "policies/policy_advice.hpp"
 
 #include <filesystem>
 

@@ -1,5 +1,5 @@
 // in_touch() finds in /proc whether two processes work together: pairs of children that share something, or nothing.
-#include "companion.hpp"
+#include "suspend/companion.hpp"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "catch.hpp"
-#include "families.hpp"
+#include "metrics/families.hpp"
 #include "policy/kinds.hpp"
 #include "views.hpp"
 

@@ -8,10 +8,10 @@
 #include <functional>
 
 #include "catch.hpp"
-#include "doctor.hpp"
+#include "doctor/doctor.hpp"
+#include "machine/within.hpp"
 #include "temp_dir.hpp"
 #include "views.hpp"
-#include "within.hpp"
 
 using namespace curb::cli;
 using curb::policy::GiB;

@@ -1,5 +1,5 @@
 // The refusals of suspend and resume. Each row changes one fact of a process that could be suspended.
-#include "guards.hpp"
+#include "suspend/guards.hpp"
 
 #include <functional>
 

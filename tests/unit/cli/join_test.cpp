@@ -1,5 +1,5 @@
 // join() makes the view of a machine from facts, here made-up ones.
-#include "view.hpp"
+#include "machine/view.hpp"
 
 #include "catch.hpp"
 

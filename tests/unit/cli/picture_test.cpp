@@ -1,11 +1,11 @@
 // The summary of a recorded run, how it is thinned for a picture, and the pages.
-#include "picture.hpp"
+#include "page/picture.hpp"
 
 #include <algorithm>
 #include <cstdlib>
 #include <tuple>
 
-#include "pages.hpp"
+#include "page/pages.hpp"
 #include "recordings.hpp"
 
 using namespace curb;

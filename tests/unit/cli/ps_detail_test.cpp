@@ -5,8 +5,8 @@
 
 #include "catch.hpp"
 #include "lines_of.hpp"
-#include "ps_text.hpp"
-#include "text_width.hpp"
+#include "ps/ps_text.hpp"
+#include "terminal/text_width.hpp"
 #include "views.hpp"
 
 using namespace views;

@@ -1,5 +1,5 @@
 // replace_file() replaces a file whole or not at all.
-#include "replace_file.hpp"
+#include "terminal/replace_file.hpp"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // Hand-made runs, replayed under other terms.
-#include "replay.hpp"
+#include "trace/replay.hpp"
 
 #include "policy/values/granule.hpp"
 #include "recordings.hpp"

@@ -1,9 +1,9 @@
 // Reading PyTorch's memory snapshots. A pickle is read as data and never run.
-#include "snapshot.hpp"
+#include "trace/snapshot.hpp"
 
 #include "../../fuzz/trace_read_checks.hpp"
 #include "catch.hpp"
-#include "pickle.hpp"
+#include "trace/pickle.hpp"
 
 using namespace curb;
 using namespace curb::cli;

@@ -1,5 +1,5 @@
 // The columns that a text takes in a terminal, and texts that are cut to fit.
-#include "text_width.hpp"
+#include "terminal/text_width.hpp"
 
 #include "catch.hpp"
 

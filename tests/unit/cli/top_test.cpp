@@ -1,9 +1,9 @@
-#include "top_screen.hpp"
+#include "top/top_screen.hpp"
 
 #include <numeric>
 
 #include "catch.hpp"
-#include "text_width.hpp"
+#include "terminal/text_width.hpp"
 #include "views.hpp"
 
 namespace {

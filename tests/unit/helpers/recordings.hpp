@@ -9,7 +9,7 @@
 
 #include "../../fuzz/trace_read_checks.hpp"
 #include "catch.hpp"
-#include "recording.hpp"
+#include "trace/recording.hpp"
 
 namespace curb::cli {
 

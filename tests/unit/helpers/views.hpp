@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "view.hpp"
+#include "machine/view.hpp"
 
 namespace views {
 

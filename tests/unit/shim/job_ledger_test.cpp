@@ -24,11 +24,11 @@
 #include "../../process/helpers/within.hpp"
 #include "catch.hpp"
 #include "control/suspended.hpp"
-#include "exports.hpp"
-#include "job_ledger.hpp"
-#include "own_thread.hpp"
+#include "job/exports.hpp"
+#include "job/job_ledger.hpp"
+#include "job/segment.hpp"
 #include "policy/decisions/growth.hpp"
-#include "segment.hpp"
+#include "threads/own_thread.hpp"
 
 using namespace curb::shim;
 using namespace std::chrono_literals;

@@ -1,6 +1,6 @@
 // The books of one device, against a device whose figure the test sets itself.
 
-#include "ledger.hpp"
+#include "device/ledger.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "own_thread.hpp"
+#include "threads/own_thread.hpp"
 
 using namespace curb::shim;
 using namespace std::chrono_literals;

@@ -1,6 +1,6 @@
 // The lines of a trace: what they add to their records, and the file that takes them.
 
-#include "lines.hpp"
+#include "trace/lines.hpp"
 
 #include <sys/resource.h>
 
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "file.hpp"
 #include "lines_of.hpp"
 #include "temp_dir.hpp"
+#include "trace/file.hpp"
 
 using namespace curb;
 using control::trace::Event;

@@ -1,6 +1,6 @@
 // The ring between the program's threads and the thread that writes their trace.
 
-#include "ring.hpp"
+#include "trace/ring.hpp"
 
 #include <atomic>
 #include <thread>
