@@ -22,9 +22,7 @@ struct ReportOptions {
     bool json = false;
 
     void declare(Options &takes) {
-        takes.arguments(
-            "TRACE", traces,
-            "Trace, or memory snapshot of PyTorch; of a job, those of all its processes; -: standard input");
+        takes.arguments("TRACE", traces, "Trace; of a job, those of all its processes; -: standard input");
         takes.option("-o,--output", output, "FILE", "Write this file: .html (a page) or .svg (a picture)");
         takes.json(json);
     }
@@ -37,10 +35,9 @@ mode_t mode_of_new_files() {
     return 0666 & ~mask;
 }
 
-// Sums up one process, with the smallest cap that serves it. A memory snapshot shows only a part of what a cap counts.
+// Sums up one process, with the smallest cap that serves it.
 Summary summarise_process(const Recording &recording) {
     Summary out = summarise(recording);
-    if (!recording.notes.empty()) return out;
     const auto used = std::count_if(out.gpus.begin(), out.gpus.end(), is_used);
     for (GpuSummary &gpu : out.gpus) {
         if (!is_used(gpu)) continue;
@@ -73,7 +70,7 @@ int report(const ReportOptions &options) {
         if (options.output && std::filesystem::equivalent(trace, file, ignored))
             return failed("report: " + quoted + " is the trace itself; name another file");
     const bool is_job = options.traces.size() > 1;
-    const auto recordings = read_traces(options.traces, !is_job);
+    const auto recordings = read_traces(options.traces);
     if (!recordings) return failed("report: " + recordings.error(), 1);
     const std::vector<JobGpu> gpus = gpus_of_job(*recordings);
     const Recording all = is_job ? together(*recordings, gpus) : Recording();
@@ -111,8 +108,7 @@ The page is one file and loads nothing. It shows every peak, refusal and release
 off or lacks events, the report names what is missing. Several traces are those of one job: lines and JSON show each
 process and all together, pages and pictures all together, in the order of their clocks. The smallest cap is an option to
 paste: it would have served the run as the only limit. With call stacks (curb run --stacks) it shows who allocated the
-memory at the peak. Also reads memory snapshots of PyTorch (torch.cuda.memory._dump_snapshot), which are pickles: curb
-reads their data and runs nothing.
+memory at the peak.
 
 Exit status 0; 1: the trace cannot be read; 125: wrong arguments, or FILE cannot be written.
 

@@ -12,13 +12,11 @@
 #include "policy/values/words.hpp"
 #include "terminal/text_width.hpp"
 #include "trace/recording.hpp"
-#include "trace/snapshot.hpp"
 
 namespace curb::cli {
 namespace {
 
 constexpr std::size_t kLongestLine = std::size_t{4} << 20;  // a header with the longest command line of Linux fits
-constexpr std::size_t kLargestSnapshot = std::size_t{1} << 30;
 constexpr std::string_view kCounters = R"({"ph":"C")";
 
 // False if no device can have the event's sizes. A request may have any size: programs ask for nonsense.
@@ -199,7 +197,7 @@ policy::Result<Recording, std::string> TraceReader::done() && {
     return std::move(out_);
 }
 
-policy::Result<Recording, std::string> read_trace(const std::string &file, bool snapshots) {
+policy::Result<Recording, std::string> read_trace(const std::string &file) {
     const bool standard_input = file == "-";
     const std::string name = standard_input ? "<stdin>" : file, quoted = policy::quote(policy::plain(name));
     const auto fault = [&](int error) { return quoted + " cannot be read: " + std::strerror(error); };
@@ -219,30 +217,18 @@ policy::Result<Recording, std::string> read_trace(const std::string &file, bool 
         while (size < 0 && errno == EINTR);
         return size;
     };
-    std::string snapshot;
-    for (bool is_first = true;; is_first = false) {
+    for (;;) {
         const ssize_t size = read_some();
         if (size < 0) return fault(errno);
-        const std::string_view piece(buffer.data(), static_cast<std::size_t>(size));
-        if (is_first && begins_as_pickle(piece) && !snapshots)
-            return quoted + " is a pickle of Python and no trace; curb report reads memory snapshots of PyTorch";
-        if (!snapshot.empty() || (is_first && begins_as_pickle(piece))) {
-            if (size == 0) return read_snapshot(snapshot, name);
-            if (snapshot.size() + piece.size() > kLargestSnapshot)
-                return quoted +
-                       " is larger than the 1 GiB that curb reads of a snapshot; record fewer entries (max_entries)";
-            snapshot += piece;
-            continue;
-        }
-        if (size == 0 || !reader.take(piece)) break;
+        if (size == 0 || !reader.take({buffer.data(), static_cast<std::size_t>(size)})) break;
     }
     return std::move(reader).done();
 }
 
-policy::Result<std::vector<Recording>, std::string> read_traces(const std::vector<std::string> &files, bool snapshots) {
+policy::Result<std::vector<Recording>, std::string> read_traces(const std::vector<std::string> &files) {
     std::vector<Recording> out;
     for (const std::string &file : files) {
-        auto recording = read_trace(file, snapshots);
+        auto recording = read_trace(file);
         if (!recording) return recording.error();
         out.push_back(std::move(recording).value());
     }

@@ -109,9 +109,6 @@ struct Recording {
     // Sentences about missing parts: the file is cut off, lines could not be read, events were dropped.
     std::vector<std::string> missing;
 
-    // Sentences about how to read the figures of a snapshot. Empty for traces.
-    std::vector<std::string> notes;
-
     [[nodiscard]] const std::string &text(const Moment &moment) const { return texts[moment.text]; }
     [[nodiscard]] const control::trace::Gpu *gpu(int ordinal) const noexcept;  // null: the header does not name it
 };
@@ -147,13 +144,11 @@ class TraceReader {
     bool cut_off_ = false;
 };
 
-// Reads a trace of any size from a file or standard input ("-"). With `snapshots` also reads memory snapshots of
-// PyTorch (snapshot.hpp) of at most 1 GiB. The error is a sentence with the file's name.
-policy::Result<Recording, std::string> read_trace(const std::string &file, bool snapshots = false);
+// Reads a trace of any size from a file or standard input ("-"). The error is a sentence with the file's name.
+policy::Result<Recording, std::string> read_trace(const std::string &file);
 
 // The same for several. Fails with the first that cannot be read.
-policy::Result<std::vector<Recording>, std::string> read_traces(const std::vector<std::string> &files,
-                                                                bool snapshots = false);
+policy::Result<std::vector<Recording>, std::string> read_traces(const std::vector<std::string> &files);
 
 // Parses a line that is laid out as trace::append() writes it. False for any other line, which trace::parse reads. It
 // is twenty times as fast as trace::parse, and agrees with it if it returns true. `text`: the event's text, in `line`.

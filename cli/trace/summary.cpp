@@ -334,7 +334,6 @@ std::vector<std::string> sentences(const Recording &recording, const Summary &su
                       (sum.first == 1 ? "." : " (" + times(sum.first) + ")."));
     }
     if (!summary.absences.empty()) out.push_back(absences_text(summary.absences));
-    out.insert(out.end(), recording.notes.begin(), recording.notes.end());
     return out;
 }
 

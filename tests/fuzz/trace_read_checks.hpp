@@ -1,5 +1,5 @@
-// Checks of any file that is read as a trace or as a memory snapshot: it is read, or refused with a reason, however it
-// is cut into pieces; the fast reader agrees with the parser; and a recording can be summed up, drawn and replayed.
+// Checks of any file that is read as a trace: it is read, or refused with a reason, however it is cut into pieces; the
+// fast reader agrees with the parser; and a recording can be summed up, drawn and replayed.
 #pragma once
 
 #include <string>
@@ -9,7 +9,6 @@
 #include "page/pages.hpp"
 #include "trace/job.hpp"
 #include "trace/replay.hpp"
-#include "trace/snapshot.hpp"
 
 namespace curb::fuzz {
 
@@ -68,25 +67,8 @@ inline std::string broken_recording(const cli::Recording &recording) {
     return {};
 }
 
-// Returns the check that a memory snapshot of PyTorch fails; empty if none.
-inline std::string broken_snapshot(std::string_view bytes) {
-    const auto recording = cli::read_snapshot(bytes, "t.pickle");
-    if (!recording) return recording.error().empty() ? "not one word of why" : std::string();
-    policy::Bytes held = 0;
-    for (const cli::Moment &moment : recording->events) {
-        if (moment.what == control::trace::What::policy) return "an event that no snapshot has";
-        held = std::max(held, moment.held);
-    }
-    if (held > cli::kLargestHeld) return "more is held than a device can have";
-    const cli::Summary summary = cli::summarise(*recording);
-    return cli::html_page(*recording, summary).ends_with("</html>\n") && !cli::text_report(*recording, summary).empty()
-               ? ""
-               : "the page has no end";
-}
-
 // Returns the check that the file fails; empty if none.
 inline std::string broken(std::string_view text) {
-    if (cli::begins_as_pickle(text)) return broken_snapshot(text);
     const auto whole = read_text(text, text.size() + 1);
     const auto pieces = read_text(text, 7);
     if (whole.ok() != pieces.ok()) return "in pieces it is read otherwise than whole";

@@ -5,8 +5,6 @@ What they print, write and refuse.
 """
 
 import json
-import os
-import pickle
 import re
 import sys
 import tempfile
@@ -107,63 +105,6 @@ class Commands(unittest.TestCase):
         same = self.file("same.html", self.trace.read_bytes())
         self.assertIn("is the trace itself", curb(CURB, "report", same, "-o", same, status=125).stderr)
         self.assertEqual(same.read_bytes(), self.trace.read_bytes())
-
-    # ---- memory snapshots of PyTorch ----
-
-    def snapshot(self, protocol):
-        """Writes a snapshot as torch.cuda.memory._dump_snapshot does: allocations at one place share their frames."""
-        base, second = 0x7F12_3400_0000, 1_795_264_264_000_000
-        frames = [{"filename": "/home/alice/train.py", "line": 12, "name": "forward"}]
-        frames.append({"filename": "??", "line": 0, "name": "main"})
-
-        def entry(action, address, size, time_us, stack=frames):
-            more = {"stream": 0, "time_us": time_us, "compile_context": "N/A", "user_metadata": ""}
-            return {"action": action, "addr": address, "size": size, "frames": stack, **more}
-
-        def block(address, size, state):
-            return {"address": address, "size": size, "requested_size": size - 8, "state": state, "frames": frames}
-
-        blocks = [block(base, GiB, "active_allocated"), block(base + GiB, 3 * GiB, "inactive")]
-        segment = {"device": 1, "address": base, "total_size": 4 * GiB, "stream": 0, "segment_type": "large",
-                   "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": blocks}  # fmt: skip
-        history = [entry("alloc", base, GiB, second), entry("alloc", base + GiB, 2 * GiB, second + 500_000),
-                   entry("free_completed", base + GiB, 2 * GiB, second + 900_000),
-                   entry("oom", 0, 90 * GiB, second + 1_000_000)]
-        settings = {"expandable_segments": False, "max_split_size": -1, "garbage_collection_threshold": 0.0, "roundup": {}}
-        whole = {"segments": [segment], "device_traces": [[], history], "allocator_settings": settings}
-        return self.file(f"snapshot-{protocol}.pickle", pickle.dumps(whole, protocol))
-
-    def test_a_memory_snapshot_shows_which_lines_of_python_allocated(self):
-        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-            file = self.snapshot(protocol)
-            answer = self.answer("report", file)
-            (gpu,) = answer["gpus"]
-            self.assertEqual((gpu["gpu"], gpu["peak"]["bytes"], gpu["at_end"]), (1, 3 * GiB, GiB))
-            self.assertEqual(gpu["refused"]["first"][0]["bytes"], 90 * GiB)
-            self.assertEqual(
-                gpu["callers_at_peak"], [{"bytes": 3 * GiB, "count": 2, "calls": ["forward (/home/alice/train.py:12)", "main"]}]
-            )
-            self.assertEqual(answer["missing"], [])
-            self.assertIn("reserved 4 GiB of cuda:1 in 1 segment, and 1 GiB of it was in use", answer["notes"][1])
-            page = self.file(f"snapshot-{protocol}.html")
-            curb(CURB, "report", file, "-o", page)
-            self.assertIn("forward (/home/alice/train.py:12)", page.read_text())
-        with open(file, "rb") as snapshot:
-            self.assertIn("forward", curb(CURB, "report", "-", stdin=snapshot).stdout)
-        self.assertIn("curb report reads memory snapshots", curb(CURB, "replay", file, "--cap", "1GiB", status=1).stderr)
-
-    def test_a_pickle_that_runs_code_is_refused_and_runs_nothing(self):
-        class Evil:
-            def __reduce__(self):
-                return (os.system, (f"touch {mark}",))
-
-        mark = self.file("ran")
-        for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-            for evil in (Evil(), {"segments": [Evil()]}, {"segments": [], "device_traces": Path("/")}):
-                file = self.file("evil.pickle", pickle.dumps(evil, protocol))
-                self.assertRegex(curb(CURB, "report", file, status=1).stderr, r"byte \d+ names or calls something of Python")
-        self.assertFalse(mark.exists())
-        self.assertIn("no list of segments", curb(CURB, "report", self.file("x.pickle", pickle.dumps({}, 4)), status=1).stderr)
 
     # ---- replay ----
 

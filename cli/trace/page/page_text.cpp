@@ -212,7 +212,6 @@ json::Members recording_json(const Recording &recording) {
 
 std::string report_json(const Recording &recording, const Summary &summary) {
     json::Members out = recording_json(recording);
-    out.emplace_back("notes", some(recording.notes, json::text));
     out.emplace_back("gpus", some(summary.gpus, [&](const GpuSummary &gpu) { return summary_json(recording, gpu); }));
     out.emplace_back("releases", some(summary.releases, release_json));
     out.emplace_back("absences", some(summary.absences, absence_json));
