@@ -26,7 +26,8 @@ userland() {
 }
 
 # inside FOLDER [NAME=VALUE]... -- COMMAND...: runs a command in a userland, in mount and pid namespaces of its own, which end
-# with it. Of this machine it uses the kernel, /dev and the network.
+# with it. Of this machine it uses the kernel, /dev and the network. Its root is a mount point, as that of a machine is, so that
+# tests in there can make mount namespaces.
 inside() {
     local folder=$1 variables=()
     shift
@@ -34,7 +35,7 @@ inside() {
     shift
     # shellcheck disable=SC2016 # for the shell in there to fill in
     unshare --mount --pid --fork --kill-child bash -c 'folder=$1 && shift &&
-        mount -t proc proc "$folder/proc" && mount --rbind /dev "$folder/dev" &&
+        mount --bind "$folder" "$folder" && mount -t proc proc "$folder/proc" && mount --rbind /dev "$folder/dev" &&
         exec chroot "$folder" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"' \
         bash "$folder" "${variables[@]}" "$@"
 }
