@@ -5,108 +5,57 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <deque>
+#include <fstream>
+#include <map>
 #include <sstream>
 #include <utility>
 #include <vector>
 
+#include "command/help.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
 #include "terminal/format.hpp"
 #include "terminal/messages.hpp"
 #include "terminal/terminal.hpp"
-#include "terminal/text_width.hpp"
 
 namespace curb::cli {
 namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr std::size_t kWidth = 80;
-constexpr std::size_t kNarrowest = 30;  // least width of the right column
-constexpr const char *kVerbose = "Print on standard error what curb does";
-
-struct Row {
-    std::string left, right;
-};
-
-// Wraps the words to kWidth, from column `at` on. The first line has `at` columns already.
-std::string filled(std::string_view words, std::size_t at) { return wrapped(words, kWidth, at, at); }
-
-// Lays out all rows with one left column, as wide as the widest left part that leaves kNarrowest columns for the right
-// part. Behind a wider left part, the right part starts on the next line.
-std::string rows_text(const std::vector<Row> &rows) {
-    std::size_t column = 0;
-    for (const Row &row : rows) {
-        const std::size_t wanted = 2 + width_of(row.left) + 2;
-        if (!row.right.empty() && wanted + kNarrowest <= kWidth) column = std::max(column, wanted);
-    }
-    if (column == 0) column = 6;
-    std::string out;
-    for (const Row &row : rows) {
-        std::string left = "  " + row.left;
-        if (!row.right.empty() && width_of(left) + 2 > column) {
-            out += left + '\n';
-            left.clear();
-        }
-        out += row.right.empty() ? left + '\n' : padded(left, column) + filled(row.right, column);
-    }
-    return out;
-}
-
-// Wraps paragraphs to kWidth. An indented line is a row of two columns, separated by two blanks.
-std::string laid_out(const std::string &text) {
-    std::string out, paragraph, line;
-    std::vector<Row> rows;
-    const auto end_block = [&] {
-        if (!paragraph.empty()) out += filled(paragraph, 0);
-        out += rows_text(rows);
-        paragraph.clear();
-        rows.clear();
-    };
-    std::istringstream lines(text);
-    while (std::getline(lines, line)) {
-        const std::string_view words = policy::trimmed(line);
-        const bool is_row = line.starts_with(' ');
-        if (words.empty() || (is_row ? !paragraph.empty() : !rows.empty())) end_block();
-        if (words.empty()) {
-            out += '\n';
-        } else if (is_row) {
-            const std::size_t gap = std::min(words.find("  "), words.size());
-            rows.push_back({std::string(words.substr(0, gap)), std::string(policy::trimmed(words.substr(gap)))});
-        } else {
-            paragraph.append(paragraph.empty() ? "" : " ").append(line);
-        }
-    }
-    end_block();
-    return out;
-}
-
 std::vector<const CLI::App *> commands_of(const CLI::App &app) {
     return app.get_subcommands([](const CLI::App *) { return true; });
 }
 
-// Lays out --help in 80 columns, the same with every version of CLI11. scripts/documents and completion/curb.bash parse
-// it. A description that ends in ": curb …" overrides the usage line, for commands whose arguments CLI11 does not see.
-class HelpFormat : public CLI::FormatterBase {
+// For the build alone, so it is in no help: fills in the template of a manual page on standard input.
+constexpr const char *kManual = "--man";
+constexpr const char *kVerbose = "Print on standard error what curb does";
+
+}  // namespace
+
+// --help, and the manual pages, from what CLI11 knows of the commands.
+class Formatter : public CLI::FormatterBase {
   public:
+    explicit Formatter(const std::map<const CLI::App *, const Command *> &commands) : commands_(commands) {}
+
     std::string make_help(const CLI::App *app, std::string /*name*/, CLI::AppFormatMode /*mode*/) const override {
-        const auto [description, usage] = description_and_usage(app);
-        std::vector<Row> commands;
-        for (const CLI::App *command : commands_of(*app))
-            commands.push_back({command->get_name(), description_and_usage(command).first});
-        const std::string footer = app->get_footer();
-        return laid_out(description) + "\nUsage: " + filled(usage, 7) + section("Arguments", option_rows(app, true)) +
-               section("Options", option_rows(app, false)) + section("Commands", commands) +
-               (footer.empty() || footer.starts_with('\n') ? "" : "\n") + laid_out(footer);
+        return help_text(help_of(app));
+    }
+    [[nodiscard]] Help help_of(const CLI::App *app) const {
+        Help out;
+        out.name = name_of(app);
+        out.line = app->get_description();
+        const auto known = commands_.find(app);
+        out.usage = known == commands_.end() || !*known->second->usage ? usage_of(app) : known->second->usage;
+        out.arguments = option_rows(app, true);
+        out.options = option_rows(app, false);
+        for (const CLI::App *command : commands_of(*app)) out.commands.push_back(help_of(command));
+        out.notes = blocks_of(app->get_footer());
+        return out;
     }
 
   private:
-    static std::pair<std::string, std::string> description_and_usage(const CLI::App *app) {
-        const std::string both = app->get_description();
-        const std::size_t at = both.find(": curb ");
-        return {both.substr(0, at), at == std::string::npos ? usage_of(app) : both.substr(at + 2)};
-    }
     static std::string name_of(const CLI::App *app) {
         return app->get_parent() ? name_of(app->get_parent()) + ' ' + app->get_name() : app->get_name();
     }
@@ -124,8 +73,8 @@ class HelpFormat : public CLI::FormatterBase {
         }
         return out + (app->get_require_subcommand_min() > 0 ? " COMMAND" : "");
     }
-    static std::vector<Row> option_rows(const CLI::App *app, bool positional) {
-        std::vector<Row> rows;
+    static std::vector<HelpRow> option_rows(const CLI::App *app, bool positional) {
+        std::vector<HelpRow> rows;
         for (const CLI::Option *option : options_of(app, positional)) {
             std::string left = positional ? option->get_single_name() : option->get_name(false, true);
             const std::string shape = option->get_type_name();
@@ -135,10 +84,11 @@ class HelpFormat : public CLI::FormatterBase {
         }
         return rows;
     }
-    static std::string section(const char *heading, const std::vector<Row> &rows) {
-        return rows.empty() ? "" : fmt::format("\n{}:\n{}", heading, rows_text(rows));
-    }
+
+    const std::map<const CLI::App *, const Command *> &commands_;
 };
+
+namespace {
 
 // Names that other tools use, and the command of curb that does the same.
 constexpr std::pair<const char *, const char *> kOtherNames[] = {{"list", "ps"},         {"ls", "ps"},
@@ -209,7 +159,7 @@ void Options::rest(Words &to, Rest where) {
 class Commands {
   public:
     Commands(const std::vector<const Command *> &commands, const Command &about) : app_(about.line, about.name) {
-        app_.formatter(std::make_shared<HelpFormat>());
+        app_.formatter(format_);
         app_.footer(about.help);
         app_.set_version_flag("-V,--version", "curb " CURB_VERSION);
         app_.add_flag("--verbose", verbose_, kVerbose);
@@ -218,6 +168,11 @@ class Commands {
     }
 
     int run(const Words &typed) {
+        if (typed == Words{kManual}) {
+            std::ifstream pattern("/dev/stdin");
+            print(manual_page(format_->help_of(&app_), {std::istreambuf_iterator<char>(pattern), {}}));
+            return 0;
+        }
         const Words words = with_options(typed);
         Split parts{words, {}};
         if (const Options *options = options_of(words)) {
@@ -285,6 +240,7 @@ class Commands {
     void add(const Command &one) {
         CLI::App *command = (*one.group ? app_.get_subcommand(one.group) : &app_)->add_subcommand(one.name, one.line);
         command->footer(one.help);
+        described_[command] = &one;
         if (!one.takes) {
             command->require_subcommand(1);
             return;
@@ -407,6 +363,8 @@ class Commands {
         return failed("see " + at.name + " --help");
     }
 
+    std::map<const CLI::App *, const Command *> described_;
+    std::shared_ptr<Formatter> format_ = std::make_shared<Formatter>(described_);
     CLI::App app_;
     std::deque<Options> options_;  // a deque: the callbacks hold references
     std::function<int()> chosen_;

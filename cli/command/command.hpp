@@ -73,8 +73,9 @@ class Options {
 struct Command {
     const char *group = "";  // the group that it belongs to: "policy"; empty: none
     const char *name;
-    const char *line;  // one line for the help; ends in ": curb NAME …" if the usage cannot be derived
-    const char *help;  // printed below the options: what is not obvious, exit statuses, examples
+    const char *line;        // one line for the help
+    const char *usage = "";  // "curb NAME …", where CLI11 does not see all arguments; empty: it is derived
+    const char *help;        // printed below the options: what is not obvious, exit statuses, examples
     // Declares the options and returns the call to make once they have values. null: it is a group.
     std::function<int()> (*takes)(Options &) = nullptr;
 };

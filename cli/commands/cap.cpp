@@ -171,7 +171,8 @@ int cap(const CapOptions &typed) {
 
 extern const Command kCap{
     .name = "cap",
-    .line = "Change the cap of a running process: curb cap [OPTIONS] PID... SIZE",
+    .line = "Change the cap of a running process",
+    .usage = "curb cap [OPTIONS] PID... SIZE",
     .help = R"(
 The cap is in force at once, until --reset or the end of the process; edits of the policy do not change it. It may be
 higher than the policy's, but not than the machine's ceiling, /etc/curb/policy.json. If the process holds more than the

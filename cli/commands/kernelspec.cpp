@@ -142,7 +142,8 @@ Examples:
 extern const Command kKernelspecInstall{
     .group = "kernelspec",
     .name = "install",
-    .line = "Add a kernel to Jupyter that runs under a policy: curb kernelspec install [OPTIONS] [-- COMMAND...]",
+    .line = "Add a kernel to Jupyter that runs under a policy",
+    .usage = "curb kernelspec install [OPTIONS] [-- COMMAND...]",
     .help = R"(
 Writes kernel.json, which starts the kernel by curb run with these options. Interrupt, restart and shutdown work as
 without curb: curb is not a process of its own. Each notebook has a kernel, and each kernel has the cap for itself.

@@ -282,7 +282,8 @@ int run(const RunOptions &options) {
 
 extern const Command kRun{
     .name = "run",
-    .line = "Run a command under a policy: curb run [OPTIONS] -- COMMAND...",
+    .line = "Run a command under a policy",
+    .usage = "curb run [OPTIONS] -- COMMAND...",
     .help = R"(
 The command replaces curb: same pid, signals and exit status. 125: curb itself failed (a policy that cannot be used,
 a library that is not there), 126: the command cannot be executed, 127: there is no such command.

@@ -356,7 +356,8 @@ Examples:
 extern const Command kPolicyExplain{
     .group = "policy",
     .name = "explain",
-    .line = "Show which rule a command gets, and why: curb policy explain [OPTIONS] [FILE] -- COMMAND...",
+    .line = "Show which rule a command gets, and why",
+    .usage = "curb policy explain [OPTIONS] [FILE] -- COMMAND...",
     .help = R"(
 Does not run the command. Finds it as the kernel would: in PATH, through symbolic links, and the interpreter of
 a script. Compares every rule with it, and prints the resulting policy as curb policy show does, with the

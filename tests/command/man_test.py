@@ -1,8 +1,5 @@
 #!/usr/bin/env python3
-"""mandoc and groff accept the manual pages: man_test.py BUILD
-
-scripts/documents --check compares their text with curb's help.
-"""
+"""mandoc and groff accept the manual pages, and the build fills them in whole: man_test.py BUILD"""
 
 import os
 import re
@@ -14,6 +11,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from curb_help import commands_of  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -30,7 +28,8 @@ class Manual(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         for page, section in PAGES.items():
             Path(cls.folder.name, section).mkdir(exist_ok=True)
-            shutil.copy(ROOT / "docs" / "man" / page, Path(cls.folder.name, section))
+            built = BUILD / "man" / page
+            shutil.copy(built if built.exists() else ROOT / "docs" / "man" / page, Path(cls.folder.name, section))
 
     @classmethod
     def tearDownClass(cls):
@@ -59,14 +58,26 @@ class Manual(unittest.TestCase):
 
     def test_what_is_generated_is_not_read_as_a_request(self):
         text = re.sub(r"\s+", " ", self.rendered("curb-policy.5", 80))
-        for part in ('"*"', "'\\' before a mark", "expandable_segments:True", '"75%"'):
+        for part in ('"*"', "\\ before a mark", "expandable_segments:True", '"%p" stands for the pid'):
             self.assertIn(part, text)
         self.assertIn("""jq '.findings[] | select(.result == "problem")'""", self.rendered("curb.1", 200))
+
+    def test_every_command_option_and_field_is_in_them(self):
+        one, five = (re.sub(r"\s+", " ", self.rendered(page, 200)) for page in ("curb.1", "curb-policy.5"))
+        for command in commands_of(BUILD / "bin/curb").all():
+            if not command.commands:
+                self.assertIn(command.name, one)
+                for spelling in command.spellings():
+                    self.assertIn(spelling, one)
+        fields = re.findall(r'^CURB_\w+_FIELD\("[^"]*/([^/"]+)"', (ROOT / "policy/include/policy/fields.def").read_text(), re.MULTILINE)
+        self.assertGreater(len(fields), 30)
+        for field in fields:
+            self.assertIn(f" {field} (", five)
 
     def test_sections_are_those_that_readers_look_for(self):
         for page, wanted in {
             "curb.1": "NAME SYNOPSIS DESCRIPTION COMMANDS SIGNALS ENVIRONMENT FILES EXAMPLES BUGS",
-            "curb-policy.5": "NAME DESCRIPTION GPU RELEASE FRAMEWORKS RULES FILES EXAMPLES",
+            "curb-policy.5": "NAME DESCRIPTION DEVICES RELEASE FRAMEWORKS RULES FILES EXAMPLES",
         }.items():
             lines = self.rendered(page, 80).splitlines()
             for section in wanted.split():
@@ -74,6 +85,7 @@ class Manual(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    BUILD = Path(sys.argv[1]).resolve()
     missing = [tool for tool in ("mandoc", "man") if not shutil.which(tool)]
     if not missing and not ran("man", "--version").stdout.startswith("man "):
         missing = ["man"]  # a container image's stub

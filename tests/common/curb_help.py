@@ -1,4 +1,4 @@
-"""Parses `curb COMMAND --help`, for the manual pages and for the tests of both."""
+"""Parses `curb COMMAND --help`, for tests."""
 
 import re
 import subprocess
