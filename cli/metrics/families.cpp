@@ -32,7 +32,7 @@ class Families {
         for (const Metric &metric : kMetrics) families_.push_back({metric, {}});
     }
 
-    void add(Id id, const Labels &known, std::uint64_t value) {
+    void add(Id id, const Labels &known, double value) {
         Family &family = families_[static_cast<std::size_t>(id)];
         Sample sample{{}, value};
         std::istringstream names(family.metric.labels);
@@ -40,6 +40,10 @@ class Families {
             if (const auto label = known.find(name); label != known.end() && !label->second.empty())
                 sample.labels.emplace_back(*label);
         family.samples.push_back(std::move(sample));
+    }
+    template <class Value>
+    void add(Id id, const Labels &known, Value value) {
+        add(id, known, static_cast<double>(value));
     }
     template <class Value>
     void add(Id id, const Labels &known, const std::optional<Value> &value) {
@@ -68,6 +72,11 @@ Labels labels_of(const ViewProcess &process, Labels labels = {}) {
     return with(with(std::move(labels), "user", process.user), "command", process.name);
 }
 
+template <class Milliseconds>
+double seconds(Milliseconds count) {
+    return static_cast<double>(count) / 1000;
+}
+
 void add_books(Families &out, const Labels &labels, const control::GpuStatus &books) {
     out.add(Id::held, labels, books.held);
     for (std::size_t i = 0; i < policy::kKinds; ++i)
@@ -85,7 +94,6 @@ void add_books(Families &out, const Labels &labels, const control::GpuStatus &bo
 }
 
 void add_waits(Families &out, const Labels &labels, const control::Status &status, int ordinal) {
-    constexpr control::UnixMs kSecond = 1000;
     std::uint64_t bytes = 0;
     std::optional<control::UnixMs> since, step;
     for (const control::Waiting &one : status.waits) {
@@ -96,8 +104,8 @@ void add_waits(Families &out, const Labels &labels, const control::Status &statu
     }
     if (!since) return;
     out.add(Id::waiting_bytes, labels, bytes);
-    out.add(Id::waiting_since, labels, static_cast<std::uint64_t>(std::max<control::UnixMs>(*since, 0) / kSecond));
-    if (step) out.add(Id::step_due, labels, static_cast<std::uint64_t>(std::max<control::UnixMs>(*step, 0) / kSecond));
+    out.add(Id::waiting_since, labels, seconds(*since));
+    if (step) out.add(Id::step_due, labels, seconds(*step));
 }
 
 void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {
@@ -133,8 +141,8 @@ void add_process(Families &out, const ViewProcess &process) {
         out.add(Id::naps, labels, nap->count);
         out.add(Id::nap_bytes, labels, nap->bytes);
         out.add(Id::nap_bytes_total, labels, nap->bytes_total);
-        out.add(Id::nap_waited, labels, nap->waited_ms);
-        out.add(Id::nap_waited_total, labels, nap->waited_total_ms);
+        out.add(Id::nap_waited, labels, seconds(nap->waited_ms));
+        out.add(Id::nap_waited_total, labels, seconds(nap->waited_total_ms));
     }
     out.add(Id::policy_unusable, labels, status.policy.unusable ? 1 : 0);
     out.add(Id::policy_rejected, labels, status.policy.error.empty() ? 0 : 1);

@@ -289,18 +289,6 @@ class Documents(unittest.TestCase):
                 run = subprocess.run([CURB, "policy", "check", "-"], input=text, capture_output=True, text=True, check=False)
                 self.assertEqual((run.returncode, run.stderr), (0, ""))
 
-    def test_the_summary_of_commands_has_them_all_with_options_that_there_are(self):
-        found = [text for _, text in blocks("") if text.startswith("curb run ")]
-        self.assertEqual(len(found), 1)
-        commands = {command.name: command for command in commands_of(CURB).all() if not command.commands}
-        summary = {}
-        for line in re.findall(r"^curb .*", found[0], re.MULTILINE):
-            name = next(name for name in commands if re.match(rf"{name}\b", line))
-            summary[name] = set(re.findall(r"--[a-z-]+", line.split("   ")[0]))
-        self.assertEqual(summary.keys(), commands.keys())
-        for name, options in summary.items():
-            self.assertLessEqual(options, commands[name].spellings().keys(), name)
-
     def test_commands_in_running_text_name_what_there_is(self):
         root, checked = commands_of(CURB), 0
         for document in DOCUMENTS:

@@ -118,25 +118,26 @@ TEST_CASE("waits, faults of the policy, the trace and suspension are series of a
     status.policy.error = "job.json:1:1: …";
     status.trace = control::TraceStatus{"t.json", 100, 3, ""};
     view.processes[0].suspended = true;
-    const std::pair<const char *, std::uint64_t> expected[] = {
+    const std::pair<const char *, double> expected[] = {
         {"curb_waiting", 2},
-        {"curb_waiting_bytes", 3 * GiB},
-        {"curb_waiting_since_timestamp_seconds", 5'000},
-        {"curb_step_due_timestamp_seconds", 7'000},
+        {"curb_waiting_bytes", double{3 * GiB}},
+        {"curb_waiting_since_timestamp_seconds", 5000.9},
+        {"curb_step_due_timestamp_seconds", 7000.1},
         {"curb_policy_unusable", 1},
         {"curb_policy_rejected", 1},
         {"curb_suspended", 1},
         {"curb_trace_events_total", 100},
         {"curb_trace_dropped_total", 3},
     };
-    const auto check = [&](const char *name, std::uint64_t value) {
+    const auto check = [&](const char *name, double value) {
         INFO(name);
         REQUIRE(samples(view, name).size() == 1);
         CHECK(samples(view, name)[0].value == value);
     };
     for (const auto &[name, value] : expected) check(name, value);
-    status.nap = control::NapStatus{.out = true, .since = 1, .count = 3, .bytes = GiB, .refused = {}};
+    status.nap = control::NapStatus{.out = true, .since = 1, .count = 3, .bytes = GiB, .waited_ms = 1'500, .refused = {}};
     check("curb_napping", 1);
+    check("curb_nap_waited_seconds", 1.5);
     check("curb_suspended", 0);  // not by curb suspend
 }
 
