@@ -21,7 +21,7 @@ struct Metric {
 
 struct Sample {
     std::vector<std::pair<std::string, std::string>> labels;  // in the table's order, without unknown ones
-    double value = 0;  // whole numbers below 2^53, such as bytes, are exact
+    double value = 0;                                         // whole numbers below 2^53, such as bytes, are exact
     friend bool operator==(const Sample &, const Sample &) = default;
 };
 

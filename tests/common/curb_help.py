@@ -90,7 +90,7 @@ def walk(ask, words):
 
 def misuse(command, words):
     """Returns what is wrong with the words after a command, by its help; None if nothing is."""
-    while command.commands and words[:1] != ["--version"]:
+    while command.commands and words[:1] not in (["--version"], ["--help"]):
         if not words:
             return f"{command.name} alone"
         name, words = words[0], words[1:]

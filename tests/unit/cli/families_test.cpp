@@ -135,7 +135,8 @@ TEST_CASE("waits, faults of the policy, the trace and suspension are series of a
         CHECK(samples(view, name)[0].value == value);
     };
     for (const auto &[name, value] : expected) check(name, value);
-    status.nap = control::NapStatus{.out = true, .since = 1, .count = 3, .bytes = GiB, .waited_ms = 1'500, .refused = {}};
+    status.nap =
+        control::NapStatus{.out = true, .since = 1, .count = 3, .bytes = GiB, .waited_ms = 1'500, .refused = {}};
     check("curb_napping", 1);
     check("curb_nap_waited_seconds", 1.5);
     check("curb_suspended", 0);  // not by curb suspend
