@@ -1,6 +1,6 @@
 // Tracks which threads read a snapshot, so that a replaced snapshot can be freed, and which are inside a call that must
 // return before the process may be moved (gate.hpp). Each thread marks its own record, without a fence or a locked
-// instruction. The thread that waits for the others calls membarrier(2) instead (docs/decisions/0031).
+// instruction. The thread that waits for the others calls membarrier(2) instead (docs/decisions/0024).
 #pragma once
 
 #include <atomic>

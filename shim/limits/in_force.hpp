@@ -56,7 +56,7 @@ struct Version {
 };
 
 // Version and live caps, applied to the devices of this process. Immutable once in force. A new snapshot replaces it,
-// and it is freed once no thread uses it (docs/decisions/0031).
+// and it is freed once no thread uses it (docs/decisions/0024).
 struct Snapshot {
     explicit Snapshot(std::shared_ptr<const Version> of)
         : kept(std::move(of)), version(*kept), policy(version.policy), unusable(version.unusable) {}

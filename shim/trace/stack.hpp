@@ -1,7 +1,7 @@
 // Records who allocated: the call stacks of large allocations, for a trace whose policy has `trace.stacks`.
 //
 // The allocating thread walks its stack with the process's unwinder and records the addresses; the thread curb-trace
-// looks up their names. No Python frames: docs/decisions/0036.
+// looks up their names. No Python frames: docs/decisions/0025.
 #pragma once
 
 #include <cstdint>

@@ -186,7 +186,7 @@ def main() -> int:
         storm.expect(after[what] == before[what], f"{after[what]} {what}, before it were {before[what]}")
     if not RUNTIME and PORTION == 1:  # sanitizers keep freed memory
         grown = after["resident"] - before["resident"]
-        # Without membarrier curb cannot free a policy that it replaces (decision 0031): 1.7 KiB each.
+        # Without membarrier curb cannot free a policy that it replaces (decision 0024): 1.7 KiB each.
         storm.expect(grown <= 4096 + 3 * wanted, f"{grown} KiB more of host memory after {wanted} reloads")
     return storm.report("reloads", wanted)
 
