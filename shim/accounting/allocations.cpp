@@ -1,12 +1,10 @@
 #include "accounting/allocations.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
-#include <mutex>
-#include <utility>
 
 #include "base/lifetime.hpp"
-#include "base/reusing_map.hpp"
 #include "job/exports.hpp"
 #include "policy/values/granule.hpp"
 #include "trace/trace.hpp"
@@ -14,32 +12,15 @@
 namespace curb::shim::allocations {
 namespace {
 
-constexpr std::size_t kShards = 64;
+// A table for the blocks of each 64th region of 32 MiB. A free of a pool's memory usually finds an empty table, and so
+// takes no lock.
+struct alignas(64) Region : Blocks {};  // a cache line each: neighbours are locked by different threads
+using Regions = std::array<Region, 64>;
 
-// Neighbours in the device's memory are neighbours in the table: a program that allocates one block after the other
-// finds what it needs in the processor's caches, beside a million blocks too. The driver places blocks at multiples of
-// 512 bytes.
-struct ByPlace {
-    std::size_t operator()(CUdeviceptr pointer) const noexcept { return pointer >> 9; }
-};
+Regions &regions() noexcept { return leaked<Regions>(); }
 
-template <class Value>
-struct Shards {
-    struct alignas(64) Shard {  // a cache line each: neighbours are locked by different threads
-        std::mutex mutex;
-        ReusingMap<CUdeviceptr, Value, ByPlace> entries;
-        // entries.size(). A thread that looks up a pointer got it from the thread that added it, so it sees a count of
-        // at least 1. If it sees 0, the pointer is not here (it is a pool's), and we skip the lock.
-        std::atomic<std::size_t> count{0};
-
-        void counted() noexcept { count.store(entries.size(), std::memory_order_relaxed); }
-        [[nodiscard]] bool empty() const noexcept { return count.load(std::memory_order_relaxed) == 0; }
-    };
-    std::array<Shard, kShards> shards;
-
-    // Regions of 32 MiB. The multiplication spreads them over the top bits.
-    Shard &of(CUdeviceptr key) noexcept { return shards[(key >> 25) * 0x9E3779B97F4A7C15ULL >> 58]; }
-};
+// The multiplication spreads the regions over the top bits.
+Region &region_of(CUdeviceptr pointer) noexcept { return regions()[(pointer >> 25) * 0x9E3779B97F4A7C15ULL >> 58]; }
 
 // A granule of device memory that small blocks share.
 struct Granule {
@@ -49,23 +30,9 @@ struct Granule {
     // True if freeing its kept blocks would return the granule to the device.
     [[nodiscard]] bool idle() const noexcept { return blocks != 0 && kept == blocks; }
 };
+using Granules = Table<CUdeviceptr, Granule>;
 
-struct Registry {
-    Shards<Allocation> allocations;
-    Shards<Granule> granules;
-};
-
-Registry &registry() noexcept { return leaked<Registry>(); }
-
-// Stores the record and returns the former one of this pointer.
-std::optional<Allocation> put(CUdeviceptr pointer, const Allocation &allocation) {
-    auto &shard = registry().allocations.of(pointer);
-    const std::scoped_lock lock(shard.mutex);
-    const auto [entry, added] = shard.entries.try_emplace(pointer, allocation);
-    shard.counted();
-    if (added) return std::nullopt;
-    return std::exchange(entry->second, allocation);
-}
+Granules &granules() noexcept { return leaked<Granules>(); }
 
 bool shares_granules(const Allocation &allocation) noexcept {
     return allocation.kind == Kind::plain && allocation.bytes <= policy::kLargestShared;
@@ -85,16 +52,15 @@ CUdeviceptr last_granule(CUdeviceptr pointer, const Allocation &allocation) noex
 // Changes a granule and erases it if it has no blocks left. Returns its size if this made it used or unused, else 0.
 template <class Change>
 Bytes change_granule(CUdeviceptr index, Device &device, Change change) {
-    const CUdeviceptr start = index * policy::kGranule;
-    auto &shard = registry().granules.of(start);
-    const std::scoped_lock lock(shard.mutex);
-    const auto entry = shard.entries.try_emplace(start, {}).first;
-    Granule &granule = entry->second;
-    const bool was_there = granule.blocks != 0, was_idle = granule.idle();
-    change(granule);
-    set_cached(device, was_idle, granule.idle(), policy::kGranule);
-    const bool is_there = granule.blocks != 0;
-    if (!is_there) shard.entries.erase(entry);
+    bool was_there = false, is_there = false;
+    granules().make_and_change(index, [&](Granule &granule) {
+        const bool was_idle = granule.idle();
+        was_there = granule.blocks != 0;
+        change(granule);
+        is_there = granule.blocks != 0;
+        set_cached(device, was_idle, granule.idle(), policy::kGranule);  // under the lock, so that it is never below 0
+        return is_there;
+    });
     return was_there != is_there ? policy::kGranule : 0;
 }
 
@@ -129,63 +95,42 @@ Bytes close(CUdeviceptr pointer, const Allocation &allocation) noexcept {
 }
 
 // Credits memory that was freed with its context.
-void credit_with_context(CUdeviceptr pointer, const Allocation &allocation) noexcept {
+void credit_with_context(CUdeviceptr pointer, const Allocation &allocation, std::uint64_t moment) noexcept {
     const Bytes freed = credit(pointer, allocation);
-    trace::freed(*allocation.device, allocation.kind, pointer, allocation.bytes, freed, trace::moment());
+    trace::freed(*allocation.device, allocation.kind, pointer, allocation.bytes, freed, moment);
 }
 
 }  // namespace
 
 std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
     // The driver reused the address, so the old memory ended with its context, which another thread is destroying now.
-    if (const auto gone = put(pointer, allocation)) credit_with_context(pointer, *gone);
+    if (const auto gone = region_of(pointer).put(pointer, allocation))
+        credit_with_context(pointer, *gone, trace::moment());
     if (!shares_granules(allocation)) return policy::round_up(allocation.bytes, policy::kGranule);
     try {
         return open(pointer, allocation);
     } catch (...) {
-        forget(pointer);
+        region_of(pointer).take(pointer);
         throw;
     }
 } catch (...) {
     return std::nullopt;
 }
 
-std::optional<Allocation> find(CUdeviceptr pointer) noexcept {
-    auto &shard = registry().allocations.of(pointer);
-    if (shard.empty()) return std::nullopt;
-    const std::scoped_lock lock(shard.mutex);
-    const auto found = shard.entries.find(pointer);
-    return found == shard.entries.end() ? std::nullopt : std::optional(found->second);
-}
+std::optional<Allocation> find(CUdeviceptr pointer) noexcept { return region_of(pointer).find(pointer); }
 
-std::optional<Allocation> forget(CUdeviceptr pointer) noexcept {
-    auto &shard = registry().allocations.of(pointer);
-    if (shard.empty()) return std::nullopt;
-    const std::scoped_lock lock(shard.mutex);
-    const auto found = shard.entries.find(pointer);
-    if (found == shard.entries.end()) return std::nullopt;
-    const Allocation allocation = found->second;
-    shard.entries.erase(found);
-    shard.counted();
-    return allocation;
-}
+Removal remove(CUdeviceptr pointer) noexcept { return region_of(pointer).remove(pointer); }
 
 void share(CUdeviceptr pointer, bool exports) noexcept {
-    auto &shard = registry().allocations.of(pointer);
-    const std::scoped_lock lock(shard.mutex);
-    const auto found = shard.entries.find(pointer);
-    if (found == shard.entries.end()) return;
-    found->second.shared = true;
-    found->second.exported |= exports;
+    region_of(pointer).change(pointer, [=](Allocation &allocation) {
+        allocation.shared = true;
+        allocation.exported |= exports;
+    });
 }
 
 bool any_exported() noexcept {
-    for (auto &shard : registry().allocations.shards) {
-        const std::scoped_lock lock(shard.mutex);
-        for (const auto &[pointer, allocation] : shard.entries)
-            if (allocation.exported) return true;
-    }
-    return false;
+    const auto is_exported = [](const Allocation &allocation) { return allocation.exported; };
+    return std::any_of(regions().begin(), regions().end(), [=](Region &region) { return region.any_of(is_exported); });
 }
 
 void keep(CUdeviceptr pointer, const Allocation &allocation) noexcept {
@@ -203,11 +148,10 @@ void use_again(CUdeviceptr pointer, const Allocation &allocation) noexcept {
 }
 
 bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
-    put(pointer, allocation);
+    region_of(pointer).put(pointer, allocation);
     return true;
 } catch (...) {
-    // The memory of the failed free stays charged, and the next reconcile keeps the sum correct.
-    return false;
+    return false;  // the memory stays charged, and the next reconcile keeps the sum correct
 }
 
 Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returned) noexcept {
@@ -224,18 +168,12 @@ Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returne
 }
 
 void drop_context(CUcontext context) noexcept {
-    for (auto &shard : registry().allocations.shards) {
-        const std::scoped_lock lock(shard.mutex);
-        for (auto entry = shard.entries.begin(); entry != shard.entries.end();) {
-            if (entry->second.context != context) {
-                ++entry;
-                continue;
-            }
-            credit_with_context(entry->first, entry->second);
-            entry = shard.entries.erase(entry);
-        }
-        shard.counted();
-    }
+    const std::uint64_t moment = trace::moment();
+    for (Region &region : regions())
+        region.take_all([=](const Allocation &allocation) { return allocation.context == context; },
+                        [=](CUdeviceptr pointer, const Allocation &allocation) {
+                            credit_with_context(pointer, allocation, moment);
+                        });
 }
 
 }  // namespace curb::shim::allocations

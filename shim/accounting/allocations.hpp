@@ -1,10 +1,11 @@
 // Records the pointers of plain and managed memory, with device and size.
 //
-// Thread-safe, in shards with a lock each. Holds no lock while calling the driver.
+// Thread-safe. Holds no lock while calling the driver.
 #pragma once
 
 #include <optional>
 
+#include "base/table.hpp"
 #include "device/devices.hpp"
 
 namespace curb::shim::allocations {
@@ -19,6 +20,14 @@ struct Allocation {
     bool exported = false;  // another process may access it
     friend bool operator==(const Allocation &, const Allocation &) = default;
 };
+// Neighbours in the device's memory are neighbours in the table: a program that allocates one block after the other
+// finds what it needs in the processor's caches, beside a million blocks too. The driver places blocks at multiples of
+// 512 bytes.
+struct ByPlace {
+    std::size_t operator()(CUdeviceptr pointer) const noexcept { return pointer >> 9; }
+};
+using Blocks = Table<CUdeviceptr, Allocation, ByPlace>;
+using Removal = Blocks::Removal;
 
 // Records a new allocation. Returns the bytes of the device that it newly takes (small blocks share granules). nullopt
 // if host memory is exhausted: free the allocation again.
@@ -27,9 +36,8 @@ std::optional<Bytes> add(CUdeviceptr pointer, const Allocation &allocation) noex
 // Returns the record of a pointer; nullopt if it is unknown.
 std::optional<Allocation> find(CUdeviceptr pointer) noexcept;
 
-// Removes and returns the record. Call it before the driver frees the pointer: afterwards another thread may get the
-// same one. nullopt if it is unknown.
-std::optional<Allocation> forget(CUdeviceptr pointer) noexcept;
+// Removes the record until the Removal ends; for a call that may free the pointer.
+Removal remove(CUdeviceptr pointer) noexcept;
 // Sets `shared`, and `exported` if `exports`. Ignores unknown pointers.
 void share(CUdeviceptr pointer, bool exports) noexcept;
 // True if other processes may access a block.
@@ -40,7 +48,7 @@ bool any_exported() noexcept;
 void keep(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 void use_again(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 
-// Restores a record: the driver failed to free it, or the block is reused. False if host memory is exhausted.
+// Records a block that is reused, or that stays kept after all. False if host memory is exhausted.
 bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 // Credits the device after the driver has freed the memory, and returns the bytes. The driver returns some memory only
 // at a synchronisation. With NVML such bytes count as overhead until a reconcile (when_measured). Without NVML no

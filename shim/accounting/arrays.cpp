@@ -1,43 +1,24 @@
 #include "accounting/arrays.hpp"
 
-#include <mutex>
-#include <unordered_map>
-
 #include "base/lifetime.hpp"
 #include "trace/trace.hpp"
 
 namespace curb::shim::arrays {
 namespace {
 
-struct Registry {
-    std::mutex mutex;
-    std::unordered_map<const void *, Array> arrays;
-};
-
-Registry &registry() noexcept { return leaked<Registry>(); }
+Arrays &arrays() noexcept { return leaked<Arrays>(); }
 
 }  // namespace
 
 bool add(const void *handle, const Array &array) noexcept try {
-    const std::scoped_lock lock(registry().mutex);
-    const auto [entry, added] = registry().arrays.try_emplace(handle, array);
-    if (added) return true;
     // The driver reused the handle, so the old array ended with its context, which another thread is destroying now.
-    credit(handle, entry->second, trace::moment());
-    entry->second = array;
+    if (const auto gone = arrays().put(handle, array)) credit(handle, *gone, trace::moment());
     return true;
 } catch (...) {
     return false;
 }
 
-std::optional<Array> forget(const void *handle) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().arrays.find(handle);
-    if (found == registry().arrays.end()) return std::nullopt;
-    const Array array = found->second;
-    registry().arrays.erase(found);
-    return array;
-}
+Removal remove(const void *handle) noexcept { return arrays().remove(handle); }
 
 void credit(const void *handle, const Array &array, std::uint64_t moment) noexcept {
     array.device->ledger.credit(Kind::arrays, array.bytes);
@@ -46,13 +27,9 @@ void credit(const void *handle, const Array &array, std::uint64_t moment) noexce
 }
 
 void drop_context(CUcontext context) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    std::erase_if(registry().arrays, [=](const auto &entry) {
-        const Array &array = entry.second;
-        if (array.context != context) return false;
-        credit(entry.first, array, trace::moment());
-        return true;
-    });
+    const std::uint64_t moment = trace::moment();
+    arrays().take_all([=](const Array &array) { return array.context == context; },
+                      [=](const void *handle, const Array &array) { credit(handle, array, moment); });
 }
 
 }  // namespace curb::shim::arrays

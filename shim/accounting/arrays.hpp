@@ -1,8 +1,7 @@
 // Records CUDA arrays and the charge of each. Thread-safe. Holds no lock while calling the driver.
 #pragma once
 
-#include <optional>
-
+#include "base/table.hpp"
 #include "device/devices.hpp"
 
 namespace curb::shim::arrays {
@@ -13,11 +12,13 @@ struct Array {
     Bytes bytes = 0;              // charged
     Bytes least = 0;              // bytes of its elements, without padding
 };
+using Arrays = Table<const void *, Array>;
+using Removal = Arrays::Removal;
 
 // False if host memory is exhausted: destroy the array again.
 bool add(const void *handle, const Array &array) noexcept;
-// Removes and returns the record. Call it before the driver destroys the array. nullopt if unknown.
-std::optional<Array> forget(const void *handle) noexcept;
+// Removes the record until the Removal ends; for a call that may destroy the array.
+Removal remove(const void *handle) noexcept;
 // Credits the device after the driver has destroyed the array. `moment`: trace::moment() before that call.
 void credit(const void *handle, const Array &array, std::uint64_t moment) noexcept;
 // Credits the arrays of a destroyed context.

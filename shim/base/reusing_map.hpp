@@ -24,12 +24,14 @@ class ReusingMap {
         spare_.mapped() = value;
         auto [position, inserted, node] = map_.insert(std::move(spare_));
         spare_ = std::move(node);
+        if (spare_) spare_.mapped() = Value{};
         return {position, inserted};
     }
     // Returns the entry after it.
     iterator erase(iterator entry) noexcept {
         const iterator next = std::next(entry);
         spare_ = map_.extract(entry);
+        spare_.mapped() = Value{};  // else a shared_ptr in it would live on
         return next;
     }
     iterator find(const Key &key) noexcept { return map_.find(key); }

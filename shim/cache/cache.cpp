@@ -179,14 +179,12 @@ bool keep(CUdeviceptr pointer) noexcept {
         return false;
     }
     const std::uint64_t moment = trace::moment();
-    const auto allocation = allocations::forget(pointer);
-    if (!allocation) return false;  // another thread freed it too: let the driver report the double free
-    if (*allocation != *known) {
-        allocations::remember(pointer, *allocation);
-        return false;
-    }
-    if (!put(device, {pointer, *allocation, owner, now_ms()})) return false;
-    trace::freed(device, allocation->kind, pointer, allocation->bytes, 0, moment, true);
+    allocations::Removal removal = allocations::remove(pointer);
+    if (!removal) return false;  // another thread freed it too: let the driver report the double free
+    if (*removal != *known) return false;
+    const allocations::Allocation allocation = removal.commit();
+    if (!put(device, {pointer, allocation, owner, now_ms()})) return false;
+    trace::freed(device, allocation.kind, pointer, allocation.bytes, 0, moment, true);
     activity::note();
     schedule_sweep();
     trim(device);

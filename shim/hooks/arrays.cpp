@@ -131,15 +131,13 @@ CUresult create_array(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description
 
 template <class Call>
 CUresult destroy(const void *handle, Call call) {
-    const auto array = process::active() ? arrays::forget(handle) : std::nullopt;
+    if (!process::active()) return call();
+    arrays::Removal array = arrays::remove(handle);
     if (!array) return call();
     const Ledger::Operation operation(&array->device->ledger);
     const std::uint64_t moment = trace::moment();
     const CUresult result = call();
-    if (result == CUDA_SUCCESS)
-        arrays::credit(handle, *array, moment);
-    else
-        arrays::add(handle, *array);
+    if (result == CUDA_SUCCESS) arrays::credit(handle, array.commit(), moment);
     return result;
 }
 

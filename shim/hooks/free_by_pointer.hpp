@@ -11,41 +11,44 @@
 
 namespace curb::shim {
 
-// Forgets the pointer, calls the driver, then credits the device that was charged. Passes unknown pointers (of pools,
-// imported, invalid) to the driver and returns its result.
+// Frees a pointer without a record, which may be a pool's, a graph's, imported or invalid.
+template <class Call>
+CUresult free_unknown(CUdeviceptr pointer, Call call) {
+    cache::free_kept(pointer);  // a double free: free the kept block, so that the driver reports it
+    trace::freed_to_pool(pointer);
+    pools::FreedBlock block(pointer);
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS) {
+        block.freed();
+        activity::note();
+        graphs::freed(pointer);
+        wait_queue::changed();  // a trim of its pool can now return the memory
+    }
+    return result;
+}
+
+// Removes the pointer's record, calls the driver, then credits the device that was charged.
 // `later`: the memory comes back when a stream is synchronised, which curb does not see, so curb measures the device.
 template <class Call>
 CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     if (!process::active()) return call();
-    const auto allocation = allocations::forget(pointer);
-    if (!allocation) {
-        cache::free_kept(pointer);  // a double free: free the kept block, so that the driver reports it
-        trace::freed_to_pool(pointer);
-        pools::FreedBlock block(pointer);
-        const CUresult result = call();
-        if (result == CUDA_SUCCESS) {
-            block.freed();
-            activity::note();
-            graphs::freed(pointer);
-            wait_queue::changed();  // a trim of its pool can now return the memory
-        }
-        return result;
-    }
-    const Ledger::Operation operation(&allocation->device->ledger);
+    allocations::Removal allocation = allocations::remove(pointer);
+    if (!allocation) return free_unknown(pointer, call);
+    Device &device = *allocation->device;
+    const Ledger::Operation operation(&device.ledger);
     using allocations::Returned;
-    const bool has_nvml = allocation->device->has_nvml.load(std::memory_order_relaxed);
+    const bool has_nvml = device.has_nvml.load(std::memory_order_relaxed);
     const Returned returned = !later ? Returned::now : has_nvml ? Returned::when_measured : Returned::at_sync;
     const std::uint64_t moment = trace::moment();
     const CUresult result = call();
     if (result == CUDA_SUCCESS) {
-        const Bytes credit = allocations::credit(pointer, *allocation, returned);
-        trace::freed(*allocation->device, allocation->kind, pointer, allocation->bytes, credit, moment);
+        const allocations::Allocation freed = allocation.commit();
+        const Bytes credit = allocations::credit(pointer, freed, returned);
+        trace::freed(device, freed.kind, pointer, freed.bytes, credit, moment);
         if (returned == Returned::when_measured)
-            trace::books(*allocation->device, Kind::overhead, static_cast<std::int64_t>(credit));
-    } else {
-        allocations::remember(pointer, *allocation);
+            trace::books(device, Kind::overhead, static_cast<std::int64_t>(credit));
     }
-    if (later) devices::measure_returned_soon(*allocation->device);
+    if (later) devices::measure_returned_soon(device);
     return result;
 }
 

@@ -185,28 +185,27 @@ TEST_CASE("a thread that is cancelled in the driver ends as without curb, and it
 }
 
 TEST_CASE("a block that curb has no host memory to record counts in none of its granules", "[own-runtime]") {
-    const allocations::Allocation block{&devices::at(0), start(), MiB};
-    constexpr CUdeviceptr kBorder = 1008 * curb::policy::kGranule;  // also of two shards of the table
+    allocations::Allocation block{&devices::at(0), start(), MiB}, small = block;
+    small.bytes = 4096;
+    constexpr CUdeviceptr kBorder = 1008 * curb::policy::kGranule;  // also of two tables
     const CUdeviceptr across = kBorder - MiB / 2, before = kBorder - MiB;
-    int failed = 0;
-    for (std::optional<Bytes> opened; !opened; ++failed) {
-        until_no_memory = failed + 1;
-        opened = allocations::add(across, block);
+    const auto add_and_credit = [](CUdeviceptr pointer, const allocations::Allocation &one, Bytes expected) {
+        const auto taken = allocations::add(pointer, one);
         until_no_memory = 0;
-        if (opened) {
-            CHECK(*opened == 2 * curb::policy::kGranule);
-            REQUIRE(allocations::forget(across));
-            devices::at(0).ledger.charge(Kind::plain, *opened);
-            CHECK(allocations::credit(across, block) == *opened);
-        }
-        allocations::Allocation small = block;
-        small.bytes = 4096;
-        CHECK(allocations::add(before, small) == curb::policy::kGranule);
-        REQUIRE(allocations::forget(before));
-        devices::at(0).ledger.charge(Kind::plain, curb::policy::kGranule);
-        CHECK(allocations::credit(before, small) == curb::policy::kGranule);
-    }
-    CHECK(failed > 2);  // at the first granule, and at the second; records are reused
+        if (!taken) return false;
+        CHECK(*taken == expected);
+        CHECK(allocations::remove(pointer).commit() == one);
+        devices::at(0).ledger.charge(Kind::plain, *taken);
+        CHECK(allocations::credit(pointer, one) == *taken);
+        return true;
+    };
+    // Each leaves a spare record: then the record of the second granule is the first that needs memory.
+    CHECK(add_and_credit(across + curb::policy::kGranule, small, curb::policy::kGranule));
+    CHECK(add_and_credit(before, small, curb::policy::kGranule));
+    until_no_memory = 1;
+    CHECK_FALSE(add_and_credit(across, block, 0));
+    CHECK(add_and_credit(before, small, curb::policy::kGranule));
+    CHECK(add_and_credit(across, block, 2 * curb::policy::kGranule));
 }
 
 namespace {
