@@ -125,6 +125,7 @@ void share(CUdeviceptr pointer, bool exports) noexcept {
     region_of(pointer).change(pointer, [=](Allocation &allocation) {
         allocation.shared = true;
         allocation.exported |= exports;
+        return true;
     });
 }
 

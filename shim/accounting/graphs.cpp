@@ -1,9 +1,6 @@
 #include "accounting/graphs.hpp"
 
 #include <algorithm>
-#include <mutex>
-#include <shared_mutex>
-#include <unordered_map>
 
 #include "base/lifetime.hpp"
 #include "policy/values/granule.hpp"
@@ -12,35 +9,20 @@
 namespace curb::shim::graphs {
 namespace {
 
-struct Executable {
-    Memory memory;
-    std::uint64_t trims = ~std::uint64_t{0};  // graph_trims() when it got its memory; ~0: never
-    bool live = false;                        // the program has not freed the memory that the last launch left to it
+Table<CUgraphExec, Executable> &executables() noexcept { return leaked<Table<CUgraphExec, Executable>>(); }
+
+// The allocations that an executable leaves to the program, by address.
+struct Left {
+    CUgraphExec by = nullptr;
 };
+Table<CUdeviceptr, Left> &left() noexcept { return leaked<Table<CUdeviceptr, Left>>(); }
 
-struct Registry {
-    std::shared_mutex mutex;
-    std::unordered_map<CUgraphExec, Executable> executables;
-    std::unordered_map<CUdeviceptr, CUgraphExec> left;
-};
-
-Registry &registry() noexcept { return leaked<Registry>(); }
-
-constinit std::atomic<bool> any{false};
-
-// Returns the record; null if unknown. The caller holds the lock.
-Executable *known(CUgraphExec executable) noexcept {
-    const auto found = registry().executables.find(executable);
-    return found == registry().executables.end() ? nullptr : &found->second;
+// May throw std::bad_alloc.
+void remember_left(CUgraphExec executable, const Memory &memory) {
+    for (const CUdeviceptr pointer : memory.unfreed) left().put(pointer, {executable});
 }
-
-// The caller holds the lock.
-void free_now(CUdeviceptr pointer) noexcept {
-    const auto found = registry().left.find(pointer);
-    Executable *executable = found == registry().left.end() ? nullptr : known(found->second);
-    if (!executable) return;
-    executable->live = false;
-    executable->trims = pools::graph_trims();  // the next trim takes it
+void forget_left(const Memory &memory) noexcept {
+    for (const CUdeviceptr pointer : memory.unfreed) left().take(pointer);
 }
 
 // An address range of one device that a graph's node allocates. Allocations that do not live at the same time share
@@ -120,65 +102,67 @@ std::optional<Memory> of(CUgraph graph) noexcept try {
 
 bool made(CUgraphExec executable, Memory memory) noexcept try {
     if (memory.empty()) return true;
-    const std::scoped_lock lock(registry().mutex);
-    any.store(true, std::memory_order_release);  // under the lock: forget() clears it there
-    Executable &record = registry().executables[executable];
-    record = Executable{std::move(memory)};
-    for (const CUdeviceptr pointer : record.memory.unfreed) registry().left[pointer] = executable;
+    const auto record = std::make_shared<const Memory>(std::move(memory));
+    if (const auto gone = executables().put(executable, {record})) forget_left(*gone->memory);
+    remember_left(executable, *record);
     return true;
 } catch (...) {
-    forget(executable);
+    if (const auto record = executables().take(executable)) forget_left(*record->memory);
     return false;
 }
 
-std::optional<Memory> forget(CUgraphExec executable) noexcept {
-    if (!any.load(std::memory_order_acquire)) return std::nullopt;
-    const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().executables.find(executable);
-    if (found == registry().executables.end()) return std::nullopt;
-    for (const CUdeviceptr pointer : found->second.memory.unfreed) registry().left.erase(pointer);
-    std::optional<Memory> memory(std::move(found->second.memory));
-    registry().executables.erase(found);
-    any.store(!registry().executables.empty(), std::memory_order_release);
-    return memory;
+Destroying::Destroying(CUgraphExec executable) noexcept
+    : executable_(executable), removal_(executables().remove(executable)) {
+    if (removal_) forget_left(*removal_->memory);
+}
+
+Destroying::~Destroying() {
+    if (removal_) try {
+            remember_left(executable_, *removal_->memory);
+        } catch (...) {
+            // Out of host memory: the graph is charged after its next launch instead of before.
+        }
+}
+
+void Destroying::done() noexcept {
+    if (removal_) removal_.commit();
 }
 
 std::optional<Needs> missing(CUgraphExec executable) noexcept try {
-    if (!any.load(std::memory_order_acquire)) return Needs{};
-    const std::shared_lock lock(registry().mutex);
-    const Executable *one = known(executable);
-    return !one || one->live || one->trims == pools::graph_trims() ? Needs{} : one->memory.needs;
+    const auto one = executables().find(executable);
+    return !one || one->live || one->trims == pools::graph_trims() ? Needs{} : one->memory->needs;
 } catch (...) {
     return std::nullopt;
 }
 
 void uploaded(CUgraphExec executable, std::uint64_t trims) noexcept {
-    if (!any.load(std::memory_order_acquire)) return;
-    const std::scoped_lock lock(registry().mutex);
-    if (Executable *one = known(executable)) one->trims = trims;
+    executables().change(executable, [=](Executable &one) {
+        one.trims = trims;
+        return true;
+    });
 }
 
 void launched(CUgraphExec executable, std::uint64_t trims) noexcept {
-    if (!any.load(std::memory_order_acquire)) return;
-    {
-        // Repeated launches of a graph usually change nothing: then the shared lock is enough.
-        const std::shared_lock lock(registry().mutex);
-        const Executable *one = known(executable);
-        if (!one) return;
-        if (one->memory.freed.empty() && one->trims == trims && one->live == !one->memory.unfreed.empty()) return;
-    }
-    const std::scoped_lock lock(registry().mutex);
-    Executable *one = known(executable);
-    if (!one) return;
-    one->trims = trims;
-    one->live = !one->memory.unfreed.empty();
-    for (const CUdeviceptr pointer : one->memory.freed) free_now(pointer);
+    std::shared_ptr<const Memory> memory;
+    executables().change(executable, [&](Executable &one) {
+        one.trims = trims;
+        one.live = !one.memory->unfreed.empty();
+        memory = one.memory;
+        return true;
+    });
+    if (memory)
+        for (const CUdeviceptr pointer : memory->freed) freed(pointer);
 }
 
 void freed(CUdeviceptr pointer) noexcept {
-    if (!any.load(std::memory_order_acquire)) return;
-    const std::scoped_lock lock(registry().mutex);
-    free_now(pointer);
+    const auto left_there = left().find(pointer);
+    if (!left_there) return;
+    const std::uint64_t trims = pools::graph_trims();
+    executables().change(left_there->by, [=](Executable &one) {
+        one.live = false;
+        one.trims = trims;  // the next trim takes it
+        return true;
+    });
 }
 
 }  // namespace curb::shim::graphs

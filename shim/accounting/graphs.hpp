@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "base/table.hpp"
 #include "device/devices.hpp"
 
 namespace curb::shim::graphs {
@@ -30,8 +32,25 @@ std::optional<Memory> of(CUgraph graph) noexcept;
 
 // Records a new executable. False if host memory is exhausted: destroy the executable again.
 bool made(CUgraphExec executable, Memory memory) noexcept;
-// Removes and returns the record. Call it before the driver destroys the executable. nullopt if unknown.
-std::optional<Memory> forget(CUgraphExec executable) noexcept;
+struct Executable {
+    std::shared_ptr<const Memory> memory;
+    std::uint64_t trims = ~std::uint64_t{0};  // graph_trims() when it got its memory; ~0: never
+    bool live = false;                        // the program has not freed the memory that the last launch left to it
+};
+// Guards the driver call that destroys an executable. Removes its record before, and puts it back unless done() was
+// called.
+class Destroying : NoCopy {
+  public:
+    explicit Destroying(CUgraphExec executable) noexcept;
+    ~Destroying();
+    explicit operator bool() const noexcept { return static_cast<bool>(removal_); }  // false if it was unknown
+    // Call it when the driver has destroyed the executable.
+    void done() noexcept;
+
+  private:
+    CUgraphExec executable_;
+    Table<CUgraphExec, Executable>::Removal removal_;
+};
 // Returns the bytes that a launch may take now. Empty if it takes none or has its memory already. nullopt if host
 // memory is exhausted.
 std::optional<Needs> missing(CUgraphExec executable) noexcept;

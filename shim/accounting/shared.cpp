@@ -1,13 +1,12 @@
 #include "accounting/shared.hpp"
 
 #include <atomic>
-#include <mutex>
-#include <unordered_map>
 
 #include "accounting/allocations.hpp"
 #include "accounting/reconcile.hpp"
 #include "accounting/vmm.hpp"
 #include "base/lifetime.hpp"
+#include "base/table.hpp"
 #include "job/exports.hpp"
 #include "policy/values/granule.hpp"
 #include "pools/pools.hpp"
@@ -15,26 +14,19 @@
 namespace curb::shim::shared {
 namespace {
 
-struct Registry {
-    std::mutex mutex;
-    struct Opened {
-        CUcontext context = nullptr;  // that it ends with
-        unsigned opens = 0;
-    };
-    std::unordered_map<CUdeviceptr, Opened> opened;  // by address
-    std::unordered_map<CUevent, CUcontext> events;   // shared ones, and the contexts that they end with
+struct Opened {
+    CUcontext context = nullptr;  // that it ends with
+    unsigned opens = 0;
 };
-constinit std::atomic<std::size_t> events{0};  // in the registry
-constinit std::atomic<int> externals{0};       // imports of external memory
-Registry &registry() noexcept { return leaked<Registry>(); }
+struct Shared {
+    Table<CUdeviceptr, Opened> opened;  // by address
+    Table<CUevent, CUcontext> events;   // shared ones, and the contexts that they end with
+    std::atomic<int> externals{0};      // imports of external memory
+};
+Shared &state() noexcept { return leaked<Shared>(); }
 
 std::uint64_t name_of(const CUipcMemHandle &handle) noexcept {
     return job::hash_of({handle.reserved, sizeof handle.reserved});
-}
-
-bool any_opened() noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    return !registry().opened.empty();
 }
 
 }  // namespace
@@ -48,12 +40,11 @@ void exported(CUdeviceptr address, const CUipcMemHandle &handle) noexcept {
 }
 
 void opened(CUdeviceptr address, const CUipcMemHandle &handle, CUcontext context) noexcept try {
-    {
-        const std::scoped_lock lock(registry().mutex);
-        Registry::Opened &record = registry().opened[address];
+    state().opened.make_and_change(address, [=](Opened &record) {
         record.context = context;
         ++record.opens;
-    }
+        return true;
+    });
     job::imported(address, name_of(handle));
 } catch (...) {
     // Out of host memory: the driver's own refusal remains.
@@ -61,45 +52,33 @@ void opened(CUdeviceptr address, const CUipcMemHandle &handle, CUcontext context
 
 void closed(CUdeviceptr address) noexcept {
     end_import(address);
-    const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().opened.find(address);
-    if (found != registry().opened.end() && --found->second.opens == 0) registry().opened.erase(found);
+    state().opened.change(address, [](Opened &record) { return --record.opens != 0; });
 }
 
 void drop_context(CUcontext context) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    std::erase_if(registry().opened, [=](const auto &one) {
-        if (one.second.context != context) return false;
-        for (unsigned i = 0; i < one.second.opens; ++i) end_import(one.first);
-        return true;
-    });
-    std::erase_if(registry().events, [=](const auto &one) { return one.second == context; });
-    events.store(registry().events.size(), std::memory_order_relaxed);
+    state().opened.take_all([=](const Opened &record) { return record.context == context; },
+                            [](CUdeviceptr address, const Opened &record) {
+                                for (unsigned i = 0; i < record.opens; ++i) end_import(address);
+                            });
+    state().events.take_all([=](CUcontext owner) { return owner == context; }, [](CUevent, CUcontext) {});
 }
 
-void shares_event(CUevent event, CUcontext context) noexcept try {
-    const std::scoped_lock lock(registry().mutex);
-    registry().events[event] = context;
-    events.store(registry().events.size(), std::memory_order_relaxed);
-} catch (...) {
+void shares_event(CUevent event, CUcontext context) noexcept try { state().events.put(event, context); } catch (...) {
     // Out of host memory: the driver's own refusal remains.
 }
 
-void destroyed_event(CUevent event) noexcept {
-    if (!any_event()) return;
-    const std::scoped_lock lock(registry().mutex);
-    registry().events.erase(event);
-    events.store(registry().events.size(), std::memory_order_relaxed);
+void destroyed_event(CUevent event) noexcept { state().events.take(event); }
+
+bool any_event() noexcept { return !state().events.empty(); }
+
+void imported_external() noexcept { ++state().externals; }
+
+void destroyed_external() noexcept { --state().externals; }
+
+bool any_external() noexcept { return state().externals > 0; }
+
+bool any() noexcept {
+    return !state().opened.empty() || allocations::any_exported() || vmm::any_shared() || pools::any_shared();
 }
-
-bool any_event() noexcept { return events.load(std::memory_order_relaxed) != 0; }
-
-void imported_external() noexcept { externals.fetch_add(1, std::memory_order_relaxed); }
-
-void destroyed_external() noexcept { externals.fetch_sub(1, std::memory_order_relaxed); }
-
-bool any_external() noexcept { return externals.load(std::memory_order_relaxed) > 0; }
-
-bool any() noexcept { return any_opened() || allocations::any_exported() || vmm::any_shared() || pools::any_shared(); }
 
 }  // namespace curb::shim::shared

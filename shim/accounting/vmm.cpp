@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "accounting/reconcile.hpp"
 #include "base/lifetime.hpp"
@@ -29,16 +30,17 @@ struct Memory : NoCopy {
     CUmemGenericAllocationHandle handle;  // from its creation
     Bytes bytes;                          // of imported memory: 0 until it is mapped
     Device *imported_on = nullptr;        // the device of memory of another process
-    bool shared = false;                  // with another process; under the lock
+    bool shared = false;                  // with another process; under the lock, as `bytes` of imported memory
 };
 
 namespace {
 
 struct Handle {
-    std::shared_ptr<Memory> memory;
+    Reference memory;
     unsigned references = 0;
 };
 
+// Under the lock no holder is destroyed: the last one credits the device.
 struct Registry {
     std::mutex mutex;
     std::unordered_map<CUmemGenericAllocationHandle, Handle> handles;
@@ -47,12 +49,19 @@ struct Registry {
 
 Registry &registry() noexcept { return leaked<Registry>(); }
 
+// Returns the handle's memory; null if it is unknown. The caller holds the lock.
+Reference memory_of(CUmemGenericAllocationHandle handle) noexcept {
+    const auto found = registry().handles.find(handle);
+    return found == registry().handles.end() ? nullptr : found->second.memory;
+}
+
 }  // namespace
 
 bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) noexcept try {
     auto memory = std::make_shared<Memory>(handle, bytes);
+    Handle former;  // of a handle that the driver reused without curb's knowledge
     const std::scoped_lock lock(registry().mutex);
-    registry().handles[handle] = {memory, 1};
+    former = std::exchange(registry().handles[handle], {memory, 1});
     memory->device = &device;  // last: from here on the destructor credits the device
     return true;
 } catch (...) {
@@ -72,31 +81,33 @@ void imported(CUmemGenericAllocationHandle handle, Device *device) noexcept try 
 }
 
 void exported(CUmemGenericAllocationHandle handle) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().handles.find(handle);
-    if (found == registry().handles.end() || !found->second.memory) return;
-    Memory &memory = *found->second.memory;
-    memory.shared = true;
-    if (memory.device) job::exported(memory.key(), 0, memory.device->ledger.share.row(), memory.bytes);
+    Reference memory;
+    {
+        const std::scoped_lock lock(registry().mutex);
+        memory = memory_of(handle);
+        if (!memory) return;
+        memory->shared = true;
+    }
+    if (memory->device) job::exported(memory->key(), 0, memory->device->ledger.share.row(), memory->bytes);
 }
 
 bool any_shared() noexcept {
     const std::scoped_lock lock(registry().mutex);
-    const auto is_shared = [](const std::shared_ptr<Memory> &memory) { return memory && memory->shared; };
-    return std::any_of(registry().handles.begin(), registry().handles.end(),
-                       [&](const auto &one) { return is_shared(one.second.memory); }) ||
-           std::any_of(registry().mappings.begin(), registry().mappings.end(),
-                       [&](const auto &one) { return is_shared(one.second.memory); });
+    const auto is_shared = [](const auto &one) { return one.second.memory && one.second.memory->shared; };
+    const auto &[mutex, handles, mappings] = registry();
+    return std::any_of(handles.begin(), handles.end(), is_shared) ||
+           std::any_of(mappings.begin(), mappings.end(), is_shared);
 }
 
 void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept try {
+    Reference former;
     const std::scoped_lock lock(registry().mutex);
     auto mapping = registry().mappings.upper_bound(address);
     if (mapping == registry().mappings.begin()) return;
     --mapping;
     if (address - mapping->first >= mapping->second.bytes) return;  // host memory, or another process's
     Handle &record = registry().handles[handle];
-    record.memory = mapping->second.memory;
+    former = std::exchange(record.memory, mapping->second.memory);
     ++record.references;
 } catch (...) {
     // Without this record the memory is credited with its other holders, although the driver keeps it. The next
@@ -104,57 +115,69 @@ void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept
 }
 
 bool mapped(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) noexcept try {
-    const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().handles.find(handle);
-    if (found == registry().handles.end()) return true;
-    registry().mappings[address] = {found->second.memory, bytes};
-    Memory *const memory = found->second.memory.get();
-    if (memory && memory->imported_on && memory->bytes == 0) {
-        memory->bytes = bytes;  // the first call that shows it; a program maps the whole
-        job::imported_of_size(memory->key(), memory->imported_on->ledger.share.row(), bytes);
+    Mapping former;
+    Reference sized;  // imported memory whose size this call is the first to show; a program maps the whole
+    {
+        const std::scoped_lock lock(registry().mutex);
+        const Reference memory = memory_of(handle);
+        if (!memory) return true;
+        former = std::exchange(registry().mappings[address], {memory, bytes});
+        if (memory->imported_on && memory->bytes == 0) {
+            memory->bytes = bytes;
+            sized = memory;
+        }
     }
+    if (sized) job::imported_of_size(sized->key(), sized->imported_on->ledger.share.row(), bytes);
     return true;
 } catch (...) {
     return false;
 }
 
-Reference take_reference(CUmemGenericAllocationHandle handle) noexcept {
+Release::Release(CUmemGenericAllocationHandle handle) noexcept : handle_(handle) {
     const std::scoped_lock lock(registry().mutex);
     const auto found = registry().handles.find(handle);
-    if (found == registry().handles.end()) return nullptr;
-    if (found->second.references > 1) {
-        --found->second.references;
-        return found->second.memory;
+    if (found == registry().handles.end()) return;
+    reference_ = found->second.memory;
+    if (--found->second.references == 0) registry().handles.erase(found);
+}
+
+Release::~Release() {
+    if (reference_) try {
+            const std::scoped_lock lock(registry().mutex);
+            Handle &record = registry().handles[handle_];
+            if (!record.memory) record.memory = reference_;
+            // If the driver has reused the handle, it did release this reference.
+            if (record.memory == reference_) ++record.references;
+        } catch (...) {
+            // As in retained().
+        }
+}
+
+Ledger *Release::ledger() const noexcept {
+    return reference_ && reference_->device ? &reference_->device->ledger : nullptr;
+}
+
+Unmapping::Unmapping(CUdeviceptr address, std::size_t bytes) noexcept {
+    {
+        const std::scoped_lock lock(registry().mutex);
+        auto &all = registry().mappings;
+        for (auto one = all.lower_bound(address); one != all.end() && one->first < address + bytes;)
+            removed_.insert(removed_.end(), all.extract(one++));
     }
-    Reference last = std::move(found->second.memory);
-    registry().handles.erase(found);
-    return last;
+    for (const auto &[first, mapping] : removed_) {
+        Device *device = mapping.memory->device;
+        if (!device || devices_[static_cast<std::size_t>(device->ordinal)]) continue;
+        devices_.set(static_cast<std::size_t>(device->ordinal));
+        device->ledger.begin();
+    }
 }
 
-void put_back(CUmemGenericAllocationHandle handle, Reference reference) noexcept try {
-    if (!reference) return;
+Unmapping::~Unmapping() {
+    for (Device &device : devices::all())
+        if (devices_[static_cast<std::size_t>(device.ordinal)]) device.ledger.end();
+    if (removed_.empty()) return;
     const std::scoped_lock lock(registry().mutex);
-    Handle &record = registry().handles[handle];
-    record.memory = std::move(reference);
-    ++record.references;
-} catch (...) {
-    // As in retained().
+    registry().mappings.merge(removed_);
 }
-
-Mappings take_mappings(CUdeviceptr address, std::size_t bytes) noexcept {
-    Mappings taken;
-    const std::scoped_lock lock(registry().mutex);
-    auto &all = registry().mappings;
-    for (auto one = all.lower_bound(address); one != all.end() && one->first < address + bytes;)
-        taken.insert(taken.end(), all.extract(one++));
-    return taken;
-}
-
-void put_back(Mappings mappings) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    registry().mappings.merge(mappings);
-}
-
-Device *device_of(const std::shared_ptr<Memory> &memory) noexcept { return memory ? memory->device : nullptr; }
 
 }  // namespace curb::shim::vmm

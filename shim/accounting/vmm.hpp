@@ -4,6 +4,7 @@
 // Source: cuMemRelease, CUDA Driver API 13.0. Thread-safe. Holds no lock while calling the driver.
 #pragma once
 
+#include <bitset>
 #include <map>
 #include <memory>
 
@@ -27,20 +28,41 @@ void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept
 // Records a mapping. False if host memory is exhausted.
 bool mapped(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) noexcept;
 
-// Remove records. Call these before the driver: afterwards it may return the same handle or address to another thread.
-// Destroying the last returned holder credits the device. put_back() restores the records if the driver fails.
-using Reference = std::shared_ptr<Memory>;
+using Reference = std::shared_ptr<Memory>;  // destroying the last holder credits the device
+
+// Guards cuMemRelease. Removes a reference before the call, because afterwards the driver may return the handle to
+// another thread. Puts it back unless commit() was called.
+class Release : NoCopy {
+  public:
+    explicit Release(CUmemGenericAllocationHandle handle) noexcept;
+    ~Release();
+    [[nodiscard]] Ledger *ledger() const noexcept;  // null if the memory is not charged
+    // Call it when the driver has released the handle.
+    void commit() noexcept { reference_.reset(); }
+
+  private:
+    CUmemGenericAllocationHandle handle_;
+    Reference reference_;
+};
+
 struct Mapping {
     Reference memory;
     std::size_t bytes = 0;
 };
 using Mappings = std::map<CUdeviceptr, Mapping>;  // by first address
-Reference take_reference(CUmemGenericAllocationHandle handle) noexcept;
-void put_back(CUmemGenericAllocationHandle handle, Reference reference) noexcept;
-// Removes every mapping that begins in the range. Allocates nothing.
-Mappings take_mappings(CUdeviceptr address, std::size_t bytes) noexcept;
-void put_back(Mappings mappings) noexcept;
 
-Device *device_of(const std::shared_ptr<Memory> &memory) noexcept;  // null if not charged
+// Guards cuMemUnmap, which may unmap many mappings. Removes those that begin in the range before the call, and puts
+// them back unless commit() was called. Is an operation of each ledger whose memory is mapped there. Allocates nothing.
+class Unmapping : NoCopy {
+  public:
+    Unmapping(CUdeviceptr address, std::size_t bytes) noexcept;
+    ~Unmapping();
+    // Call it when the driver has unmapped the range.
+    void commit() noexcept { removed_.clear(); }
+
+  private:
+    Mappings removed_;
+    std::bitset<devices::kMost> devices_;
+};
 
 }  // namespace curb::shim::vmm

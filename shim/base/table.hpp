@@ -56,23 +56,25 @@ class Table : NoCopy {
     // Returns a copy of the record; nullopt if the key is unknown. Takes no lock if the table is empty.
     std::optional<Record> find(const Key &key) noexcept {
         std::optional<Record> found;
-        change(key, [&](const Record &record) { found = record; });
+        change(key, [&](const Record &record) {
+            found = record;
+            return true;
+        });
         return found;
     }
 
-    // Calls `change(record)`. False if the key is unknown.
+    // Calls `change(record)`, and erases the record if that returns false. False if the key is unknown.
     template <class Change>
-    bool change(const Key &key, Change change) {
+    bool change(const Key &key, Change change) noexcept {
         if (empty()) return false;
         const std::scoped_lock lock(mutex_);
         const auto entry = records_.find(key);
         if (entry == records_.end()) return false;
-        change(entry->second);
+        if (!change(entry->second)) records_.erase(entry);
+        count();
         return true;
     }
-
-    // Calls `change(record)`, and makes the record if the key is unknown. Erases it if `change` returns false. May
-    // throw std::bad_alloc.
+    // The same, but makes the record if the key is unknown. May throw std::bad_alloc; then nothing has changed.
     template <class Change>
     void make_and_change(const Key &key, Change change) {
         const std::scoped_lock lock(mutex_);

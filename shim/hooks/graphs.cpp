@@ -166,11 +166,10 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec executable, CUstream stream) {
                   to_driver<&Driver::cuGraphLaunch_ptsz>(executable, stream));
 }
 CUresult cuGraphExecDestroy(CUgraphExec executable) {
-    // Forget it first: after the call the driver may reuse the handle for another thread's graph.
-    auto memory = process::active() ? graphs::forget(executable) : std::nullopt;
+    if (!process::active()) return driver().cuGraphExecDestroy(executable);
+    graphs::Destroying destroying(executable);
     const CUresult result = driver().cuGraphExecDestroy(executable);
-    // If host memory is exhausted, the graph is charged after its next launch instead of before.
-    if (result != CUDA_SUCCESS && memory) graphs::made(executable, std::move(*memory));
+    if (result == CUDA_SUCCESS) destroying.done();
     return result;
 }
 CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {

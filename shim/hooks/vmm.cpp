@@ -2,37 +2,9 @@
 
 #include "accounting/vmm.hpp"
 
-#include <bitset>
-
 #include "admission/admission.hpp"
 #include "host/process_state.hpp"
 #include "trace/trace.hpp"
-
-namespace curb::shim {
-namespace {
-
-// Opens a ledger operation on each device whose memory is mapped.
-class UnmapOperations : NoCopy {
-  public:
-    explicit UnmapOperations(const vmm::Mappings &mappings) noexcept {
-        for (const auto &[address, mapping] : mappings) {
-            Device *device = vmm::device_of(mapping.memory);
-            if (!device || devices_[static_cast<std::size_t>(device->ordinal)]) continue;
-            devices_.set(static_cast<std::size_t>(device->ordinal));
-            device->ledger.begin();
-        }
-    }
-    ~UnmapOperations() {
-        for (int ordinal = 0; devices_.any() && ordinal < devices::count(); ++ordinal)
-            if (devices_[static_cast<std::size_t>(ordinal)]) devices::at(ordinal).ledger.end();
-    }
-
-  private:
-    std::bitset<devices::kMost> devices_;
-};
-
-}  // namespace
-}  // namespace curb::shim
 
 using namespace curb::shim;
 
@@ -57,12 +29,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     if (!process::active()) return driver().cuMemRelease(handle);
-    vmm::Reference reference = vmm::take_reference(handle);
-    Device *device = vmm::device_of(reference);
-    const Ledger::Operation operation(device ? &device->ledger : nullptr);
+    vmm::Release release(handle);
+    const Ledger::Operation operation(release.ledger());
     const CUresult result = driver().cuMemRelease(handle);
-    if (result != CUDA_SUCCESS) vmm::put_back(handle, std::move(reference));
-    reference.reset();  // credited before the operation ends
+    if (result == CUDA_SUCCESS) release.commit();
     return result;
 }
 
@@ -76,11 +46,9 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     if (!process::active()) return driver().cuMemUnmap(address, bytes);
-    vmm::Mappings mappings = vmm::take_mappings(address, bytes);
-    const UnmapOperations operations(mappings);
+    vmm::Unmapping unmapping(address, bytes);
     const CUresult result = driver().cuMemUnmap(address, bytes);
-    if (result != CUDA_SUCCESS) vmm::put_back(std::move(mappings));
-    mappings.clear();  // credited before the operation ends
+    if (result == CUDA_SUCCESS) unmapping.commit();
     return result;
 }
 

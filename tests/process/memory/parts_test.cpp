@@ -308,7 +308,9 @@ TEST_CASE("a graph is recorded while another thread destroys the only other one"
             const bool made = graphs::made(executable, std::move(memory));
             const auto needs = graphs::missing(executable);
             if (!made || !needs || needs->empty()) ++missed;
-            if (!graphs::forget(executable)) ++left;
+            graphs::Destroying destroying(executable);
+            if (!destroying) ++left;
+            destroying.done();
         }
     };
     std::thread other([&] { make_and_destroy(0x1000); });

@@ -64,7 +64,10 @@ TEST_CASE("A record is made at its first change, and goes when a change returns 
     CHECK(table.find(1) == 5);
     add(-5);
     CHECK(table.empty());
-    CHECK_FALSE(table.change(1, [](int &) { FAIL("there is no record"); }));
+    CHECK_FALSE(table.change(1, [](int &) { return true; }));
+    add(1);
+    CHECK(table.change(1, [](int &record) { return --record != 0; }));
+    CHECK(table.empty());
 }
 
 TEST_CASE("All records that match go, however many, and each is handed out without the lock") {
