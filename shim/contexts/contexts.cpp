@@ -3,14 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <list>
 #include <mutex>
 #include <unordered_map>
 
 #include "base/keep_errno.hpp"
 #include "base/lifetime.hpp"
-#include "base/recent.hpp"
 #include "base/waiting.hpp"
 #include "host/process_state.hpp"
 #include "policy/values/granule.hpp"
@@ -18,16 +17,15 @@
 
 namespace curb::shim::contexts {
 
-// Records are never destroyed, so that a thread that found one in `recent` may read it without the lock. By then it may
-// belong to another context, as its handle shows. Atomic fields, except `pins`, are written under the lock.
+namespace {
+
 struct Record {
-    std::atomic<CUcontext> context{nullptr};  // null if unused
-    std::atomic<Id> id{0};
-    std::atomic<int> pins{0};
-    std::atomic<int> closing{0};  // threads that are about to destroy the context
     Device *device = nullptr;
+    Id id = 0;
     bool is_primary = false;
-    bool ending = false;    // a thread credits the memory in it
+    bool ending = false;  // a thread credits the memory in it
+    int pins = 0;
+    int closing = 0;        // threads that are about to destroy the context
     int users = 1;          // by cuCtxAttach
     Bytes cost = 0;         // charged for the context at its creation
     Bytes first_limit = 0;  // the initial stack limit; 0 if not seen yet
@@ -35,52 +33,44 @@ struct Record {
     Bytes saved = 0;        // credited of `cost` for a stack below the initial limit
 };
 
-namespace {
-
-using Records = std::list<Record>;
-
 struct Registry {
     std::mutex mutex;
-    std::unordered_map<CUcontext, Records::iterator> contexts;
-    Records records, unused;
-    std::unordered_map<CUgreenCtx, Green> greens;
+    std::unordered_map<CUcontext, Record> records;
+    std::array<CUcontext, devices::kMost> primaries{};  // the primary context of each device; null if unknown
     Id last_id = 0;
 };
 
 Registry &registry() noexcept { return leaked<Registry>(); }
+Greens &greens() noexcept { return leaked<Greens>(); }
 
-constinit std::atomic<bool> any_green{false};
+constinit std::atomic<bool> any_green{false};  // read by every allocation
 
-constinit Recent<CUcontext, Record> recent;
+// Holds the lock of the registry.
+class Locked : NoCopy {
+  public:
+    Locked() noexcept : lock_(registry().mutex) {}
+    Registry *operator->() const noexcept { return &registry(); }
 
-// The primary context of each device; null if unknown.
-constinit std::array<std::atomic<CUcontext>, devices::kMost> primaries{};
+    // Returns the context's record; null if it is unknown.
+    [[nodiscard]] Record *find(CUcontext context) const noexcept {
+        const auto found = registry().records.find(context);
+        return found == registry().records.end() ? nullptr : &found->second;
+    }
+    // The same, if the handle is still that of the context with this Id.
+    [[nodiscard]] Record *find(CUcontext context, Id id) const noexcept {
+        Record *record = find(context);
+        return record && record->id == id ? record : nullptr;
+    }
+    [[nodiscard]] CUcontext &primary(const Device &device) const noexcept {
+        return registry().primaries[static_cast<std::size_t>(device.ordinal)];
+    }
 
-std::atomic<CUcontext> &primary_handle(const Device &device) noexcept {
-    return primaries[static_cast<std::size_t>(device.ordinal)];
-}
-
-// Returns the context's record; null if it is unknown. The caller holds the lock.
-Record *known(CUcontext context) noexcept {
-    const auto found = registry().contexts.find(context);
-    return found == registry().contexts.end() ? nullptr : &*found->second;
-}
-
-// The same, without the lock if the context was used recently. The record may pass to another context at any moment.
-Record *find_recent(CUcontext context) noexcept {
-    Record *record = recent.at(context);
-    if (record && record->context.load(std::memory_order_seq_cst) == context) return record;
-    const std::scoped_lock lock(registry().mutex);
-    record = known(context);
-    if (record) recent.note(context, record);
-    return record;
-}
+  private:
+    const std::scoped_lock<std::mutex> lock_;
+};
 
 bool is_green(CUcontext context) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    const auto &greens = registry().greens;
-    return std::any_of(greens.begin(), greens.end(),
-                       [=](const auto &green) { return green.second.context == context; });
+    return greens().any_of([=](const Green &green) { return green.context == context; });
 }
 
 // The bytes by which a stack limit's memory exceeds, or falls below, that of the initial limit.
@@ -100,100 +90,81 @@ Stack stack_of(const Record &record, Bytes limit) noexcept {
 
 }  // namespace
 
-Id newest() noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    return registry().last_id;
-}
+Id newest() noexcept { return Locked()->last_id; }
 
 Added add(Device &device, const New &context) noexcept try {
-    auto &[mutex, contexts, records, unused, greens, last_id] = registry();
-    const std::scoped_lock lock(mutex);
-    if (const Record *there = known(context.context))
-        return there->id.load(std::memory_order_seq_cst) <= context.older ? Added::ended : Added::known;
-    if (unused.empty()) unused.emplace_back();
-    contexts.emplace(context.context, unused.begin());
-    records.splice(records.begin(), unused, unused.begin());
-    Record &record = records.front();
+    const Locked contexts;
+    const auto [entry, is_new] = contexts->records.try_emplace(context.context);
+    Record &record = entry->second;
+    if (!is_new) return record.id <= context.older ? Added::ended : Added::known;
     record.device = &device;
+    record.id = ++contexts->last_id;
     record.is_primary = context.is_primary;
-    record.ending = false;
-    record.users = 1;
     record.cost = context.cost;
-    record.first_limit = record.stack = record.saved = 0;
-    record.closing.store(0, std::memory_order_seq_cst);
-    record.id.store(++last_id, std::memory_order_seq_cst);
-    record.context.store(context.context, std::memory_order_seq_cst);
     return Added::recorded;
 } catch (...) {
     return Added::no_memory;
 }
 
 void attached(CUcontext context) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    if (Record *record = known(context)) ++record->users;
+    const Locked contexts;
+    if (Record *record = contexts.find(context)) ++record->users;
 }
 
 bool detached(CUcontext context) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    Record *record = known(context);
+    const Locked contexts;
+    Record *record = contexts.find(context);
     return !record || --record->users == 0;
 }
 
 bool claim_end(CUcontext context, Id id) noexcept {
     for (;; sleep_us(kMomentUs)) {
-        const std::scoped_lock lock(registry().mutex);
-        Record *record = known(context);
-        const Id there = record ? record->id.load(std::memory_order_seq_cst) : 0;
-        if (there == 0 || (id != 0 && there != id)) return false;
-        id = there;
+        const Locked contexts;
+        Record *record = contexts.find(context);
+        if (!record || (id != 0 && record->id != id)) return false;
+        id = record->id;
         if (record->ending) continue;
         record->ending = true;
-        record->closing.fetch_add(1, std::memory_order_seq_cst);  // no new pins
+        ++record->closing;  // no new pins
         return true;
     }
 }
 
 bool remove(CUcontext context) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().contexts.find(context);
-    if (found == registry().contexts.end()) return false;
-    Record &record = *found->second;
-    const Bytes cost = record.cost - record.saved;
-    const auto handle = reinterpret_cast<std::uint64_t>(context);
     const std::uint64_t moment = trace::moment();
-    if (record.stack != 0) {
-        record.device->ledger.credit(Kind::stack, record.stack);
-        trace::freed(*record.device, Kind::stack, handle, record.stack, record.stack, moment);
+    Record gone;
+    {
+        const Locked contexts;
+        const Record *record = contexts.find(context);
+        if (!record) return false;
+        gone = *record;
+        contexts->records.erase(context);
+        CUcontext &primary = contexts.primary(*gone.device);
+        if (primary == context) primary = nullptr;
     }
-    record.device->ledger.credit(Kind::contexts, cost);
-    trace::freed(*record.device, Kind::contexts, handle, record.cost, cost, moment);
-    CUcontext primary = context;
-    primary_handle(*record.device).compare_exchange_strong(primary, nullptr, std::memory_order_acq_rel);
-    record.context.store(nullptr, std::memory_order_seq_cst);
-    record.id.store(0, std::memory_order_seq_cst);
-    registry().unused.splice(registry().unused.begin(), registry().records, found->second);
-    registry().contexts.erase(found);
+    const Bytes cost = gone.cost - gone.saved;
+    const auto handle = reinterpret_cast<std::uint64_t>(context);
+    if (gone.stack != 0) {
+        gone.device->ledger.credit(Kind::stack, gone.stack);
+        trace::freed(*gone.device, Kind::stack, handle, gone.stack, gone.stack, moment);
+    }
+    gone.device->ledger.credit(Kind::contexts, cost);
+    trace::freed(*gone.device, Kind::contexts, handle, gone.cost, cost, moment);
     return true;
 }
 
-// A Pin counts itself, then checks `closing`. A DestroyGuard raises `closing`, then checks the pins. So one of the two
-// sees the other.
-Pin::Pin(CUcontext context) noexcept {
-    Record *record = find_recent(context);
-    if (!record) return;
-    record->pins.fetch_add(1, std::memory_order_seq_cst);
-    // Check the handle last: if the record now belongs to another context, `closing` is that context's.
-    if (record->closing.load(std::memory_order_seq_cst) == 0 &&
-        record->context.load(std::memory_order_seq_cst) == context) {
-        record_ = record;
-        id_ = record->id.load(std::memory_order_seq_cst);
-    } else {
-        record->pins.fetch_sub(1, std::memory_order_seq_cst);
-    }
+Pin::Pin(CUcontext context) noexcept : context_(context) {
+    const Locked contexts;
+    Record *record = contexts.find(context);
+    if (!record || record->closing != 0) return;
+    ++record->pins;
+    id_ = record->id;
 }
 
 Pin::~Pin() {
-    if (record_) record_->pins.fetch_sub(1, std::memory_order_seq_cst);
+    if (id_ == 0) return;
+    const Locked contexts;
+    if (Record *record = contexts.find(context_, id_)) --record->pins;
 }
 
 DestroyGuard::DestroyGuard(CUcontext context) noexcept : context_(context) {
@@ -202,15 +173,15 @@ DestroyGuard::DestroyGuard(CUcontext context) noexcept : context_(context) {
     constexpr int kSpins = 100;
     for (int spins = 0;; ++spins) {
         {
-            const std::scoped_lock lock(registry().mutex);
-            Record *record = known(context);
+            const Locked contexts;
+            Record *record = contexts.find(context);
             if (!record) return;
             // Another thread may have destroyed it, and a newer context may have the handle.
-            if (const Id id = record->id.load(std::memory_order_seq_cst); id != id_) {
-                record->closing.fetch_add(1, std::memory_order_seq_cst);
-                id_ = id;
+            if (record->id != id_) {
+                ++record->closing;
+                id_ = record->id;
             }
-            if (record->pins.load(std::memory_order_seq_cst) == 0) return;
+            if (record->pins == 0) return;
         }
         if (spins < kSpins)
             sched_yield();
@@ -221,11 +192,9 @@ DestroyGuard::DestroyGuard(CUcontext context) noexcept : context_(context) {
 
 DestroyGuard::~DestroyGuard() {
     if (id_ == 0) return;
-    const std::scoped_lock lock(registry().mutex);
-    // The record is still this context's only if the driver refused to destroy it.
-    Record *record = known(context_);
-    if (record && record->id.load(std::memory_order_seq_cst) == id_)
-        record->closing.fetch_sub(1, std::memory_order_seq_cst);
+    const Locked contexts;
+    // The record is still there only if the driver refused to destroy the context.
+    if (Record *record = contexts.find(context_, id_)) --record->closing;
 }
 
 Current::Current(CUcontext context) noexcept {
@@ -250,35 +219,28 @@ Current::~Current() {
 }
 
 Id id_of(CUcontext context) noexcept {
-    const Record *record = find_recent(context);
-    if (!record) return 0;
-    // Ids are unique, so fields read between two equal ids belong to one context.
-    const Id id = record->id.load(std::memory_order_seq_cst);
-    const bool is_live = record->closing.load(std::memory_order_seq_cst) == 0 &&
-                         record->context.load(std::memory_order_seq_cst) == context;
-    return is_live && record->id.load(std::memory_order_seq_cst) == id ? id : 0;
+    const Locked contexts;
+    const Record *record = contexts.find(context);
+    return record && record->closing == 0 ? record->id : 0;
 }
 
 std::optional<All> on(const Device &device) noexcept {
     std::optional<All> all(std::in_place);
-    const std::scoped_lock lock(registry().mutex);
-    for (const Record &record : registry().records)
-        if (record.device == &device &&
-            (record.closing.load(std::memory_order_seq_cst) != 0 ||
-             !all->add({record.context.load(std::memory_order_seq_cst), record.id.load(std::memory_order_seq_cst)})))
-            return std::nullopt;
+    const Locked contexts;
+    for (const auto &[context, record] : contexts->records)
+        if (record.device == &device && (record.closing != 0 || !all->add({context, record.id}))) return std::nullopt;
     return all;
 }
 
 Device *device_of(CUcontext context) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    const Record *record = known(context);
+    const Locked contexts;
+    const Record *record = contexts.find(context);
     return record ? record->device : nullptr;
 }
 
 Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    Record *record = known(context);
+    const Locked contexts;
+    Record *record = contexts.find(context);
     if (!record) return 0;  // created without curb's knowledge
     if (record->first_limit == 0) record->first_limit = now;
     const Stack after = stack_of(*record, limit);
@@ -288,20 +250,26 @@ Bytes stack_growth(CUcontext context, Bytes limit, Bytes now) noexcept {
 }
 
 StackChange stack_set(CUcontext context, Bytes limit) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    Record *record = known(context);
-    if (!record) return {};
-    const Stack after = stack_of(*record, limit);
-    const auto change = [&](Kind kind, Bytes from, Bytes to) {
-        if (to > from) record->device->ledger.charge(kind, to - from);
-        if (to < from) record->device->ledger.credit(kind, from - to);
-        return static_cast<std::int64_t>(to - from);
+    Device *device = nullptr;
+    StackChange change;
+    {
+        const Locked contexts;
+        Record *record = contexts.find(context);
+        if (!record) return {};
+        const Stack after = stack_of(*record, limit);
+        device = record->device;
+        change.stack = static_cast<std::int64_t>(after.more - record->stack);
+        change.context = static_cast<std::int64_t>(record->saved - after.less);
+        record->stack = after.more;
+        record->saved = after.less;
+    }
+    const auto apply = [&](Kind kind, std::int64_t bytes) {
+        if (bytes > 0) device->ledger.charge(kind, static_cast<Bytes>(bytes));
+        if (bytes < 0) device->ledger.credit(kind, static_cast<Bytes>(-bytes));
     };
-    const StackChange out{change(Kind::stack, record->stack, after.more),
-                          change(Kind::contexts, record->cost - record->saved, record->cost - after.less)};
-    record->stack = after.more;
-    record->saved = after.less;
-    return out;
+    apply(Kind::stack, change.stack);
+    apply(Kind::contexts, change.context);
+    return change;
 }
 
 std::optional<bool> primary_is_active(const Device &device) noexcept {
@@ -314,7 +282,7 @@ std::optional<bool> primary_is_active(const Device &device) noexcept {
 
 CUcontext primary_of(const Device &device) noexcept {
     if (!primary_is_active(device).value_or(false)) return nullptr;
-    CUcontext context = primary_handle(device).load(std::memory_order_acquire);
+    CUcontext context = Locked().primary(device);
     if (context) return context;
     // A green context created it. Do not repeat a failed release: that could destroy the context under the program. At
     // worst a reference is left.
@@ -324,48 +292,45 @@ CUcontext primary_of(const Device &device) noexcept {
     return context;
 }
 
-void note_primary(const Device &device, CUcontext context) noexcept {
-    primary_handle(device).store(context, std::memory_order_release);
-}
+void note_primary(const Device &device, CUcontext context) noexcept { Locked().primary(device) = context; }
 
 CUcontext recorded_primary(const Device &device) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    for (const Record &record : registry().records)
-        if (record.device == &device && record.is_primary) return record.context.load(std::memory_order_seq_cst);
-    return nullptr;
+    Id newest = 0;  // one that has ended may be there still
+    CUcontext primary = nullptr;
+    const Locked contexts;
+    for (const auto &[context, record] : contexts->records) {
+        if (record.device != &device || !record.is_primary || record.id < newest) continue;
+        newest = record.id;
+        primary = context;
+    }
+    return primary;
 }
 
-bool has_green() noexcept { return any_green.load(std::memory_order_acquire); }
+bool has_green() noexcept { return any_green; }
 
-void green_made(CUgreenCtx green, const Green &known) noexcept try {
-    const std::scoped_lock lock(registry().mutex);
-    registry().greens.insert_or_assign(green, known);
+void green_made(CUgreenCtx green, Device &device) noexcept try {
+    greens().put(green, {&device, nullptr});
 } catch (...) {
     // curb will miss the end of the primary context with it. The next reconcile corrects the ledger.
 }
 
 void note_green(CUgreenCtx green, CUcontext context) noexcept try {
-    const std::scoped_lock lock(registry().mutex);
-    registry().greens[green].context = context;
-    any_green.store(true, std::memory_order_release);
+    greens().make_and_change(green, [=](Green &record) {
+        record.context = context;
+        return true;
+    });
+    any_green = true;
 } catch (...) {
     // Frees are credited as usual. Only memory that ends with the primary context is missed; the next reconcile
     // corrects the ledger.
 }
 
+Greens::Removal remove_green(CUgreenCtx green) noexcept { return greens().remove(green); }
+
 CUcontext owner_of(CUcontext context) noexcept {
     if (!has_green() || !is_green(context)) return context;
     const Device *device = devices::current();
     return device ? primary_of(*device) : context;
-}
-
-Green green_gone(CUgreenCtx green) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().greens.find(green);
-    if (found == registry().greens.end()) return {};
-    const Green known = found->second;
-    registry().greens.erase(found);
-    return known;
 }
 
 }  // namespace curb::shim::contexts

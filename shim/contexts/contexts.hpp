@@ -2,21 +2,20 @@
 //
 // No argument gives a context's cost: curb measures the first one on a device, and the others cost the same (measured
 // on an H200). The stack is the local memory of every thread that can be resident; the driver allocates all of it when
-// the limit rises and frees it when the limit falls. Thread-safe. Holds no lock while calling the driver; finds
-// recently used contexts without a lock.
+// the limit rises and frees it when the limit falls. Thread-safe. Holds no lock while calling the driver.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <optional>
 
+#include "base/table.hpp"
 #include "device/devices.hpp"
 
 namespace curb::shim::contexts {
 
 // Identifies one context for the life of the process. Handles do not, because the driver reuses them. 0: none.
 using Id = std::uint64_t;
-struct Record;
 
 // Time between two checks while another thread creates or credits a context.
 inline constexpr std::uint64_t kMomentUs = 50;
@@ -60,7 +59,7 @@ class Pin : NoCopy {
     [[nodiscard]] Id id() const noexcept { return id_; }
 
   private:
-    Record *record_ = nullptr;
+    CUcontext context_;
     Id id_ = 0;
 };
 
@@ -144,13 +143,14 @@ struct Green {
     Device *device = nullptr;     // null if unknown
     CUcontext context = nullptr;  // its CUcontext; null until the program asks for it
 };
-void green_made(CUgreenCtx green, const Green &known) noexcept;
+using Greens = Table<CUgreenCtx, Green>;
+void green_made(CUgreenCtx green, Device &device) noexcept;
 void note_green(CUgreenCtx green, CUcontext context) noexcept;
 // Returns the primary context for a green context of the current device, and any other context itself.
 CUcontext owner_of(CUcontext context) noexcept;
 bool has_green() noexcept;  // true once the program has asked for the CUcontext of a green context
-// Removes the green context's record. Call it before the driver destroys it, because its handles may be reused.
-Green green_gone(CUgreenCtx green) noexcept;
+// Removes the record until the Removal ends; for a call that may destroy the green context.
+Greens::Removal remove_green(CUgreenCtx green) noexcept;
 
 }  // namespace curb::shim::contexts
 

@@ -416,18 +416,20 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
             *context = nullptr;
         });
     if (Device *device = result == CUDA_SUCCESS ? devices::find(ordinal) : nullptr) {
-        contexts::green_made(*context, {device, nullptr});
+        contexts::green_made(*context, *device);
         driver_may_have_taken(*device);
     }
     return result;
 }
 // A green context holds a reference to the primary context and may be the last to do so.
 CUresult cuGreenCtxDestroy(CUgreenCtx context) {
-    const contexts::Green known = process::active() ? contexts::green_gone(context) : contexts::Green();
     const auto call = to_driver<&Driver::cuGreenCtxDestroy>(context);
-    const CUresult result = known.device ? end_primary(known.device->ordinal, Ends::perhaps, call) : call();
-    if (result != CUDA_SUCCESS && (known.device || known.context)) contexts::green_made(context, known);
-    if (known.device) devices::measure_returned_soon(*known.device);
+    if (!process::active()) return call();
+    contexts::Greens::Removal green = contexts::remove_green(context);
+    Device *device = green ? green->device : nullptr;
+    const CUresult result = device ? end_primary(device->ordinal, Ends::perhaps, call) : call();
+    if (result == CUDA_SUCCESS && green) green.commit();
+    if (device) devices::measure_returned_soon(*device);
     return result;
 }
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
