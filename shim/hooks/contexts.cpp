@@ -132,21 +132,20 @@ CUresult call_or_wait(Device &device, Call call) {
     return result;
 }
 
+void forget_heap(Device &device) noexcept {
+    if (device.heap.exchange(0, std::memory_order_relaxed) != 0) trace::heap(device, 0);
+}
+void forget_overhead(Device &device) noexcept { trace::books(device, Kind::overhead, device.ledger.set_overhead(0)); }
+
 // Credits a destroyed context and everything in it. Returns the device to reconcile, which must not happen within an
 // operation; null if there is nothing to measure.
 Device *credit_context(Device *device, CUcontext context) noexcept {
-    captures::drop_context(context);
-    kernels::forget();
-    cache::drop_context(context);
-    allocations::drop_context(context);
-    arrays::drop_context(context);
-    shared::drop_context(context);
-    pools::current_changed();  // a reset can make the default pool the current one
+#define CURB_ENDS_WITH_CONTEXT(forget, what) forget;
+#include "hooks/context_end.def"
     if (!contexts::remove(context) || !device) return nullptr;
     if (devices::context_gone(*device)) {
-        // The driver's own memory was freed with the last context. If some remains, NVML will show it.
-        if (device->heap.exchange(0, std::memory_order_relaxed) != 0) trace::heap(*device, 0);
-        trace::books(*device, Kind::overhead, device->ledger.set_overhead(0));
+#define CURB_ENDS_WITH_LAST_CONTEXT(forget, what) forget;
+#include "hooks/context_end.def"
     }
     return limits::counts_all(*device) ? device : nullptr;
 }
@@ -206,75 +205,96 @@ class HeldInJob : NoCopy {
     bool refused_ = false;
 };
 
-// `call` creates a context, `context()` returns it. `undo()` destroys it again; false if it is still there, because
-// another thread uses it too or the driver failed. `made`: the fields that are known before the call. `green`: the
-// bytes of a green context that `call` makes too.
-template <class Call, class Context, class Undo>
-CUresult create(Device &device, contexts::New made, Bytes green, Call call, Context context, Undo undo) {
-    Bytes &cost = made.cost;
+// The result of a call that creates a context.
+struct Created {
+    CUresult result = CUDA_SUCCESS;
+    Bytes cost = 0;            // charged for the context
+    bool exceeds_cap = false;  // known only now, because the cost was unknown
+};
+
+// Creates a context of known cost, as any other request. `green`: the bytes of a green context that `call` makes too.
+template <class Call>
+Created create_at_cost(Device &device, Bytes cost, Bytes green, Call call) {
+    const Bytes all = cost + green;
+    const Request request(device, Kind::contexts, all, all, caller_match::Way::none, Reuse::none());
+    const CUresult result = charged(request, call, [&](Charge &charge) {
+        charge.keep(all);
+        leave_green(device, green);
+        return CUDA_SUCCESS;
+    });
+    return {result, cost};
+}
+
+// Creates a device's first context and measures its cost.
+template <class Call>
+Created create_first(Device &device, Bytes green, Call call) {
+    if (!admission::wait_beside_others(device, Kind::contexts, kContext)) return {CUDA_ERROR_OUT_OF_MEMORY};
+    const HeldInJob held(device, green);
+    if (held.refused()) return {CUDA_ERROR_OUT_OF_MEMORY};
+    Created created;
+    created.result = call_or_wait(device, [&] {
+        const ContextCost first(device);
+        const CUresult result = [&] {
+            const Ledger::Operation operation(&device.ledger);
+            return call();
+        }();
+        if (result != CUDA_SUCCESS) return result;
+        created.cost = first.measure(green);
+        // What the device has lost may be another process's: the job's others would never get rid of it.
+        if (device.has_nvml.load(std::memory_order_relaxed)) device.ledger.share.note_context_cost(created.cost);
+        return result;
+    });
+    created.exceeds_cap = created.result == CUDA_SUCCESS && limits::exceeds_cap(device);
+    return created;
+}
+
+// Records a context that the driver has created. Destroys it again by `undo` if it exceeds the cap or if there is no
+// host memory for the record. If `undo` returns false, because another thread uses the context too or the driver
+// failed, the context stays and counts.
+template <class Undo>
+CUresult keep_or_undo(Device &device, const contexts::New &made, bool exceeds_cap, Undo undo) {
     const auto destroy_again = [&] {
         const Ledger::Operation operation(&device.ledger);
         if (!undo()) return false;
-        device.ledger.credit(Kind::contexts, cost);
+        device.ledger.credit(Kind::contexts, made.cost);
         return true;
     };
-    CUresult result = CUDA_SUCCESS;
-    bool refused = false;
-    const Bytes known = device.context_cost.load(std::memory_order_relaxed);
-    if (!limits::counts_all(device) || process::snapshot()->unusable) {
-        result = call_or_wait(device, call);  // no limit applies, and starting NVML would cost 9 ms
-    } else if (known != 0) {
-        const Bytes all = known + green;
-        const Request request(device, Kind::contexts, all, all, caller_match::Way::none, Reuse::none());
-        result = charged(request, call, [&](Charge &charge) {
-            charge.keep(all);
-            leave_green(device, green);
-            cost = known;
-            return CUDA_SUCCESS;
-        });
-    } else if (!admission::wait_beside_others(device, Kind::contexts, kContext)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    } else {
-        const HeldInJob held(device, green);
-        if (held.refused()) return CUDA_ERROR_OUT_OF_MEMORY;
-        result = call_or_wait(device, [&] {
-            const ContextCost first(device);
-            const CUresult one = [&] {
-                const Ledger::Operation operation(&device.ledger);
-                return call();
-            }();
-            if (one == CUDA_SUCCESS) {
-                cost = first.measure(green);
-                // What the device has lost may be another process's: the job's others would never get rid of it.
-                if (device.has_nvml.load(std::memory_order_relaxed)) device.ledger.share.note_context_cost(cost);
-            }
-            return one;
-        });
-        refused = result == CUDA_SUCCESS && limits::exceeds_cap(device);
-    }
-    if (result != CUDA_SUCCESS) return result;
-    made.context = context();
-    if (refused) {
-        reports::context_refused(device, cost);
+    if (exceeds_cap) {
+        reports::context_refused(device, made.cost);
         if (destroy_again()) {
             reconcile(device);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        result = CUDA_ERROR_OUT_OF_MEMORY;  // the context stays, so it counts
     }
+    const CUresult result = exceeds_cap ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
     // Without a handle there is no record, and NVML's figure shows the context.
     const contexts::Added recorded = made.context ? record(device, made) : contexts::Added::known;
     if (recorded == contexts::Added::recorded) {
         devices::context_made(device);
-        trace::allocated(device, Kind::contexts, reinterpret_cast<std::uint64_t>(made.context), cost, cost);
+        trace::allocated(device, Kind::contexts, reinterpret_cast<std::uint64_t>(made.context), made.cost, made.cost);
         return result;
     }
-    if (recorded == contexts::Added::no_memory) {
-        if (!refused && destroy_again()) return CUDA_ERROR_OUT_OF_MEMORY;
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    device.ledger.credit(Kind::contexts, cost);
-    return result;
+    const bool no_memory = recorded == contexts::Added::no_memory;
+    if (no_memory && !exceeds_cap && destroy_again()) return CUDA_ERROR_OUT_OF_MEMORY;
+    device.ledger.credit(Kind::contexts, made.cost);
+    return no_memory ? CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+// `call` creates a context, `context()` returns it, `undo()` destroys it again. `made`: the fields that are known
+// before the call.
+template <class Call, class Context, class Undo>
+CUresult create(Device &device, contexts::New made, Bytes green, Call call, Context context, Undo undo) {
+    Created created;
+    if (!limits::counts_all(device) || process::snapshot()->unusable)
+        created.result = call_or_wait(device, call);  // no limit applies, and starting NVML would cost 9 ms
+    else if (const Bytes cost = device.context_cost.load(std::memory_order_relaxed); cost != 0)
+        created = create_at_cost(device, cost, green, call);
+    else
+        created = create_first(device, green, call);
+    if (created.result != CUDA_SUCCESS) return created.result;
+    made.context = context();
+    made.cost = created.cost;
+    return keep_or_undo(device, made, created.exceeds_cap, undo);
 }
 
 template <class Call>
