@@ -481,9 +481,4 @@ void start() noexcept try {
     log::write(LogLevel::info, "out of host memory: no control socket");
 }
 
-void in_fork_child() noexcept {
-    socket_file::in_fork_child();
-    OwnSocket::close_in_fork_child();
-}
-
 }  // namespace curb::shim::server

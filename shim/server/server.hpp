@@ -11,7 +11,4 @@ namespace curb::shim::server {
 // Starts the thread. Called once, by the first successful cuInit.
 void start() noexcept;
 
-// Call it in a fork child: closes its copies of the sockets. The parent continues to serve. Async-signal-safe.
-void in_fork_child() noexcept;
-
 }  // namespace curb::shim::server

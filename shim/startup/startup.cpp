@@ -26,11 +26,14 @@
 #include "runtime/process.hpp"
 #include "runtime/worker.hpp"
 #include "server/server.hpp"
+#include "server/socket_file.hpp"
 #include "startup/before_main.hpp"
 #include "threads/last_thread.hpp"
+#include "threads/own_socket.hpp"
 #include "threads/own_thread.hpp"
 #include "threads/signals.hpp"
 #include "trace/trace.hpp"
+#include "trace/writer.hpp"
 
 namespace curb::shim::process {
 namespace {
@@ -118,18 +121,12 @@ __attribute__((constructor)) void at_load(int /*count*/, char ** /*arguments*/, 
     before_main::set_environment(environment, variables);
 }
 
-// In a fork child, threads that no longer exist may hold curb's locks, and there is no worker. The driver returns
-// CUDA_ERROR_NOT_INITIALIZED to all calls there, so curb forwards them. It destroys no state: a destructor could wait
-// for one of those locks.
+// Threads that no longer exist in a fork child may hold curb's locks, so it takes none, and destroys no state: a
+// destructor could wait for one of those locks.
 void in_fork_child() {
     const KeepErrno keep_errno;  // of fork; closing a descriptor here may fail
-    state.store(State::passing, std::memory_order_relaxed);
-    own_thread::in_fork_child();
-    gate::in_fork_child();
-    server::in_fork_child();
-    trace::in_fork_child();
-    wait_queue::in_fork_child();
-    signals::restore_program_action();
+#define CURB_IN_FORK_CHILD(call, why) call;
+#include "startup/fork_child.def"
 }
 
 // Throws std::bad_alloc before curb is active; then it may be called again.

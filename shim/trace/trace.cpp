@@ -296,9 +296,6 @@ void log_error() noexcept try {
     // Out of host memory: status() still returns the error.
 }
 
-void in_fork_child() noexcept {
-    detail::recording.store(false, std::memory_order_relaxed);
-    writer::in_fork_child();
-}
+void in_fork_child() noexcept { detail::recording.store(false, std::memory_order_relaxed); }
 
 }  // namespace curb::shim::trace
