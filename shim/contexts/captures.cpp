@@ -37,8 +37,7 @@ bool same(const Origin &a, const Origin &b) noexcept {
 }
 
 void ended(std::size_t captures) noexcept {
-    if (captures != 0 && detail::in_progress.fetch_sub(captures) == captures)
-        on_last_end.load(std::memory_order_relaxed)();
+    if (captures != 0 && detail::in_progress.fetch_sub(captures) == captures) on_last_end.load()();
 }
 
 // Removes at most `most` matching records and returns them.
@@ -56,7 +55,7 @@ Origins taken(Matches matches, std::size_t most = ~std::size_t{0}) noexcept {
 
 }  // namespace
 
-void when_the_last_ends(void (*call)() noexcept) noexcept { on_last_end.store(call, std::memory_order_relaxed); }
+void when_the_last_ends(void (*call)() noexcept) noexcept { on_last_end = call; }
 
 Origin origin_of(CUstream stream) noexcept {
     return stream == CU_STREAM_PER_THREAD ? Origin{stream, pthread_self(), owner_of_memory()} : Origin{stream, {}, {}};

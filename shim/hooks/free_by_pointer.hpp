@@ -37,7 +37,7 @@ CUresult free_by_pointer(CUdeviceptr pointer, Call call, bool later = false) {
     Device &device = *allocation->device;
     const Ledger::Operation operation(&device.ledger);
     using allocations::Returned;
-    const bool has_nvml = device.has_nvml.load(std::memory_order_relaxed);
+    const bool has_nvml = device.has_nvml;
     const Returned returned = !later ? Returned::now : has_nvml ? Returned::when_measured : Returned::at_sync;
     const std::uint64_t moment = trace::moment();
     const CUresult result = call();

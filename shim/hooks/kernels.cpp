@@ -25,7 +25,7 @@ class Handles {
   public:
     [[nodiscard]] bool contains(std::uintptr_t key) const noexcept {
         for (std::size_t probe = 0; probe < kProbes; ++probe) {
-            const std::uintptr_t found = keys_[place(key, probe)].load(std::memory_order_acquire);
+            const std::uintptr_t found = keys_[place(key, probe)];
             if (found == 0) return false;
             if (found == key) return true;
         }
@@ -35,10 +35,11 @@ class Handles {
         for (std::size_t probe = 0; probe < kProbes; ++probe) {
             std::uintptr_t found = 0;
             auto &slot = keys_[place(key, probe)];
-            if (slot.compare_exchange_strong(found, key, std::memory_order_acq_rel) || found == key) return;
+            if (slot.compare_exchange_strong(found, key) || found == key) return;
         }
     }
     void clear() noexcept {
+        // The default order would take 0.1 ms for all, and each module that is unloaded clears them.
         for (auto &key : keys_) key.store(0, std::memory_order_release);
     }
 
@@ -168,9 +169,9 @@ CUresult set_stack_limit(Device &device, std::size_t limit) {
 CUresult set_heap_limit(Device &device, std::size_t limit) {
     constexpr Bytes kByDefault = 8 * policy::MiB;
     const auto call = to_driver<&Driver::cuCtxSetLimit>(CU_LIMIT_MALLOC_HEAP_SIZE, limit);
-    const Bytes more = limit > kByDefault ? limit - kByDefault : 0, kept = device.heap.load(std::memory_order_relaxed);
+    const Bytes more = limit > kByDefault ? limit - kByDefault : 0, kept = device.heap;
     const auto keep_room = [&] {
-        device.heap.store(more, std::memory_order_relaxed);
+        device.heap = more;
         trace::heap(device, more);
     };
     if (more > kept) {

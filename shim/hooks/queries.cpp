@@ -49,7 +49,7 @@ struct Figures {
 Figures figures_shown(Device &device, const Shown &shown, Figures actual) noexcept {
     if (shown.nothing) return {actual.total, 0};
     // Kept blocks are free to the program: they serve its next request, or are freed for it.
-    const Bytes cached = device.cached.load(std::memory_order_relaxed);
+    const Bytes cached = device.cached;
     const Bytes unused = std::min(actual.total, policy::added(actual.free, cached));
     const Bytes free = unused - std::min(unused, shown.keep_free);
     if (!shown.cap) return {actual.total, free};
@@ -88,7 +88,7 @@ class LastAnswers {
     // `which`: distinguishes the questions of one function. Drops the answer if the table is full or in use.
     void remember(const void *function, nvmlDevice_t handle, unsigned which, const void *bytes,
                   std::size_t size) noexcept {
-        if (busy_.exchange(true, std::memory_order_acquire)) return;
+        if (busy_.exchange(true)) return;
         for (Answer &one : answers_) {
             if (one.function && !one.is(function, handle, which)) continue;
             one.function = function;
@@ -97,16 +97,16 @@ class LastAnswers {
             std::memcpy(one.bytes.data(), bytes, size);
             break;
         }
-        busy_.store(false, std::memory_order_release);
+        busy_ = false;
     }
     // False if there is none, or if the table stays in use for 100 ms.
     bool recall(const void *function, nvmlDevice_t handle, unsigned which, void *out, std::size_t size) noexcept {
-        if (!poll_until([&] { return !busy_.exchange(true, std::memory_order_acquire); }, 100)) return false;
+        if (!poll_until([&] { return !busy_.exchange(true); }, 100)) return false;
         const auto found = std::find_if(answers_.begin(), answers_.end(),
                                         [=](const Answer &one) { return one.is(function, handle, which); });
         const bool is_known = found != answers_.end();
         if (is_known) std::memcpy(out, found->bytes.data(), size);
-        busy_.store(false, std::memory_order_release);
+        busy_ = false;
         return is_known;
     }
 
@@ -165,7 +165,7 @@ nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figure
     Device *device = result == NVML_SUCCESS && figures ? device_of(handle) : nullptr;
     if (!device) return result;
     const Shown shown(*device);
-    if (shown.changes_nothing() && device->cached.load(std::memory_order_relaxed) == 0) return result;
+    if (shown.changes_nothing() && device->cached == 0) return result;
     const Figures capped = figures_shown(*device, shown, {figures->total, figures->free});
     figures->total = capped.total;
     figures->free = capped.free;
