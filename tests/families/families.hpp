@@ -7,7 +7,8 @@
 //   fault         the books balance after an error of any call (fault/family_ways.cpp)
 //   load          threads, sequences, signals and reloads draw families at random (load/programs/traffic.cpp)
 //   lifetime      the family across ends of contexts, resets, forks and caps (load/programs/lifetimes_program.cpp)
-//   gpu           up to the cap and past it on a GPU, for the families that gpu/programs/paths.cpp names
+//   gpu           up to the cap and past it on a GPU, for the families whose refused call no other path there tries
+//                 (gpu/path_probe.py)
 //
 // A row needs two functions. `take` allocates `block.bytes`, with the context of the place current, and writes the size
 // of the object it got to `block.bytes`. It returns CUDA_ERROR_OUT_OF_MEMORY only for a refusal, after which nothing is

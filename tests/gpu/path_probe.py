@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass, field
+from pathlib import Path as FilePath
 from typing import Any
 
 from lab import PROGRAMS, Lab, Preload
@@ -20,7 +22,7 @@ _WALK_REFUSALS, _WALK_SHORT_MIB = 100, 160 + 128
 
 @dataclass(frozen=True)
 class Path:
-    """A path to memory. `row`: its name in programs/paths.cpp. `expected`: `fills` the cap and is refused there; is `refused`;
+    """A path to memory. `row`: its name in programs/paths.cpp, or a family's. `expected`: `fills` the cap and is refused there; is `refused`;
     is `served`; `walks` at random."""
 
     name: str
@@ -32,7 +34,7 @@ class Path:
     """By how much it may exceed the cap. A library is loaded lazily, and until then the size of its globals is unknown."""
 
 
-PATHS = (
+_CHOSEN = (
     Path("cuMemAlloc 256 MiB", "plain"),
     Path("cuMemAlloc 2 MiB", "plain-2MiB"),
     Path("cuMemAlloc 1 MiB + 1 B", "plain-1MiB+1"),
@@ -59,6 +61,25 @@ PATHS = (
     Path("library with a 256 MiB array", "library", over_mib=256),
     Path("all of them at random, 20,000 steps", "mixed", "walks"),
 )
+# The calls that these paths have refused; the two of uploads, whose graphs share their memory; and those that take nothing.
+_TRIED = {
+    "cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemCreate",
+    "cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuGraphLaunch", "cuCtxSetLimit", "cuLaunchKernel",
+    "cuCtxCreate_v2", "cuModuleLoadData", "cuLibraryGetGlobal",
+    "cuGraphUpload", "cuGraphInstantiateWithParams",
+    "cuMemHostAlloc", "cuStreamBeginCapture_v2",
+}  # fmt: skip
+
+
+def _of_families() -> tuple[Path, ...]:
+    """Returns a path for each family of tests/families that another call refuses, so that a new one needs no row here."""
+    table = (FilePath(__file__).resolve().parents[1] / "families" / "families.cpp").read_text().split("kFamilies[] = {")[1]
+    rows = re.findall(r'\{"(\w+)", "(\w+)", \w+, \d+,([^}]+)\}', table)
+    refused = {name: (re.findall(r'"(\w+)"', rest) or [entry])[0] for name, entry, rest in rows}
+    return tuple(Path(call, name) for name, call in refused.items() if call not in _TRIED)
+
+
+PATHS = (*_CHOSEN[:-1], *_of_families(), _CHOSEN[-1])
 
 
 @dataclass

@@ -52,7 +52,7 @@ asm(".pushsection .bss.curb_slots, \"aw\", %nobits\n.balign 8\ncurb_named_slots:
 #define CURB_THUNK(symbol) "curb_slot " #symbol "\n"
 #define CURB_PASS(symbol, base, since, stream, why) CURB_THUNK(symbol)
 #include "driver/tables/entry_points.def"
-#include "driver/tables/functions.def"
+#include "thunk_names.def"
     "curb_found_slots: .skip 8 * " CURB_STRING(CURB_SUPPLY) "\n.popsection\n");
 asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 64\ncurb_named_thunks:\n.cfi_startproc\n"
     ".macro curb_thunk symbol\n"
@@ -61,7 +61,7 @@ asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 64\ncurb_named_thunks:\n.cf
 #define CURB_THUNK(symbol) "curb_thunk " #symbol "\n"
 #define CURB_PASS(symbol, base, since, stream, why) CURB_THUNK(symbol)
 #include "driver/tables/entry_points.def"
-#include "driver/tables/functions.def"
+#include "thunk_names.def"
     ".balign 64\ncurb_found_thunks:\n.set curb_number, 0\n.rept " CURB_STRING(CURB_SUPPLY) "\n"
     ".balign " CURB_STRING(CURB_FOUND_BYTES) "\n" CURB_FOUND_THUNK("curb_found_slots + 8 * curb_number")
     ".set curb_number, curb_number + 1\n.endr\n.cfi_endproc\n.popsection\n");
@@ -124,7 +124,7 @@ constexpr char kText[] =
 #define CURB_PASS(symbol, base, since, stream, why) #symbol "\0"
 #define CURB_THUNK(symbol) #symbol "\0"
 #include "driver/tables/entry_points.def"
-#include "driver/tables/functions.def"
+#include "thunk_names.def"
     ;
 using Number = std::uint16_t;
 constexpr auto kBegins = [] {  // of each name in kText
@@ -132,7 +132,7 @@ constexpr auto kBegins = [] {  // of each name in kText
 #define CURB_PASS(symbol, base, since, stream, why) sizeof #symbol,
 #define CURB_THUNK(symbol) sizeof #symbol,
 #include "driver/tables/entry_points.def"
-#include "driver/tables/functions.def"
+#include "thunk_names.def"
     };
     std::array<Number, std::size(kSizes)> begins{};
     for (std::size_t i = 1; i < begins.size(); ++i) begins[i] = static_cast<Number>(begins[i - 1] + kSizes[i - 1]);

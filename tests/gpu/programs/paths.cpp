@@ -1,6 +1,7 @@
 // Fills the cap by one path to GPU memory: `paths ROW [CUBIN]`. Allocates pieces until one is refused or it has as many
 // as the row says, keeps them all, checks that the device still works, and frees them. A row is a family
-// (tests/families) with a size. `paths mixed` allocates and frees pieces of all families at random.
+// (tests/families) with a size: one of all_rows(), or just the name of a family, for pieces of 256 MiB. `paths mixed`
+// allocates and frees pieces of all families at random.
 //
 // Prints the events "warm" (ready, no piece yet), "full" and "freed", and waits for a command after each.
 #include <algorithm>
@@ -102,32 +103,25 @@ std::size_t stacks(std::size_t each) {
 
 std::map<std::string, Row> all_rows() {
     const auto of = [](const char *family) { return families::find(family); };
-    return {
-        {"plain", {of("plain"), kPiece, kPieces}},
+    std::map<std::string, Row> rows = {
         {"plain-2MiB", {of("plain"), 2 * kMiB, 3072}},
         {"plain-1MiB+1", {of("plain"), kMiB + 1, 3072}},
-        {"pitch", {of("pitch"), kPiece, kPieces}},
-        {"managed", {of("managed"), kPiece, kPieces}},
-        {"async", {of("async"), kPiece, kPieces}},
-        {"pool", {of("pool"), kPiece, kPieces}},
         {"reserved", {of("plain"), kPiece, kPieces}},
         {"vmm", {of("mapping_alone"), kPiece, kPieces}},
-        {"array", {of("array"), kPiece, kPieces}},
         {"array-3d", {of("cube"), kPiece, kPieces}},
         {"array-small", {of("array"), 256 * kKiB, 20000}},
         {"mipmap-1", {of("mipmap"), kPiece, kPieces}},
         {"mipmap-all", {&kMipmapOfAllLevels, kPiece, kPieces}},
-        {"graph", {of("graph"), kPiece, kPieces}},
         {"graph-captured", {of("graph_captured"), kPiece, kPieces}},
         {"stack-192KiB", {of("stack"), stacks(192 * kKiB), 1}},
         {"stack-8KiB", {of("stack"), stacks(8 * kKiB), 1}},
         {"local-64KiB", {of("launched_kernel"), stacks(64 * kKiB), 1}},
         {"local-8KiB", {of("launched_kernel"), stacks(8 * kKiB), 1}},
         {"contexts", {of("context"), 1, 12}},
-        {"module", {of("module"), kPiece, kPieces}},
         {"module-cubin", {&kCubin, kPiece, kPieces}},
-        {"library", {of("library"), kPiece, kPieces}},
     };
+    for (const Family &family : families::families()) rows.try_emplace(family.name, Row{&family, kPiece, kPieces});
+    return rows;
 }
 
 // Leaves 3.25 GiB unused in a pool that keeps everything.
