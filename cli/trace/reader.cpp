@@ -132,9 +132,6 @@ void TraceReader::take_first(std::string_view line) {
 
 void TraceReader::take_event(std::string_view line, bool whole) {
     if (line.starts_with(kCounters) && whole) return;  // only for trace viewers
-    control::trace::Event event;
-    std::string_view text;
-    if (scan(line, event, text)) return add(event, text);
     const auto parsed = control::trace::parse(line);
     if (!parsed) {
         if (!whole) {
@@ -157,13 +154,13 @@ void TraceReader::take_event(std::string_view line, bool whole) {
             gpu.name = policy::plain(gpu.name);
         }
     }
-    if (parsed->event) add(*parsed->event, parsed->event->text);
+    if (parsed->event) add(*parsed->event);
 }
 
-void TraceReader::add(const control::trace::Event &event, std::string_view text) {
+void TraceReader::add(const control::trace::Event &event) {
     if (event.gpu < 0 || event.gpu >= kMostGpus) return bad_line("no process has a GPU " + std::to_string(event.gpu));
     Moment moment = moment_of(event);
-    if (!text.empty()) moment.text = out_.texts.number_of(policy::plain(text));
+    if (!event.text.empty()) moment.text = out_.texts.number_of(policy::plain(event.text));
     if (!is_possible(moment)) return bad_line("a size in it is none that a device can have");
     if (moment.what == What::dropped && moment.bytes > 0)
         dropped_ = policy::added(dropped_, static_cast<std::uint64_t>(moment.bytes));

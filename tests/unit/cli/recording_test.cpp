@@ -50,15 +50,6 @@ void check_same(const Moment &moment, const Recording &recording, const Event &e
     CHECK(recording.text(moment) == policy::plain(event.text));
 }
 
-// Checks that the fast reader reads this line as the parser does, or leaves it. True if it read it.
-bool agrees(std::string_view line) {
-    const std::string wrong = fuzz::disagreement(line);
-    if (!wrong.empty()) FAIL(wrong);  // Catch2's assertions are slow for so many lines
-    Event event;
-    std::string_view text;
-    return scan(line, event, text);
-}
-
 }  // namespace
 
 TEST_CASE("Every event of a trace is read as it was written, wherever the pieces are cut") {
@@ -73,40 +64,6 @@ TEST_CASE("Every event of a trace is read as it was written, wherever the pieces
         CHECK(read->last_ns == 9 * kSecond);
         REQUIRE(read->missing.size() == 1);
         CHECK_THAT(read->missing[0], contains("17 events were dropped"));
-    }
-}
-
-TEST_CASE("The fast reader reads every line without escapes, as the parser does") {
-    std::size_t spoke = 0;
-    for (const std::string &line : lines_of(short_run().text())) spoke += agrees(line);
-    CHECK(spoke == short_run().events().size() - 1);
-}
-
-TEST_CASE("The fast reader leaves a line in which a member stands twice") {
-    for (const std::string &line : lines_of(short_run().text())) {
-        const std::size_t arguments = line.find("\"args\":{");
-        if (arguments == std::string::npos) continue;
-        for (std::size_t at = arguments + 8; at != std::string::npos && line[at] != '}'; at = line.find(',', at + 1)) {
-            const std::string member = line.substr(at + 1, line.find_first_of(",}", at + 1) - at - 1);
-            if (member.find(':') == std::string::npos) continue;
-            CHECK(!agrees(std::string(line).insert(at, "," + member)));
-        }
-    }
-}
-
-TEST_CASE("The fast reader never contradicts the parser on a line that is cut off or has a byte changed") {
-    using namespace std::string_literals;
-    const std::string alphabet = "\0 \"\\{}[]:,-+.0179aegxEt\x80\n\x7F"s;
-    for (const std::string &line : lines_of(short_run().text())) {
-        for (std::size_t length = 0; length < line.size(); ++length) agrees(line.substr(0, length));
-        for (std::size_t i = 0; i < line.size(); ++i)
-            for (const char c : alphabet) {
-                std::string changed = line;
-                changed[i] = c;
-                agrees(changed);
-                changed.insert(i, 1, line[i]);
-                agrees(changed);
-            }
     }
 }
 

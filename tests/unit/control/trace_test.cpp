@@ -59,6 +59,20 @@ TEST_CASE("Lines for viewers, and lines of later versions, are ignored") {
     }
 }
 
+TEST_CASE("A member that a later version adds to an event is ignored") {
+    for (const Event &event : each_event()) {
+        std::string line;
+        trace::append(line, event, 4711);
+        for (const char *member : {"\"later\":5,", "\"later\":\"a, \\\"b}\",", "\"later\":null,"}) {
+            std::string changed = line;
+            changed.insert(changed.find("\"args\":{") + 8, member);
+            const auto read = trace::parse(changed);
+            REQUIRE(read);
+            CHECK(read->event == event);
+        }
+    }
+}
+
 TEST_CASE("A line of a trace that is cut off or has one byte changed is read or refused") {
     std::string lines = trace::text({1, "v", 2, "c", {{0, "GPU-1", "", 1}}}).substr(2);
     for (const Event &event : each_event()) trace::append(lines, event, 1);
