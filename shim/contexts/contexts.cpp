@@ -224,12 +224,17 @@ Id id_of(CUcontext context) noexcept {
     return record && record->closing == 0 ? record->id : 0;
 }
 
-std::optional<All> on(const Device &device) noexcept {
-    std::optional<All> all(std::in_place);
+std::optional<std::vector<Known>> on(const Device &device) noexcept try {
+    std::vector<Known> all;
     const Locked contexts;
-    for (const auto &[context, record] : contexts->records)
-        if (record.device == &device && (record.closing != 0 || !all->add({context, record.id}))) return std::nullopt;
+    for (const auto &[context, record] : contexts->records) {
+        if (record.device != &device) continue;
+        if (record.closing != 0) return std::nullopt;
+        all.push_back({context, record.id});
+    }
     return all;
+} catch (...) {
+    return std::nullopt;
 }
 
 Device *device_of(CUcontext context) noexcept {

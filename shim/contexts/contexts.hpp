@@ -5,9 +5,8 @@
 // the limit rises and frees it when the limit falls. Thread-safe. Holds no lock while calling the driver.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "base/table.hpp"
 #include "device/devices.hpp"
@@ -97,23 +96,8 @@ struct Known {
     CUcontext context = nullptr;
     Id id = 0;
 };
-// The contexts of a device, 16 at most.
-class All {
-  public:
-    [[nodiscard]] const Known *begin() const noexcept { return known_.data(); }
-    [[nodiscard]] const Known *end() const noexcept { return known_.data() + count_; }
-    bool add(const Known &one) noexcept {
-        if (count_ == known_.size()) return false;
-        known_[count_++] = one;
-        return true;
-    }
-
-  private:
-    std::array<Known, 16> known_{};
-    std::size_t count_ = 0;
-};
-// Returns the contexts of the device. nullopt if one of them is about to be destroyed, or if there are more than 16.
-std::optional<All> on(const Device &device) noexcept;
+// Returns the contexts of the device. nullopt if one of them is about to be destroyed, or if host memory is exhausted.
+std::optional<std::vector<Known>> on(const Device &device) noexcept;
 // Returns the device of a context; null if it is unknown.
 Device *device_of(CUcontext context) noexcept;
 
