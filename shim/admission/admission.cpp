@@ -83,12 +83,6 @@ Bytes shortfall(const policy::Terms &terms, Bytes held, Bytes bytes) noexcept {
     return std::max<Bytes>(bytes - std::min(bytes, room), 1);
 }
 
-// True if the caller is a framework that frees its cache and retries when it is refused once. No other release can free
-// a framework's cache from within its allocator.
-bool refuse_for_pressure(Device &device, Bytes bytes, caller_match::Way retry) noexcept {
-    return retry != caller_match::Way::none && Pressure::of(device).refuses_growth(device, bytes, retry);
-}
-
 // Returns the bytes that are free for this process: of the device, or under the cap of its job.
 Bytes room_in(wait_queue::Order order, Device &device, const policy::Growth &growth,
               const policy::Terms &asked) noexcept {
@@ -122,116 +116,167 @@ constexpr int kMostAsks = 8;
 // How often a waiting request checks for memory freed by other processes; a free in this process wakes it at once.
 constexpr std::uint64_t kPollMs = 20;
 
-// Sleeps until memory or limits change, `milliseconds` at most. Drops the snapshot meanwhile.
-template <class Part>
-void wait_for_change(wait_queue::Wait &wait, Device &device, InUse<Part> &in_use, const Snapshot::Gpu &gpu, Bytes bytes,
-                     const reports::LimitHit &hit, std::uint64_t milliseconds = kPollMs) noexcept {
-    if (!wait.began()) reports::waiting(device, gpu, bytes, hit);
-    if (wait.becomes_long()) reports::waits_long(device, gpu, bytes, hit, wait);
-    if (hit.why == policy::Limit::keep_free || hit.why == policy::Limit::device)
-        wait.join(wait_queue::Order::device, device, bytes);
-    if (hit.why == policy::Limit::job) wait.join(wait_queue::Order::job, device, bytes);
-    in_use.let_go();
-    wait.sleep({device.ordinal, hit.kind, bytes, hit.why}, milliseconds);
+// What follows an attempt.
+enum class Next {
+    granted,
+    again,
+    wait,
+    refuse,
+    refused,  // and reported
+};
+
+// The end of an attempt.
+struct Answer {
+    Next next{};
+    reports::LimitHit hit{};           // if it must wait or is refused
+    std::uint64_t sleep_ms = kPollMs;  // at most
+};
+
+// Waits if the policy still allows it, and refuses else.
+Answer wait_or_refuse(const wait_queue::Wait &wait, const Snapshot::Gpu &gpu, const reports::LimitHit &hit) noexcept {
+    return {wait.left(gpu.terms.growth.wait) ? Next::wait : Next::refuse, hit};
 }
 
-// One request, over all its attempts.
+// Calls `try_once(in_use, gpu)` with the snapshot and the device's part of it, until the request is granted or refused.
+// Reports waits and refusals. Every request that waits for memory sleeps here, without a reference to the snapshot.
+template <class TryOnce>
+bool until_granted(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait, TryOnce try_once) noexcept {
+    for (;;) {
+        wait.attempt();
+        auto in_use = process::snapshot();
+        const Snapshot::Gpu &gpu = in_use->of(device.ordinal);
+        const auto &[next, hit, sleep_ms] = try_once(in_use, gpu);
+        if (next == Next::granted) return true;
+        if (next == Next::again) continue;
+        if (next == Next::refuse) reports::refusal(device, gpu, bytes, hit);
+        if (next != Next::wait) return false;
+        if (!wait.began()) reports::waiting(device, gpu, bytes, hit);
+        if (wait.becomes_long()) reports::waits_long(device, gpu, bytes, hit, wait);
+        if (hit.why == policy::Limit::keep_free || hit.why == policy::Limit::device)
+            wait.join(wait_queue::Order::device, device, bytes);
+        if (hit.why == policy::Limit::job) wait.join(wait_queue::Order::job, device, bytes);
+        in_use.let_go();
+        wait.sleep({device.ordinal, kind, bytes, hit.why}, sleep_ms);
+    }
+}
+
+// The attempts of one request to reserve bytes, and what it has tried for them.
 class Attempts : NoCopy {
   public:
     Attempts(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept
         : device_(device), kind_(kind), bytes_(bytes), retry_(retry), wait_(wait) {}
 
-    // Tries once. Returns whether the bytes are reserved. nullopt: try again.
-    std::optional<bool> next() noexcept {
-        wait_.attempt();
-        auto in_use = process::snapshot();
-        const Snapshot &now = *in_use;
-        const Snapshot::Gpu &gpu = now.of(device_.ordinal);
-        const policy::Growth &growth = gpu.terms.growth;
-        policy::Terms asked;
-        // Measuring takes time: start again if a new policy came meanwhile.
-        if (measure_if_stale(device_, now, bytes_, asked, released_) &&
-            detail::snapshot.load(std::memory_order_acquire) != &now)
-            return std::nullopt;
-        const bool grows = growth.start.has_value();
-        const std::uint64_t until_step = grows ? policy::until_step(growth, now_ms(), gpu.allowance.last_step_ms()) : 0;
-        asked.step_due = grows && until_step == 0 && policy::after_step(growth, asked.allowance) > asked.allowance;
-        asked.release_before_growth = *now.policy.release.before_growth;
-        asked.may_wait = wait_.left(growth.wait);
-        asked.released = released_;
-        Bytes seen = 0;
-        const auto behind =
-            growth.wait.count() == 0 ? std::nullopt : behind_others(device_, growth, wait_, bytes_, asked);
-        const Verdict verdict = behind ? Verdict::wait : device_.ledger.reserve(kind_, bytes_, asked, &seen);
-        if (verdict == Verdict::grant) return true;
-        if (take_back_ahead(seen)) return std::nullopt;
-        // Kept blocks are freed before anything else. (Verdict::refuse means that freeing would not help.)
-        if (verdict != Verdict::refuse && free_kept(asked)) return std::nullopt;
-        const reports::LimitHit hit{kind_, behind ? *behind : policy::limit_hit(asked, seen, bytes_), seen,
-                                    asked.kept_for_driver};
-        if (verdict == Verdict::release_first) {
-            release_on_the_spot(device_);
-            reconcile(device_);
-            released_ = true;
-            return std::nullopt;
-        }
-        if (verdict == Verdict::grow) {
-            if (asked.release_before_growth && refuse_for_pressure(device_, bytes_, retry_)) {
-                reports::refused_for_pressure(device_, gpu, bytes_, hit);
-                return false;
-            }
-            grow(gpu);
-            return std::nullopt;
-        }
-        if (!behind && others_of_job_release(in_use, asked, hit.why)) return std::nullopt;
-        if (verdict == Verdict::refuse) {
-            reports::refusal(device_, gpu, bytes_, hit);
-            return false;
-        }
-        wait_for_change(wait_, device_, in_use, gpu, bytes_, hit,
-                        until_step == 0 ? kPollMs : std::min(until_step, kPollMs));
+    Answer next(InUse<Snapshot> &in_use, const Snapshot::Gpu &gpu) noexcept {
+        Attempt now{in_use, gpu};
+        if (!decide(now)) return {Next::again};
+        if (now.verdict == Verdict::grant) return {Next::granted};
+        using Self = Attempts;
+        constexpr std::optional<Next> (Self::*kRemedies[])(Attempt &) noexcept = {
+            &Self::take_back_ahead,     &Self::free_kept, &Self::release,
+            &Self::refuse_for_pressure, &Self::grow,      &Self::ask_job};
+        for (const auto remedy : kRemedies)
+            if (const auto next = (this->*remedy)(now)) return {*next};
+        if (now.verdict == Verdict::refuse) return {Next::refuse, limit_hit(now)};
         released_ = false;
         from_cache_ = asks_ = 0;
-        return std::nullopt;
+        return {Next::wait, limit_hit(now), now.until_step == 0 ? kPollMs : std::min(now.until_step, kPollMs)};
     }
 
   private:
-    // Takes back the bytes that are reserved ahead. False if there are none and were none when the ledger decided. Also
-    // false after kMost times, because requests of other threads that are under way may return some each time.
-    bool take_back_ahead(Bytes seen) noexcept {
-        constexpr int kMost = 16;
-        if (taken_back_ == kMost || (device_.ledger.ahead().bytes() == 0 && seen <= device_.ledger.taken()))
+    struct Attempt {
+        InUse<Snapshot> &in_use;
+        const Snapshot::Gpu &gpu;
+        policy::Terms asked{};
+        std::uint64_t until_step = 0;           // in ms
+        std::optional<policy::Limit> behind{};  // earlier requests of other processes wait at this limit
+        Verdict verdict{};
+        Bytes seen = 0;  // held when the ledger decided
+    };
+
+    // Reserves the bytes if the limits grant them. False if a new policy came meanwhile.
+    bool decide(Attempt &now) noexcept {
+        const Snapshot &snapshot = *now.in_use;
+        const policy::Growth &growth = now.gpu.terms.growth;
+        policy::Terms &asked = now.asked;
+        // Measuring takes time: start again if a new policy came meanwhile.
+        if (measure_if_stale(device_, snapshot, bytes_, asked, released_) && !process::is_in_force(snapshot))
             return false;
+        const bool grows = growth.start.has_value();
+        now.until_step = grows ? policy::until_step(growth, now_ms(), now.gpu.allowance.last_step_ms()) : 0;
+        asked.step_due = grows && now.until_step == 0 && policy::after_step(growth, asked.allowance) > asked.allowance;
+        asked.release_before_growth = *snapshot.policy.release.before_growth;
+        asked.may_wait = wait_.left(growth.wait);
+        asked.released = released_;
+        if (growth.wait.count() != 0) now.behind = behind_others(device_, growth, wait_, bytes_, asked);
+        now.verdict = now.behind ? Verdict::wait : device_.ledger.reserve(kind_, bytes_, asked, &now.seen);
+        return true;
+    }
+
+    [[nodiscard]] reports::LimitHit limit_hit(const Attempt &now) const noexcept {
+        return {kind_, now.behind ? *now.behind : policy::limit_hit(now.asked, now.seen, bytes_), now.seen,
+                now.asked.kept_for_driver};
+    }
+
+    // The remedies. Each returns nullopt if it does not help; else the request tries again, or is refused.
+
+    // Takes back the bytes that are reserved ahead. Helps unless there are none and were none when the ledger decided;
+    // and at most kMost times, because requests of other threads that are under way may return some each time.
+    std::optional<Next> take_back_ahead(Attempt &now) noexcept {
+        constexpr int kMost = 16;
+        if (taken_back_ == kMost || (device_.ledger.ahead().bytes() == 0 && now.seen <= device_.ledger.taken()))
+            return std::nullopt;
         ++taken_back_;
         nothing_ahead_.settle();
-        return true;
+        return Next::again;
     }
 
-    // Frees kept blocks: first for the bytes that the request lacks, then all. False if nothing was freed.
-    bool free_kept(const policy::Terms &asked) noexcept {
-        if (from_cache_ == 2) return false;
-        const Bytes missing = shortfall(asked, device_.ledger.taken(), bytes_);
-        return cache::free_kept(device_, from_cache_++ == 0 ? missing : policy::kUnbounded) != 0;
+    // Frees kept blocks: first for the bytes that the request lacks, then all.
+    std::optional<Next> free_kept(Attempt &now) noexcept {
+        if (now.verdict == Verdict::refuse || from_cache_ == 2) return std::nullopt;  // refuse: freeing would not help
+        const Bytes missing = shortfall(now.asked, device_.ledger.taken(), bytes_);
+        const Bytes freed = cache::free_kept(device_, from_cache_++ == 0 ? missing : policy::kUnbounded);
+        return freed != 0 ? std::optional(Next::again) : std::nullopt;
     }
 
-    void grow(const Snapshot::Gpu &gpu) noexcept {
-        if (!gpu.allowance.step(gpu.terms.growth, now_ms())) return;
-        reports::allowance(device_, "may now hold", gpu.allowance.bytes());
-        wait_queue::changed();
+    std::optional<Next> release(Attempt &now) noexcept {
+        if (now.verdict != Verdict::release_first) return std::nullopt;
+        release_on_the_spot(device_);
+        reconcile(device_);
+        released_ = true;
+        return Next::again;
     }
 
-    // Has the other processes of the job release memory, if the job's cap is what the request exceeds. If so, drops the
-    // snapshot and returns true.
-    template <class Part>
-    bool others_of_job_release(InUse<Part> &in_use, const policy::Terms &asked, policy::Limit why) noexcept {
-        if (why != policy::Limit::job || asked.refuse_everything || bytes_ > asked.alone) return false;
+    // Refuses the request if its caller is a framework that frees its cache and retries when it is refused once. No
+    // other release can free a framework's cache from within its allocator.
+    std::optional<Next> refuse_for_pressure(Attempt &now) noexcept {
+        if (now.verdict != Verdict::grow || !now.asked.release_before_growth || retry_ == caller_match::Way::none ||
+            !Pressure::of(device_).refuses_growth(device_, bytes_, retry_))
+            return std::nullopt;
+        reports::refused_for_pressure(device_, now.gpu, bytes_, limit_hit(now));
+        return Next::refused;
+    }
+
+    std::optional<Next> grow(Attempt &now) noexcept {
+        if (now.verdict != Verdict::grow) return std::nullopt;
+        if (now.gpu.allowance.step(now.gpu.terms.growth, now_ms())) {
+            reports::allowance(device_, "may now hold", now.gpu.allowance.bytes());
+            wait_queue::changed();
+        }
+        return Next::again;
+    }
+
+    // Has the other processes of the job release memory, if the job's cap is what the request exceeds.
+    std::optional<Next> ask_job(Attempt &now) noexcept {
+        if (now.behind || limit_hit(now).why != policy::Limit::job || now.asked.refuse_everything ||
+            bytes_ > now.asked.alone)
+            return std::nullopt;
         job::Share &share = device_.ledger.share;
-        if (asks_ == kMostAsks || !share.may_ask_others()) return false;
+        if (asks_ == kMostAsks || !share.may_ask_others()) return std::nullopt;
         ++asks_;
-        const Bytes missing = shortfall(asked, device_.ledger.taken(), bytes_);
-        in_use.let_go();
+        const Bytes missing = shortfall(now.asked, device_.ledger.taken(), bytes_);
+        now.in_use.let_go();
         share.ask_others(missing);
-        return true;
+        return Next::again;
     }
 
     Device &device_;
@@ -294,8 +339,9 @@ void reserve_ahead(pools::Pool &pool) noexcept {
 
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {
     Attempts attempts(device, kind, bytes, retry, wait);
-    for (;;)
-        if (const auto reserved = attempts.next()) return *reserved;
+    return until_granted(device, kind, bytes, wait, [&](InUse<Snapshot> &in_use, const Snapshot::Gpu &gpu) noexcept {
+        return attempts.next(in_use, gpu);
+    });
 }
 
 void granted(Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept {
@@ -306,80 +352,65 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &w
     const KeepErrno keep_errno;
     // Without NVML we do not know what is free, so retry the driver after this many polls.
     constexpr int kPollsBeforeRetry = 25;
-    const auto full = [&] { return reports::LimitHit{kind, policy::Limit::device, device.ledger.held()}; };
-    for (int look = 0; look < kPollsBeforeRetry; ++look) {
-        auto gpu = limits::in_force(device);
+    int polls = 0;
+    const auto has_room = [&] {
+        if (cache::free_kept(device, bytes) != 0) return true;  // other threads may have freed blocks meanwhile
+        const auto free = device.meter.free();
+        return (free && *free >= bytes) || polls == kPollsBeforeRetry;
+    };
+    return until_granted(device, kind, bytes, wait, [&](InUse<Snapshot> &, const Snapshot::Gpu &gpu) noexcept {
+        if (polls != 0 && has_room()) return Answer{Next::granted};
+        ++polls;
+        const reports::LimitHit hit{kind, policy::Limit::device, device.ledger.held()};
         // Programs probe for free memory with sizes that no device has.
-        if (bytes > device.total || !wait.left(gpu->terms.growth.wait)) {
-            reports::refusal(device, *gpu, bytes, full());
-            return false;
-        }
-        wait.attempt();
-        wait_for_change(wait, device, gpu, *gpu, bytes, full());
-        if (cache::free_kept(device, bytes) != 0) break;  // other threads may have freed blocks meanwhile
-        if (const auto free = device.meter.free(); free && *free >= bytes) break;
-    }
-    return true;
+        return bytes > device.total ? Answer{Next::refuse, hit} : wait_or_refuse(wait, gpu, hit);
+    });
 }
 
 bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept {
     wait_queue::Wait wait;
-    const auto has_room = [&] {
-        if (wait.began()) reports::waited(device, kind, bytes, wait);
-        return true;
-    };
-    for (;;) {
-        wait.attempt();
-        auto gpu = limits::in_force(device);
-        if (gpu->terms.growth.keep_free == 0) return has_room();
-        measure_reach(device);
-        if (policy::added(device.ledger.held(), bytes) <=
-            limits::terms(device, *process::snapshot()).limit_beside_others)
-            return has_room();
-        if (cache::free_kept(device) != 0) continue;
-        const reports::LimitHit hit{kind, policy::Limit::keep_free, device.ledger.held()};
-        if (!wait.left(gpu->terms.growth.wait)) {
-            reports::refusal(device, *gpu, bytes, hit);
-            return false;
-        }
-        wait_for_change(wait, device, gpu, *gpu, bytes, hit);
-    }
+    const bool has_room =
+        until_granted(device, kind, bytes, wait, [&](InUse<Snapshot> &now, const Snapshot::Gpu &gpu) noexcept {
+            if (gpu.terms.growth.keep_free == 0) return Answer{Next::granted};
+            measure_reach(device);
+            if (policy::added(device.ledger.held(), bytes) <= limits::terms(device, *now).limit_beside_others)
+                return Answer{Next::granted};
+            if (cache::free_kept(device) != 0) return Answer{Next::again};
+            return wait_or_refuse(wait, gpu, {kind, policy::Limit::keep_free, device.ledger.held()});
+        });
+    if (has_room) granted(device, kind, bytes, wait);
+    return has_room;
 }
 
 bool hold_in_job(Device &device, Bytes bytes) noexcept {
-    const auto &share = device.ledger.share;
+    job::Share &share = device.ledger.share;
     wait_queue::Wait wait;
-    for (int tries = 0, asks = 0;;) {
-        wait.attempt();
-        auto gpu = limits::in_force(device);
-        const Bytes cap = gpu->terms.job_cap.value_or(policy::kUnbounded);
-        if (share.joined()) {
-            const auto answer = device.ledger.share.reserve(bytes, cap);
-            if (answer == job::Share::Answer::reserved) {
-                if (wait.began()) reports::waited(device, Kind::contexts, bytes, wait);
-                return true;
-            }
-            constexpr int kTries = 64;
-            if (answer == job::Share::Answer::contended && ++tries < kTries) {
-                share.let_others_pass(tries);
-                continue;
-            }
-            if (cache::free_kept(device) != 0) continue;
-            if (bytes <= cap && asks < kMostAsks && device.ledger.share.may_ask_others()) {
-                ++asks;
-                gpu.let_go();
-                device.ledger.share.ask_others(bytes);
-                continue;
-            }
-        }
+    int tries = 0, asks = 0;  // since the last wait
+    const auto try_once = [&](InUse<Snapshot> &in_use, const Snapshot::Gpu &gpu) noexcept {
         const reports::LimitHit hit{Kind::contexts, policy::Limit::job, device.ledger.held()};
-        if (!share.joined() || bytes > cap || !wait.left(gpu->terms.growth.wait)) {
-            reports::refusal(device, *gpu, bytes, hit);
-            return false;
+        if (!share.joined()) return Answer{Next::refuse, hit};
+        const Bytes cap = gpu.terms.job_cap.value_or(policy::kUnbounded);
+        const auto answer = share.reserve(bytes, cap);
+        if (answer == job::Share::Answer::reserved) return Answer{Next::granted};
+        constexpr int kTries = 64;
+        if (answer == job::Share::Answer::contended && ++tries < kTries) {
+            share.let_others_pass(tries);
+            return Answer{Next::again};
+        }
+        if (cache::free_kept(device) != 0) return Answer{Next::again};
+        if (bytes > cap) return Answer{Next::refuse, hit};
+        if (asks < kMostAsks && share.may_ask_others()) {
+            ++asks;
+            in_use.let_go();
+            share.ask_others(bytes);
+            return Answer{Next::again};
         }
         tries = asks = 0;
-        wait_for_change(wait, device, gpu, *gpu, bytes, hit);
-    }
+        return wait_or_refuse(wait, gpu, hit);
+    };
+    const bool reserved = until_granted(device, Kind::contexts, bytes, wait, try_once);
+    if (reserved) granted(device, Kind::contexts, bytes, wait);
+    return reserved;
 }
 
 bool refuse_code_load(Device &device, Bytes by) noexcept {

@@ -1,6 +1,7 @@
 // Every allocation goes through charged(): reserve, call the driver, then keep the charge or credit it.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "admission/pressure.hpp"
@@ -82,6 +83,20 @@ void granted(Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wai
 // until the device may have `bytes` free. False if the policy's wait is over.
 bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept;
 
+// Returns the driver's result, or nullopt if the driver is out of memory.
+inline std::optional<CUresult> unless_full(CUresult result) noexcept {
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? std::nullopt : std::optional(result);
+}
+// Calls `try_once()`, which calls the driver, until it returns a result. nullopt: the driver is out of memory although
+// the limits grant the request. Waits then as wait_for_device() does, for the same `wait`.
+template <class TryOnce>
+CUresult until_served(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait, TryOnce try_once) {
+    do {
+        if (const std::optional<CUresult> result = try_once()) return *result;
+    } while (wait_for_device(device, kind, bytes, wait));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 // Waits until a context of about `bytes` leaves keep_free bytes to others; no other limit applies before it is created.
 // False if the policy's wait is over.
 bool wait_beside_others(Device &device, Kind kind, Bytes bytes) noexcept;
@@ -132,20 +147,17 @@ CUresult charged(const Request &request, Call call, Record record, bool reserved
     if (retry != caller_match::Way::none && Pressure::of(device).refuses(device, bytes, retry))
         return CUDA_ERROR_OUT_OF_MEMORY;
     wait_queue::Wait wait;
-    do {
+    return admission::until_served(device, kind, worst, wait, [&]() -> std::optional<CUresult> {
         if (!std::exchange(reserved, false) && !admission::reserve(device, kind, worst, retry, wait))
             return CUDA_ERROR_OUT_OF_MEMORY;
         Charge charge(device, kind, worst);
         CUresult result = call();
         // The device is full although the cap is not reached: this process's unused memory may suffice.
         if (result == CUDA_ERROR_OUT_OF_MEMORY && admission::release_on_the_spot(device)) result = call();
-        if (result == CUDA_SUCCESS) {
-            if (wait.began()) admission::granted(device, kind, worst, wait);
-            return record(charge);
-        }
-        if (result != CUDA_ERROR_OUT_OF_MEMORY) return result;
-    } while (admission::wait_for_device(device, kind, worst, wait));
-    return CUDA_ERROR_OUT_OF_MEMORY;
+        if (result != CUDA_SUCCESS) return admission::unless_full(result);
+        if (wait.began()) admission::granted(device, kind, worst, wait);
+        return record(charge);
+    });
 }
 
 }  // namespace curb::shim

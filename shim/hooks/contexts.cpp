@@ -121,11 +121,11 @@ class FirstContextTurn : NoCopy {
 template <class Call>
 CUresult call_or_wait(Device &device, Call call) {
     wait_queue::Wait wait;
-    CUresult result = CUDA_SUCCESS;
-    do {
-        result = call();
-        if (result == CUDA_ERROR_OUT_OF_MEMORY && cache::free_kept(device) != 0) result = call();
-    } while (result == CUDA_ERROR_OUT_OF_MEMORY && admission::wait_for_device(device, Kind::contexts, kContext, wait));
+    const CUresult result = admission::until_served(device, Kind::contexts, kContext, wait, [&] {
+        const CUresult first = call();
+        const bool again = first == CUDA_ERROR_OUT_OF_MEMORY && cache::free_kept(device) != 0;
+        return admission::unless_full(again ? call() : first);
+    });
     if (result == CUDA_SUCCESS) admission::granted(device, Kind::contexts, kContext, wait);
     return result;
 }

@@ -17,9 +17,9 @@
 namespace curb::shim {
 namespace {
 
-// One attempt to have `call` allocate the graph's memory. Sets `full` if the driver was out of memory on any device.
+// One attempt to have `call` allocate the graph's memory. nullopt if the driver was out of memory on any device.
 template <class Call>
-CUresult take_once(const graphs::Needs &needs, wait_queue::Wait &wait, bool &full, Call call) {
+std::optional<CUresult> take_once(const graphs::Needs &needs, wait_queue::Wait &wait, Call call) {
     // One charge for each device, at most 64. Allocated before anything is reserved.
     const std::unique_ptr<std::optional<Charge>[]> charges(new (std::nothrow) std::optional<Charge>[needs.size()]);
     if (!charges) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -35,7 +35,6 @@ CUresult take_once(const graphs::Needs &needs, wait_queue::Wait &wait, bool &ful
         for (const auto &need : needs) freed |= admission::release_on_the_spot(*need.device);
         if (freed) result = call();
     }
-    full = result == CUDA_ERROR_OUT_OF_MEMORY;
     // Charge the bytes that the device's graphs have reserved, then credit the reservation.
     for (std::size_t i = 0; i < needs.size(); ++i) {
         const graphs::Need &need = needs[i];
@@ -48,21 +47,17 @@ CUresult take_once(const graphs::Needs &needs, wait_queue::Wait &wait, bool &ful
             trace::books(*need.device, Kind::graphs, static_cast<std::int64_t>(taken));
         charges[i].reset();
     }
-    return result;
+    return admission::unless_full(result);
 }
 
 template <class Call>
 CUresult take(const graphs::Needs &needs, Call call) {
+    const auto &[device, bytes] = needs.front();
     wait_queue::Wait wait;
-    for (;;) {
-        bool full = false;
-        const CUresult result = take_once(needs, wait, full, call);
-        if (result == CUDA_SUCCESS && wait.began())
-            admission::granted(*needs.front().device, Kind::graphs, needs.front().bytes, wait);
-        if (!full || needs.empty() ||
-            !admission::wait_for_device(*needs.front().device, Kind::graphs, needs.front().bytes, wait))
-            return result;
-    }
+    const CUresult result =
+        admission::until_served(*device, Kind::graphs, bytes, wait, [&] { return take_once(needs, wait, call); });
+    if (result == CUDA_SUCCESS) admission::granted(*device, Kind::graphs, bytes, wait);
+    return result;
 }
 
 // Calls `call`, which uploads or launches the graph, then `note`. In a captured stream the call only becomes a node of

@@ -117,9 +117,9 @@ CUresult beside_others(Call call) {
     Device *device = result == CUDA_ERROR_OUT_OF_MEMORY ? devices::current() : nullptr;
     if (!device || limits::in_force(*device)->terms.growth.wait.count() == 0) return result;
     wait_queue::Wait wait;
-    while (result == CUDA_ERROR_OUT_OF_MEMORY &&
-           admission::wait_for_device(*device, Kind::overhead, policy::kGranule, wait))
-        result = call();
+    if (admission::wait_for_device(*device, Kind::overhead, policy::kGranule, wait))
+        result = admission::until_served(*device, Kind::overhead, policy::kGranule, wait,
+                                         [&] { return admission::unless_full(call()); });
     if (result == CUDA_SUCCESS) admission::granted(*device, Kind::overhead, policy::kGranule, wait);
     return result;
 }

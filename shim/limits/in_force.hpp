@@ -116,6 +116,10 @@ namespace process {
 inline InUse<Snapshot> snapshot() noexcept {
     return InUse<Snapshot>([](const Snapshot &now) -> const Snapshot & { return now; });
 }
+// True unless a new snapshot has replaced this one.
+inline bool is_in_force(const Snapshot &now) noexcept {
+    return detail::snapshot.load(std::memory_order_acquire) == &now;
+}
 // True if a device is limited (Device::limited), or has a cache. Reads a flag, not the snapshot.
 inline bool limited() noexcept { return detail::limited.load(std::memory_order_relaxed); }
 inline bool caches() noexcept { return detail::caches.load(std::memory_order_relaxed); }
