@@ -204,22 +204,56 @@ Words words(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHi
     return words_of_device(device, hit.held);
 }
 
-constexpr std::size_t kKept = 16;
-constinit std::mutex mutex;
-constinit std::array<control::Refusal, kKept> last_refused{};
-constinit std::size_t refused_so_far = 0;
-constinit std::atomic<std::size_t> noted{0};  // the same, for threads that must not take the lock
+// Lines of which the first is a warning, and the others are at level info.
+enum class Once : std::uint8_t { refused, device_full, long_wait };
+
+// The refusals so far, and the warnings that were logged.
+class Tally {
+  public:
+    static constexpr std::size_t kKept = 16;
+
+    void add(const control::Refusal &refusal) noexcept {
+        const std::scoped_lock lock(mutex_);
+        last_[refused_++ % kKept] = refusal;
+        note_sum();
+    }
+    // True for the first line.
+    bool is_first(Once line) noexcept {
+        const std::scoped_lock lock(mutex_);
+        const bool first = !std::exchange(warned_[static_cast<std::size_t>(line)], true);
+        note_sum();
+        return first;
+    }
+    [[nodiscard]] bool has_sum() const noexcept { return has_sum_; }
+    std::pair<std::size_t, control::Refusal> count_and_last() noexcept {
+        const std::scoped_lock lock(mutex_);
+        return {refused_, last_[(refused_ - 1) % kKept]};
+    }
+    void append_to(std::vector<control::Refusal> &out) {
+        const std::scoped_lock lock(mutex_);
+        for (std::size_t i = refused_ - std::min(refused_, kKept); i < refused_; ++i) out.push_back(last_[i % kKept]);
+    }
+
+  private:
+    void note_sum() noexcept {
+        const std::size_t warnings = std::size_t{warned_[0]} + std::size_t{warned_[1]};  // about refusals
+        has_sum_ = warnings != 0 && refused_ > warnings;
+    }
+
+    std::mutex mutex_;
+    std::array<control::Refusal, kKept> last_{};
+    std::size_t refused_ = 0;
+    std::array<bool, 3> warned_{};  // by Once
+    // Written under the lock. Atomic because a program may end in a signal handler, which must not take the lock.
+    std::atomic<bool> has_sum_{false};
+};
+constinit Tally tally;
 
 // Counts a refusal and keeps it for `curb ps`. `limit`: as in control::Refusal.
 void note_refusal(Device &device, Bytes bytes, policy::Limit why, Bytes held, Bytes limit) noexcept {
-    device.refused[static_cast<std::size_t>(why)].fetch_add(1, std::memory_order_relaxed);
-    const control::UnixMs at = control::unix_now();
-    const std::scoped_lock lock(mutex);
-    noted.fetch_add(1, std::memory_order_relaxed);
-    last_refused[refused_so_far++ % kKept] = {at, device.ordinal, bytes, why, held, limit};
+    ++device.refused[static_cast<std::size_t>(why)];
+    tally.add({control::unix_now(), device.ordinal, bytes, why, held, limit});
 }
-
-constinit std::atomic<bool> logged_refusal{false}, logged_full{false}, logged_long_wait{false};
 
 // Logs a line, unless there is no host memory for it.
 template <class Line>
@@ -233,8 +267,8 @@ void log_line(policy::LogLevel level, Line line) noexcept try {
 
 // Logs a line: the first of its kind as a warning, the others at level info.
 template <class Line>
-void report(std::atomic<bool> &once, Line line) noexcept {
-    log_line(once.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning, line);
+void report(Once once, Line line) noexcept {
+    log_line(tally.is_first(once) ? policy::LogLevel::warning : policy::LogLevel::info, line);
 }
 
 }  // namespace
@@ -257,7 +291,7 @@ void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
     };
     // curb prints nothing in a program that it only observes.
     if (limited)
-        report(by_device ? logged_full : logged_refusal, line);
+        report(by_device ? Once::device_full : Once::refused, line);
     else
         log_line(policy::LogLevel::info, line);
 }
@@ -265,13 +299,7 @@ void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
 void sum_up() noexcept {
     if (!has_sum()) return;
     log_line(policy::LogLevel::warning, [] {
-        control::Refusal last;
-        std::size_t count = 0;
-        {
-            const std::scoped_lock lock(mutex);
-            count = refused_so_far;
-            last = last_refused[(count - 1) % kKept];
-        }
+        const auto [count, last] = tally.count_and_last();
         const std::time_t at = last.at / 1000;
         tm local{};
         localtime_r(&at, &local);
@@ -284,18 +312,12 @@ void sum_up() noexcept {
     });
 }
 
-bool has_sum() noexcept {
-    const std::size_t logged = std::size_t{logged_refusal.load(std::memory_order_relaxed)} +
-                               std::size_t{logged_full.load(std::memory_order_relaxed)};
-    return logged != 0 && noted.load(std::memory_order_relaxed) > logged;
-}
+bool has_sum() noexcept { return tally.has_sum(); }
 
 std::vector<control::Refusal> last_refusals() {
     std::vector<control::Refusal> out;
-    out.reserve(kKept);  // before the lock, which the program's requests take
-    const std::scoped_lock lock(mutex);
-    for (std::size_t i = refused_so_far - std::min(refused_so_far, kKept); i < refused_so_far; ++i)
-        out.push_back(last_refused[i % kKept]);
+    out.reserve(Tally::kKept);  // before the lock, which the program's requests take
+    tally.append_to(out);
     return out;
 }
 
@@ -312,7 +334,7 @@ void context_refused(Device &device, Bytes cost) noexcept {
     const policy::Limit why = by_job ? policy::Limit::job : policy::Limit::cap;
     note_refusal(device, cost, why, by_job ? device.ledger.share.held_by_all() : device.ledger.held(), *limit);
     trace::refused(device, Kind::contexts, cost, {why, *limit});
-    report(logged_refusal, [&] {
+    report(Once::refused, [&] {
         const Words of_job = by_job ? words_of_job(device, *gpu, 0) : Words();
         return "refused a context on " + device.name() + ": it takes " + human(cost) +
                (by_job ? ", with which " + of_job.text : " by itself, and the cap is " + human(*limit)) +
@@ -330,7 +352,7 @@ void allowance(const Device &device, const char *how, Bytes bytes) noexcept {
 }
 
 void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept {
-    device.waited.fetch_add(1, std::memory_order_relaxed);
+    ++device.waited;
     trace::waiting(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     log_line(policy::LogLevel::info, [&] {
         return "a request for " + human(bytes) + " on " + device.name() + " waits (at most " +
@@ -340,7 +362,7 @@ void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
 
 void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit,
                 const wait_queue::Wait &wait) noexcept {
-    report(logged_long_wait, [&] {
+    report(Once::long_wait, [&] {
         const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()) / 1000 * 1000);
         return "a request for " + human(bytes) + " on " + device.name() + " has waited for " + policy::format(held) +
                " (at most " + policy::format(gpu.terms.growth.wait) + "): " + words(device, gpu, bytes, hit).text +
@@ -372,7 +394,7 @@ std::string books_text(Device &device) {
     const auto bytes = [](Bytes amount) { return std::to_string(amount); };
     const auto figure = device.meter.held_by_process();
     return "books: " + device.name() + " holds " + bytes(books.held()) + " B: " + held_text(books, bytes, true) +
-           ", cached " + bytes(device.cached.load(std::memory_order_relaxed)) + "; the device says " +
+           ", cached " + bytes(device.cached.load()) + "; the device says " +
            (figure ? bytes(*figure) : std::string("nothing of this process"));
 }
 
