@@ -10,7 +10,7 @@
 #include <climits>
 #include <cstring>
 #include <iterator>
-#include <new>
+#include <mutex>
 #include <string_view>
 #include <tuple>
 
@@ -66,7 +66,7 @@ constexpr const char *kRuntime = "libcudart";
 
 using Count = std::atomic<std::uint64_t>;  // as PyTorch declares them (c10::CaptureId_t)
 
-// The libraries at the last inspection. Immutable once published, and never freed: readers are not counted.
+// The libraries at the last inspection.
 struct Loaded {
     Range self;
     std::array<Range, 4> runtimes{};
@@ -78,10 +78,16 @@ struct Loaded {
     std::array<Library, std::size(kRows)> rows{};
 };
 
-// When each framework last freed its cache; 0: never.
-constinit std::array<std::atomic<std::uint64_t>, std::size(kRows)> answered_ms{};
+constinit struct {
+    std::mutex mutex;
+    Loaded loaded;
+    std::array<std::uint64_t, std::size(kRows)> answered_ms{};  // when each framework last freed its cache; 0: never
+} state;
 
-constinit std::atomic<const Loaded *> loaded{nullptr};
+Loaded libraries() noexcept {
+    const std::scoped_lock lock(state.mutex);
+    return state.loaded;
+}
 
 bool is(const File &file, const char *path) noexcept {
     return *file.name && policy::file_name(path).starts_with(file.name) &&
@@ -128,7 +134,7 @@ bool is_understood(const Row &row, const Loaded::Library &library) noexcept {
 }
 bool has_made_pools(const Loaded::Library &library) noexcept {
     for (const Count *counter : library.counters)
-        if (counter && counter->load(std::memory_order_relaxed) != 1) return true;
+        if (counter && counter->load() != 1) return true;
     return false;
 }
 
@@ -162,15 +168,14 @@ _Unwind_Reason_Code step(_Unwind_Context *context, void *into) {
 }  // namespace
 
 Known inspect_libraries() noexcept {
-    auto *now = new (std::nothrow) Loaded;
-    if (!now) return {{}, "out of host memory"};
+    Loaded now;
     any_library([&](const dl_phdr_info &info) {
-        note_library(info, *now);
+        note_library(info, now);
         return false;
     });
     Known known;
     for (std::size_t i = 0; i < std::size(kRows); ++i) {
-        Loaded::Library &library = now->rows[i];
+        Loaded::Library &library = now.rows[i];
         if (library.range.end == 0) continue;
         for (std::size_t counter = 0; counter < library.counters.size(); ++counter)
             if (kRows[i].counters[counter].library) library.counters[counter] = address_of(kRows[i].counters[counter]);
@@ -182,21 +187,17 @@ Known inspect_libraries() noexcept {
         else
             known.frameworks[i] = kRows[i].framework;
     }
-    const Loaded *before = loaded.load(std::memory_order_acquire);
-    if (before && std::memcmp(before, now, sizeof *now) == 0)
-        delete now;
-    else
-        loaded.store(now, std::memory_order_release);
+    const std::scoped_lock lock(state.mutex);
+    state.loaded = now;
     return known;
 }
 
 const char *calling(Way way) noexcept {
-    const Loaded *now = loaded.load(std::memory_order_acquire);
-    if (!now) return nullptr;
+    const Loaded now = libraries();
     for (std::size_t i = 0; i < std::size(kRows); ++i) {
-        const Loaded::Library &library = now->rows[i];
+        const Loaded::Library &library = now.rows[i];
         if (library.range.end == 0 || !is_understood(kRows[i], library) || has_made_pools(library)) continue;
-        Walk walk{*now, library, kRows[i].frames};
+        Walk walk{now, library, kRows[i].frames};
         _Unwind_Backtrace(step, &walk);
         // A runtime that is linked into the library adds frames of its own there, so the count would prove nothing.
         if (walk.frames >= kRows[i].frames && walk.through_runtime == (way == Way::runtime)) return kRows[i].framework;
@@ -205,17 +206,19 @@ const char *calling(Way way) noexcept {
 }
 
 void note_answer(std::string_view framework) noexcept {
-    for (std::size_t i = 0; i < answered_ms.size(); ++i)
-        if (kRows[i].framework == framework) answered_ms[i].store(now_ms(), std::memory_order_relaxed);
+    const std::uint64_t now = now_ms();
+    const std::scoped_lock lock(state.mutex);
+    for (std::size_t i = 0; i < std::size(kRows); ++i)
+        if (kRows[i].framework == framework) state.answered_ms[i] = now;
 }
 
 bool answered_just_now(const char *framework) noexcept {
     constexpr std::uint64_t kJustNow = 2000;
-    for (std::size_t i = 0; i < answered_ms.size(); ++i) {
-        if (std::string_view(kRows[i].framework) != framework) continue;
-        const std::uint64_t when = answered_ms[i].load(std::memory_order_relaxed);
-        return when != 0 && now_ms() - when < kJustNow;
-    }
+    const std::uint64_t now = now_ms();
+    const std::scoped_lock lock(state.mutex);
+    for (std::size_t i = 0; i < std::size(kRows); ++i)
+        if (std::string_view(kRows[i].framework) == framework)
+            return state.answered_ms[i] != 0 && now - state.answered_ms[i] < kJustNow;
     return false;
 }
 

@@ -31,8 +31,8 @@ void note_answer(std::string_view framework) noexcept;
 bool answered_just_now(const char *framework) noexcept;
 
 // Returns the framework whose allocator called this hook. nullptr for another or an unknown caller. Walks the stack,
-// which takes some microseconds. Takes no lock of curb's. Before glibc 2.35 it takes the loader's lock of the list of
-// libraries, but not the one that is held while libraries are initialised.
+// which takes some microseconds. Before glibc 2.35 it takes the loader's lock of the list of libraries, but not the one
+// that is held while libraries are initialised.
 const char *calling(Way way) noexcept;
 
 }  // namespace curb::shim::caller_match

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <mutex>
 
 #include "base/keep_errno.hpp"
 #include "contexts/captures.hpp"
@@ -40,60 +41,68 @@ Bytes held(Device &device) noexcept { return device.meter.held_by_process().valu
 constinit std::array<Pressure, devices::kMost> Pressure::all{};
 
 bool Pressure::is_quiet(std::uint64_t now_ms) noexcept {
-    int thread = refused_thread_.load(std::memory_order_acquire);
-    if (thread != 0 &&
-        (is_alive(thread) || !refused_thread_.compare_exchange_strong(thread, 0, std::memory_order_acq_rel)))
-        return true;
-    return now_ms < quiet_until_.load(std::memory_order_acquire);
+    if (refused_thread_ != 0 && is_alive(refused_thread_)) return true;
+    refused_thread_ = 0;
+    changed();
+    return now_ms < quiet_until_ms_;
 }
 
 bool Pressure::start_refusal(Device &device, std::uint64_t now_ms) noexcept {
-    const Bytes before = held(device);
-    int none = 0;
-    if (!refused_thread_.compare_exchange_strong(none, this_thread(), std::memory_order_acq_rel)) return false;
-    // Another thread may have been refused and have retried since the check.
-    if (now_ms < quiet_until_.load(std::memory_order_acquire)) {
-        refused_thread_.store(0, std::memory_order_release);
-        return false;
-    }
-    armed_until_.store(0, std::memory_order_release);
-    held_before_.store(before, std::memory_order_release);
+    const Bytes before = held(device);  // asks NVML, so not under the lock
+    const std::scoped_lock lock(mutex_);
+    if (is_quiet(now_ms)) return false;
+    refused_thread_ = this_thread();
+    armed_until_ms_ = 0;
+    held_before_ = before;
+    changed();
     return true;
 }
 
 bool Pressure::arm(std::uint64_t now_ms) noexcept {
+    const std::scoped_lock lock(mutex_);
     if (is_quiet(now_ms)) return false;
-    armed_until_.store(now_ms + kArmedMs, std::memory_order_release);
+    armed_until_ms_ = now_ms + kArmedMs;
+    changed();
     return true;
 }
 
 bool Pressure::check(Device &device, Bytes bytes, caller_match::Way way) noexcept {
     const KeepErrno keep_errno;
     const std::uint64_t now_ms = shim::now_ms();
-    if (refused_thread_.load(std::memory_order_acquire) == this_thread()) {
-        note_retry(device, now_ms);
-        return false;
+    bool is_retry = false, is_armed = false;
+    {
+        const std::scoped_lock lock(mutex_);
+        is_retry = refused_thread_ == this_thread();
+        is_armed = now_ms < armed_until_ms_;
+        if (!is_retry && !is_armed) armed_until_ms_ = 0;
+        changed();
     }
-    std::uint64_t until = armed_until_.load(std::memory_order_acquire);
-    if (until == 0) return false;
-    if (now_ms < until) return may_refuse(bytes, way) && start_refusal(device, now_ms);
-    armed_until_.compare_exchange_strong(until, 0, std::memory_order_acq_rel);
-    return false;
+    if (is_retry) note_retry(device, now_ms);
+    return !is_retry && is_armed && may_refuse(bytes, way) && start_refusal(device, now_ms);
 }
 
 bool Pressure::refuses_growth(Device &device, Bytes bytes, caller_match::Way way) noexcept {
     const KeepErrno keep_errno;
     const auto in_use = process::snapshot();
     const auto &steps = *in_use->policy.release.steps;
+    if (std::find(steps.begin(), steps.end(), policy::Step::pressure) == steps.end()) return false;
     const std::uint64_t now_ms = shim::now_ms();
-    return std::find(steps.begin(), steps.end(), policy::Step::pressure) != steps.end() && !is_quiet(now_ms) &&
-           may_refuse(bytes, way) && start_refusal(device, now_ms);
+    {
+        const std::scoped_lock lock(mutex_);
+        if (is_quiet(now_ms)) return false;  // spares the walk up the stack
+    }
+    return may_refuse(bytes, way) && start_refusal(device, now_ms);
 }
 
 void Pressure::note_retry(Device &device, std::uint64_t now_ms) noexcept {
-    quiet_until_.store(now_ms + kQuietMs, std::memory_order_release);
-    const Bytes before = held_before_.load(std::memory_order_acquire);
-    refused_thread_.store(0, std::memory_order_release);
+    Bytes before = 0;
+    {
+        const std::scoped_lock lock(mutex_);
+        quiet_until_ms_ = now_ms + kQuietMs;
+        before = held_before_;
+        refused_thread_ = 0;
+        changed();
+    }
     if (!log::enabled(policy::LogLevel::info)) return;
     try {
         const Bytes now = held(device);

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "admission/caller_match.hpp"
 #include "device/devices.hpp"
@@ -16,7 +17,7 @@
 
 namespace curb::shim {
 
-// The pressure on one device. Thread-safe. Costs two loads while it is not armed. Keeps errno.
+// The pressure on one device. Thread-safe. Costs a load while it is not armed. Keeps errno.
 class Pressure {
   public:
     static constexpr std::uint64_t kArmedMs = 10'000;  // a request hours later must not pay for this release
@@ -30,27 +31,30 @@ class Pressure {
     // True if this allocation must be refused for pressure. Every hook whose call may be the retry of a refused one
     // must call this first; charged() does, unless Request::retry is Way::none.
     [[nodiscard]] bool refuses(Device &device, Bytes bytes, caller_match::Way way) noexcept {
-        return (armed_until_.load(std::memory_order_relaxed) != 0 ||
-                refused_thread_.load(std::memory_order_relaxed) != 0) &&
-               check(device, bytes, way);
+        return concerns_requests_ && check(device, bytes, way);
     }
     // True if it must be refused before a growth step. Needs no arm(), only the policy's release step "pressure".
     [[nodiscard]] bool refuses_growth(Device &device, Bytes bytes, caller_match::Way way) noexcept;
 
   private:
     bool check(Device &device, Bytes bytes, caller_match::Way way) noexcept;
-    // True if a retry is due, or has just come: nothing may be refused.
+    // True if a retry is due, or has just come: nothing may be refused. The caller holds the lock.
     [[nodiscard]] bool is_quiet(std::uint64_t now_ms) noexcept;
-    // Makes this thread the refused one. False if another one is.
+    // Makes this thread the refused one. False if a retry is due, or has just come.
     bool start_refusal(Device &device, std::uint64_t now_ms) noexcept;
     void note_retry(Device &device, std::uint64_t now_ms) noexcept;
+    // Call it after a change, with the lock.
+    void changed() noexcept { concerns_requests_ = armed_until_ms_ != 0 || refused_thread_ != 0; }
 
     static constinit std::array<Pressure, devices::kMost> all;
 
-    std::atomic<std::uint64_t> armed_until_{0};  // 0: not armed
-    std::atomic<std::uint64_t> quiet_until_{0};
-    std::atomic<int> refused_thread_{0};  // it has not retried yet; 0: none
-    std::atomic<Bytes> held_before_{0};   // bytes held at the refusal
+    std::mutex mutex_;
+    std::uint64_t armed_until_ms_ = 0;  // 0: not armed
+    std::uint64_t quiet_until_ms_ = 0;
+    int refused_thread_ = 0;  // it has not retried yet; 0: none
+    Bytes held_before_ = 0;   // bytes held at the refusal
+    // Armed, or a thread has not retried. Atomic because every request reads it.
+    std::atomic<bool> concerns_requests_{false};
 };
 
 }  // namespace curb::shim
