@@ -34,7 +34,7 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     bool asked = false;
     if (gpu.terms.growth.keep_free != 0 &&
         policy::measure_reach_again(room_under(out.limit_beside_others), bytes,
-                                    age(device.reach_ms.load(std::memory_order_relaxed)))) {
+                                    age(device.reach_ms.load()))) {
         measure_reach(device);
         asked = true;
     }
@@ -45,8 +45,8 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
             if (device.ledger.collect()) room = room_under(limit);
             if (device.ledger.ahead().bytes() != 0) pools::settle_ahead(device);
         }
-        switch (policy::measure_again(room, age(device.measured_ms.load(std::memory_order_relaxed)),
-                                      device.changed.load(std::memory_order_relaxed))) {
+        switch (policy::measure_again(room, age(device.measured_ms.load()),
+                                      device.changed.load())) {
             case policy::Measure::not_yet: break;
             case policy::Measure::soon: devices::measure_soon(device); break;
             case policy::Measure::now:
@@ -325,10 +325,10 @@ bool reserve_growth(Device &device, Kind kind, Bytes bytes) noexcept {
 void reserve_ahead(pools::Pool &pool) noexcept {
     Device &device = *pool.device;
     Ledger &ledger = device.ledger;
-    const bool kept = pool.keeps.load(std::memory_order_relaxed);
+    const bool kept = pool.keeps.load();
     if (pool.kind != Kind::pools || (kept && ledger.ahead().offers())) return;
     // Most pools that do not keep their memory never will, so ask now and then.
-    if (!kept && pool.requests.fetch_add(1, std::memory_order_relaxed) % AheadUnits::kUnits != 0) return;
+    if (!kept && pool.requests.fetch_add(1) % AheadUnits::kUnits != 0) return;
     const std::uint64_t take_backs = ledger.ahead().take_backs();
     const auto now = process::snapshot();
     if (now->unusable || now->of(device.ordinal).beside_others || ledger.share.joined()) return;

@@ -11,19 +11,19 @@
 
 namespace curb::shim {
 
-constinit std::atomic<const Snapshot *> detail::snapshot{nullptr};
-constinit std::atomic<bool> detail::limited{false}, detail::caches{false};
+constinit detail::InForce detail::now;
 
-void Allowance::begin(Bytes bytes, std::uint64_t last_step_ms) noexcept {
-    bytes_.store(bytes, std::memory_order_relaxed);
-    stepped_ms_.store(last_step_ms, std::memory_order_relaxed);
+void Allowance::set(Bytes bytes, std::uint64_t stepped_ms) noexcept {
+    stepped_ms_ = stepped_ms;
+    bytes_ = bytes;
 }
+
+void Allowance::begin(Bytes bytes, std::uint64_t last_step_ms) noexcept { set(bytes, last_step_ms); }
 
 bool Allowance::step(const policy::Growth &growth, std::uint64_t now_ms) noexcept {
     const std::scoped_lock lock(mutex_);
     if (policy::until_step(growth, now_ms, last_step_ms()) != 0) return false;
-    stepped_ms_.store(now_ms, std::memory_order_release);
-    bytes_.store(policy::after_step(growth, bytes()), std::memory_order_release);
+    set(policy::after_step(growth, bytes()), now_ms);
     return true;
 }
 
@@ -31,52 +31,60 @@ bool Allowance::fall_back(const policy::Growth &growth, Bytes held, std::uint64_
     const std::scoped_lock lock(mutex_);
     const Bytes before = bytes(), after = policy::fallen_back(growth, before, held);
     if (after == before) return false;
-    stepped_ms_.store(now_ms, std::memory_order_release);
-    bytes_.store(after, std::memory_order_release);
+    set(after, now_ms);
     return true;
 }
 
 namespace {
 
-constinit std::atomic<const config::Source *> from{nullptr};
-
-// Held by a thread that publishes.
-constinit std::mutex publishing;
-
-// Guarded by `publishing`. Never destroyed.
-policy::LiveCaps &live_caps() noexcept { return leaked<policy::LiveCaps>(); }
-
-// Replaced snapshots. Guarded by `publishing`. Never destroyed.
-struct Replaced {
-    std::vector<std::unique_ptr<const Snapshot>> waiting, leaving;  // for the next grace period; for the current one
+// What publishing threads share. Never destroyed.
+struct Published {
+    std::mutex mutex;
+    policy::LiveCaps live_caps;
+    // Replaced snapshots: for the next grace period; for the current one.
+    std::vector<std::unique_ptr<const Snapshot>> waiting, leaving;
 };
-Replaced &replaced() noexcept { return leaked<Replaced>(); }
 
-// Frees the snapshots that no thread uses. The others wait for the next publish(), so curb keeps at most the snapshots
-// replaced during the longest use.
-void free_replaced() noexcept {
-    Replaced &all = replaced();
-    if (!all.leaving.empty() && readers::Grace::is_over()) all.leaving.clear();
-    if (!all.leaving.empty() || all.waiting.empty() || !readers::Grace::begin()) return;
-    all.leaving.swap(all.waiting);
-    if (readers::Grace::is_over()) all.leaving.clear();
+// The right to publish, which one thread has at a time. Its lock is not a leaf: the ledgers' and the readers' are taken
+// under it.
+class Publishing : NoCopy {
+  public:
+    [[nodiscard]] policy::LiveCaps &live_caps() noexcept { return all_.live_caps; }
+    // Returns the snapshot in force; null before the first. It is not freed while this object lives.
+    [[nodiscard]] const Snapshot *before() const noexcept { return before_; }
+    // At most once. Throws std::bad_alloc before anything changes.
+    void put_in_force(std::unique_ptr<const Snapshot> next);
+
+  private:
+    // Frees the snapshots that no thread uses. The others wait for the next publish(), so curb keeps at most the
+    // snapshots replaced during the longest use.
+    void free_replaced() noexcept;
+
+    Published &all_ = leaked<Published>();
+    const std::scoped_lock<std::mutex> lock_{all_.mutex};
+    const Snapshot *const before_ = detail::now.snapshot;
+};
+
+void Publishing::free_replaced() noexcept {
+    if (!all_.leaving.empty() && readers::Grace::is_over()) all_.leaving.clear();
+    if (!all_.leaving.empty() || all_.waiting.empty() || !readers::Grace::begin()) return;
+    all_.leaving.swap(all_.waiting);
+    if (readers::Grace::is_over()) all_.leaving.clear();
 }
 
-// The caller holds `publishing`. Throws std::bad_alloc before anything changes.
-void put_in_force(std::unique_ptr<const Snapshot> next) {
-    replaced().waiting.reserve(replaced().waiting.size() + 1);
+void Publishing::put_in_force(std::unique_ptr<const Snapshot> next) {
+    all_.waiting.reserve(all_.waiting.size() + 1);
     bool some_limited = false;
     for (Device &device : devices::all()) {
-        const bool limited = next->of(device.ordinal).limited();
-        device.limited.store(limited, std::memory_order_relaxed);
-        some_limited |= limited;
+        device.limited = next->of(device.ordinal).limited();
+        some_limited |= device.limited;
     }
-    detail::limited.store(some_limited, std::memory_order_relaxed);
-    detail::caches.store(next->caches, std::memory_order_relaxed);
-    const Snapshot *before = detail::snapshot.exchange(next.release(), std::memory_order_acq_rel);
+    detail::now.limited = some_limited;
+    detail::now.caches = next->caches;
+    detail::now.snapshot = next.release();
     // Bytes that were reserved ahead were granted under the old limits.
     for (Device &device : devices::all()) device.ledger.ahead().take_back();
-    if (before) replaced().waiting.emplace_back(before);
+    if (before_) all_.waiting.emplace_back(before_);
     free_replaced();
 }
 
@@ -98,12 +106,12 @@ void begin_allowance(const Snapshot::Gpu &gpu, const Snapshot *before, const Dev
     gpu.allowance.begin(policy::after_edit(growth, old.bytes(), device.ledger.held()), old.last_step_ms());
 }
 
-// Builds the snapshot for a version and live caps. `own`, `ceiling`: its rules, matched with the devices.
-std::unique_ptr<Snapshot> build(std::shared_ptr<const Version> version, const policy::LiveCaps &caps,
-                                const std::vector<policy::GpuIdentity> &gpus, const policy::Matched &own,
-                                const policy::Matched &ceiling) {
+// Builds the snapshot that follows `before` for a version and live caps. `own`, `ceiling`: its rules, matched with the
+// devices.
+std::unique_ptr<Snapshot> build(const Snapshot *before, std::shared_ptr<const Version> version,
+                                const policy::LiveCaps &caps, const std::vector<policy::GpuIdentity> &gpus,
+                                const policy::Matched &own, const policy::Matched &ceiling) {
     auto out = std::make_unique<Snapshot>(std::move(version));
-    const Snapshot *before = detail::snapshot.load(std::memory_order_acquire);
     out->gpus = std::make_unique<Snapshot::Gpu[]>(gpus.size());
     policy::Policy applied = out->policy;
     applied.gpu = own.rules;
@@ -123,7 +131,7 @@ std::unique_ptr<Snapshot> build(std::shared_ptr<const Version> version, const po
 // The same for the version in force.
 std::unique_ptr<Snapshot> build(const Snapshot &before, const policy::LiveCaps &caps,
                                 const std::vector<policy::GpuIdentity> &gpus) {
-    return build(before.kept, caps, gpus, policy::match(before.policy.gpu, gpus),
+    return build(&before, before.kept, caps, gpus, policy::match(before.policy.gpu, gpus),
                  policy::match(before.policy.ceiling, gpus));
 }
 
@@ -131,9 +139,9 @@ std::unique_ptr<Snapshot> build(const Snapshot &before, const policy::LiveCaps &
 
 namespace in_force {
 
-const config::Source &source() noexcept { return *from.load(std::memory_order_acquire); }
+const config::Source &source() noexcept { return *detail::now.source; }
 
-void set_source(const config::Source *source) noexcept { from.store(source, std::memory_order_release); }
+void set_source(const config::Source *source) noexcept { detail::now.source = source; }
 
 Lines publish(Version version) {
     if (policy::needs_nvml_index(version.policy)) find_indexes();
@@ -143,10 +151,10 @@ Lines publish(Version version) {
     const auto kept = std::make_shared<const Version>(std::move(version));
     bool some_without_cap = false;
     {
-        const std::scoped_lock lock(publishing);
-        auto next = build(kept, live_caps(), gpus, own, ceiling);
+        Publishing publishing;
+        auto next = build(publishing.before(), kept, publishing.live_caps(), gpus, own, ceiling);
         for (std::size_t i = 0; i < gpus.size(); ++i) some_without_cap |= !next->gpus[i].terms.cap;
-        put_in_force(std::move(next));
+        publishing.put_in_force(std::move(next));
     }
     Lines out;
     for (const std::string &why : own.ambiguous) out.push_back({policy::LogLevel::warning, why});
@@ -165,10 +173,10 @@ constexpr const char *kUnusable =
 policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKey &key,
                                                              std::optional<policy::Size> cap) {
     const std::vector<policy::GpuIdentity> gpus = identities();
-    const std::scoped_lock lock(publishing);
-    const Snapshot &before = *detail::snapshot.load(std::memory_order_acquire);  // not freed while we hold the lock
+    Publishing publishing;
+    const Snapshot &before = *publishing.before();
     if (before.unusable) return control::Failure{kUnusable};
-    policy::LiveCaps caps = live_caps();
+    policy::LiveCaps caps = publishing.live_caps();
     const auto named = caps.set(key, cap, gpus);
     if (!named) return control::Failure{named.error()};
     auto next = build(before, caps, gpus);
@@ -181,16 +189,16 @@ policy::Result<control::CapReport, control::Failure> set_cap(const policy::GpuKe
                             is.terms.ceiling, device.ledger.held()});
         changes |= was.terms != is.terms || was.live_cap != is.live_cap;
     }
-    if (changes) put_in_force(std::move(next));
-    live_caps() = std::move(caps);
+    if (changes) publishing.put_in_force(std::move(next));
+    publishing.live_caps() = std::move(caps);
     return out;
 }
 
 policy::Result<control::CapReport, control::Failure> set_job_cap(const policy::GpuKey &key,
                                                                  std::optional<policy::Size> cap) {
     const std::vector<policy::GpuIdentity> gpus = identities();
-    const std::scoped_lock lock(publishing);
-    const Snapshot &before = *detail::snapshot.load(std::memory_order_acquire);  // not freed while we hold the lock
+    Publishing publishing;
+    const Snapshot &before = *publishing.before();
     if (before.unusable) return control::Failure{kUnusable};
     const auto named = policy::LiveCaps().set(key, cap, gpus);
     if (!named) return control::Failure{named.error()};
@@ -202,7 +210,7 @@ policy::Result<control::CapReport, control::Failure> set_job_cap(const policy::G
         const Device &device = devices::at(gpus[i].ordinal);
         device.ledger.share.set_live_cap(cap ? std::optional(cap->on(device.total)) : std::nullopt);
     }
-    auto next = build(before, live_caps(), gpus);
+    auto next = build(before, publishing.live_caps(), gpus);
     control::CapReport out;
     for (const std::size_t i : *named) {
         const Snapshot::Gpu &was = before.gpus[i], &is = next->gpus[i];
@@ -210,19 +218,19 @@ policy::Result<control::CapReport, control::Failure> set_job_cap(const policy::G
         out.gpus.push_back({gpus[i].ordinal, device.meter.uuid(), was.terms.job_cap, is.terms.job_cap, cap,
                             is.terms.job_ceiling, device.ledger.share.held_by_all()});
     }
-    put_in_force(std::move(next));
+    publishing.put_in_force(std::move(next));
     return out;
 }
 
 bool take_job_caps() {
     const std::vector<policy::GpuIdentity> gpus = identities();
-    const std::scoped_lock lock(publishing);
-    const Snapshot *before = detail::snapshot.load(std::memory_order_acquire);
+    Publishing publishing;
+    const Snapshot *before = publishing.before();
     if (!before) return false;
-    auto next = build(*before, live_caps(), gpus);
+    auto next = build(*before, publishing.live_caps(), gpus);
     bool changes = false;
     for (std::size_t i = 0; i < gpus.size(); ++i) changes |= before->gpus[i].terms != next->gpus[i].terms;
-    if (changes) put_in_force(std::move(next));
+    if (changes) publishing.put_in_force(std::move(next));
     return changes;
 }
 
@@ -238,10 +246,9 @@ void find_indexes() noexcept {
 
 std::vector<int> fall_back() {
     std::vector<int> out;
-    const std::scoped_lock lock(publishing);  // so that the snapshot is not replaced meanwhile
-    const auto now = process::snapshot();
+    const Publishing publishing;  // so that the snapshot is not replaced meanwhile
     for (Device &device : devices::all()) {
-        const Snapshot::Gpu &gpu = now->of(device.ordinal);
+        const Snapshot::Gpu &gpu = publishing.before()->of(device.ordinal);
         if (!gpu.allowance.fall_back(gpu.terms.growth, device.ledger.held(), now_ms())) continue;
         device.ledger.ahead().take_back();
         out.push_back(device.ordinal);

@@ -2,7 +2,7 @@
 // atomic pointer.
 //
 // Several threads publish: curb-policy after edits, curb-control or its helper thread for caps, curb-job for caps of
-// the job. The lock between them is never held across a call that may block: driver, NVML, file, log.
+// the job. One lock between them; it is never held across a call that may block: driver, NVML, file, log.
 #pragma once
 
 #include <atomic>
@@ -32,8 +32,8 @@ class Allowance {
     // Called before other threads can see it.
     void begin(Bytes bytes, std::uint64_t last_step_ms) noexcept;
 
-    [[nodiscard]] Bytes bytes() const noexcept { return bytes_.load(std::memory_order_acquire); }
-    [[nodiscard]] std::uint64_t last_step_ms() const noexcept { return stepped_ms_.load(std::memory_order_acquire); }
+    [[nodiscard]] Bytes bytes() const noexcept { return bytes_; }
+    [[nodiscard]] std::uint64_t last_step_ms() const noexcept { return stepped_ms_; }
 
     // Takes the growth step that is due. False if another thread has just taken it.
     bool step(const policy::Growth &growth, std::uint64_t now_ms) noexcept;
@@ -41,7 +41,10 @@ class Allowance {
     bool fall_back(const policy::Growth &growth, Bytes held, std::uint64_t now_ms) noexcept;
 
   private:
-    std::mutex mutex_;  // held by writers
+    void set(Bytes bytes, std::uint64_t stepped_ms) noexcept;
+
+    std::mutex mutex_;
+    // Written under the lock, except by begin(). Atomic because every request reads them.
     std::atomic<Bytes> bytes_{policy::kUnbounded};
     std::atomic<std::uint64_t> stepped_ms_{0};
 };
@@ -83,8 +86,13 @@ struct Snapshot {
 };
 
 namespace detail {
-extern constinit std::atomic<const Snapshot *> snapshot;
-extern constinit std::atomic<bool> limited, caches;
+// Written by publishing threads. Read without a lock.
+struct InForce {
+    std::atomic<const Snapshot *> snapshot{nullptr};
+    std::atomic<bool> limited{false}, caches{false};
+    std::atomic<const config::Source *> source{nullptr};
+};
+extern constinit InForce now;
 }  // namespace detail
 
 // A reference to the snapshot in force, or a part of it, that keeps it from being freed. Used by one thread. Do not
@@ -101,9 +109,7 @@ class InUse : NoCopy {
     // `part` selects the part of the snapshot.
     template <class Pick>
     explicit InUse(Pick part) noexcept
-        : reader_(readers::mine()),
-          before_(reader_.enter()),
-          part_(&part(*detail::snapshot.load(std::memory_order_acquire))) {}
+        : reader_(readers::mine()), before_(reader_.enter()), part_(&part(*detail::now.snapshot.load())) {}
 
   private:
     readers::Reader &reader_;
@@ -117,12 +123,10 @@ inline InUse<Snapshot> snapshot() noexcept {
     return InUse<Snapshot>([](const Snapshot &now) -> const Snapshot & { return now; });
 }
 // True unless a new snapshot has replaced this one.
-inline bool is_in_force(const Snapshot &now) noexcept {
-    return detail::snapshot.load(std::memory_order_acquire) == &now;
-}
+inline bool is_in_force(const Snapshot &one) noexcept { return detail::now.snapshot == &one; }
 // True if a device is limited (Device::limited), or has a cache. Reads a flag, not the snapshot.
-inline bool limited() noexcept { return detail::limited.load(std::memory_order_relaxed); }
-inline bool caches() noexcept { return detail::caches.load(std::memory_order_relaxed); }
+inline bool limited() noexcept { return detail::now.limited; }
+inline bool caches() noexcept { return detail::now.caches; }
 }  // namespace process
 
 namespace in_force {

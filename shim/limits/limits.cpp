@@ -77,7 +77,7 @@ bool must_shrink(Device &device, const Snapshot &now) noexcept {
     if (held > policy::limit(cap(device, gpu), gpu.allowance.bytes())) return true;
     const Bytes keep_free = gpu.terms.growth.keep_free;
     if (keep_free == 0) return false;
-    if (now_ms() - device.reach_ms.load(std::memory_order_relaxed) >= policy::Staleness::kFarMs) measure_reach(device);
+    if (now_ms() - device.reach_ms.load() >= policy::Staleness::kFarMs) measure_reach(device);
     return held > policy::held_beside(keep_free, devices::within_reach(device));
 }
 

@@ -13,14 +13,12 @@ namespace curb::shim::limits {
 
 // Returns the bytes of the cap that curb keeps free for code that the driver has yet to load.
 inline Bytes kept_for_driver(const Device &device, Bytes cap) noexcept {
-    return policy::driver_reserve(cap, device.ledger.overhead(), device.heap.load(std::memory_order_relaxed));
+    return policy::driver_reserve(cap, device.ledger.overhead(), device.heap.load());
 }
 
 // True if contexts, stacks and code are charged and measured when the driver takes them: for a limit, or so that a
 // trace shows what a cap would count.
-inline bool counts_all(const Device &device) noexcept {
-    return device.limited.load(std::memory_order_relaxed) || trace::on();
-}
+inline bool counts_all(const Device &device) noexcept { return device.limited.load() || trace::on(); }
 
 // Lays the limits that depend on other processes over the others: keep_free and the job's cap.
 void lay_others_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms &out) noexcept;
