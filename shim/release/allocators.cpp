@@ -54,7 +54,7 @@ void read_environment() noexcept {
                                   [&](const char *value) { return strcasecmp(chosen, value) == 0; }))
             rows |= 1U << row;
     }
-    returning.store(rows, std::memory_order_release);
+    returning = rows;
 }
 
 std::vector<std::string> returning_nothing() {
@@ -69,7 +69,7 @@ std::vector<std::string> returning_nothing() {
         return std::any_of(std::begin(kOthers), std::end(kOthers), is_in_path);
     });
     if (others) return out;
-    rows &= ~returning.load(std::memory_order_acquire);
+    rows &= ~returning;
     for (unsigned row = 0; row < std::size(kRows); ++row)
         if ((rows & 1U << row) != 0) out.emplace_back(kRows[row].framework);
     return out;

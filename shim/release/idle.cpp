@@ -23,7 +23,7 @@ struct State {
 
     void poll(policy::Duration idle) {
         const std::uint64_t now = now_ms();
-        if (activity::used.exchange(false, std::memory_order_acq_rel)) period.used(now);
+        if (activity::used.exchange(false)) period.used(now);
         const std::uint64_t ours_until = release::ended_ms() + kNvmlLagMs;
         if (now < ours_until || (now - sampled_ms < kSampleMs && !period.due(now, idle))) return;
         if (const auto when = seen_running(std::max(sampled_ms, ours_until))) period.used(*when);

@@ -1,7 +1,6 @@
 #include "release/release.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <iterator>
 #include <mutex>
@@ -31,17 +30,25 @@ struct Shared {
     std::mutex mutex;
     std::vector<Request> queued;
     std::vector<control::PastRelease> history;
+    bool running = false;
+    std::uint64_t ended_ms = 0;  // of the last release
+    unsigned postponed = 0;      // the steps that wait for the end of a capture, a bit each
 };
 Shared &shared() noexcept { return leaked<Shared>(); }
-
-constinit std::atomic<bool> running{false};
-constinit std::uint64_t last_ended_ms = 0;
 
 // Marks a release as running during the guard's lifetime.
 class RunningGuard : NoCopy {
   public:
-    RunningGuard() noexcept { running.store(true, std::memory_order_release); }
-    ~RunningGuard() { running.store(false, std::memory_order_release); }
+    RunningGuard() noexcept {
+        const std::scoped_lock lock(shared().mutex);
+        shared().running = true;
+    }
+    ~RunningGuard() {
+        const std::uint64_t now = now_ms();
+        const std::scoped_lock lock(shared().mutex);
+        shared().running = false;
+        shared().ended_ms = now;
+    }
 };
 
 constexpr std::size_t kKept = 8;
@@ -99,23 +106,21 @@ control::StepReport run_measured(policy::Step step) {
         if (!left) continue;
         const auto freed = static_cast<std::int64_t>(held - *left);
         report.freed += freed;
-        if (freed > 0)
-            device->released[static_cast<std::size_t>(step)].fetch_add(static_cast<Bytes>(freed),
-                                                                       std::memory_order_relaxed);
+        if (freed > 0) device->released[static_cast<std::size_t>(step)] += static_cast<Bytes>(freed);
     }
     report.milliseconds = milliseconds_since(start);
     return report;
 }
 
-// The steps that wait for the end of a capture, a bit each.
-constinit std::atomic<unsigned> postponed{0};
-
 // Requests the postponed steps again once no graph capture is in progress. Runs within the program's call; does not
 // wait.
 void captures_ended() noexcept try {
-    if (postponed.load(std::memory_order_seq_cst) == 0) return;
     const KeepErrno keep_errno;
-    const unsigned waiting = postponed.exchange(0, std::memory_order_seq_cst);
+    unsigned waiting = 0;
+    {
+        const std::scoped_lock lock(shared().mutex);
+        waiting = std::exchange(shared().postponed, 0);
+    }
     std::vector<policy::Step> steps;
     for (const policy::Step step : policy::all_steps())
         if (waiting & 1U << static_cast<unsigned>(step)) steps.push_back(step);
@@ -129,7 +134,10 @@ void postpone(const std::vector<control::StepReport> &steps_run) noexcept {
     for (const control::StepReport &one : steps_run)
         if (one.reason == kCapture) steps |= 1U << static_cast<unsigned>(one.step);
     captures::when_the_last_ends(captures_ended);
-    postponed.fetch_or(steps, std::memory_order_seq_cst);
+    {
+        const std::scoped_lock lock(shared().mutex);
+        shared().postponed |= steps;
+    }
     if (!captures::any()) captures_ended();  // the capture ended before it could see the postponed steps
 }
 
@@ -160,9 +168,15 @@ void take_queued(std::vector<Request> &out) {
     requests.clear();
 }
 
-bool is_running() noexcept { return running.load(std::memory_order_acquire); }
+bool is_running() noexcept {
+    const std::scoped_lock lock(shared().mutex);
+    return shared().running;
+}
 
-std::uint64_t ended_ms() noexcept { return last_ended_ms; }
+std::uint64_t ended_ms() noexcept {
+    const std::scoped_lock lock(shared().mutex);
+    return shared().ended_ms;
+}
 
 std::vector<control::PastRelease> history() {
     const std::scoped_lock lock(shared().mutex);
@@ -197,8 +211,7 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
     report.returns_nothing = allocators::returning_nothing();
     postpone(report.steps);
     admission::fall_back();
-    activity::used.store(false, std::memory_order_release);  // the release's own calls are no use of the GPU
-    last_ended_ms = now_ms();
+    activity::used = false;  // the release's own calls are no use of the GPU
     remember(report);
     log::write(policy::LogLevel::info, control::text(report));
     for (Device &device : devices::all())

@@ -35,7 +35,7 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
 
 // True while a release is running. Thread-safe.
 bool is_running() noexcept;
-// Returns the time (now_ms) at which the last release ended; 0 if there was none. On the worker.
+// Returns the time (now_ms) at which the last release ended; 0 if there was none. Thread-safe.
 std::uint64_t ended_ms() noexcept;
 // Returns the last releases, the newest last. Throws std::bad_alloc. Thread-safe.
 std::vector<control::PastRelease> history();

@@ -4,8 +4,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <system_error>
@@ -86,14 +88,23 @@ bool Python::find() {
     };
     resolve(interpreter, "PyInterpreterState_Get");
     resolve(interpreter_dict, "PyInterpreterState_GetDict");
-    return resolve(initialized, "Py_IsInitialized") &&
-           (resolve(finalizing, "Py_IsFinalizing") || resolve(finalizing, "_Py_IsFinalizing")) &&
-           resolve(ensure, "PyGILState_Ensure") && resolve(release, "PyGILState_Release") &&
-           resolve(get_modules, "PyImport_GetModuleDict") && resolve(get_builtins, "PyEval_GetBuiltins") &&
-           resolve(new_dict, "PyDict_New") && resolve(set_item, "PyDict_SetItemString") &&
-           resolve(get_item, "PyDict_GetItemString") && resolve(run, "PyRun_StringFlags") &&
-           resolve(from_string, "PyUnicode_FromString") && resolve(as_utf8, "PyUnicode_AsUTF8") &&
-           resolve(decref, "Py_DecRef") && resolve(clear_error, "PyErr_Clear");
+    const bool found[] = {
+        resolve(initialized, "Py_IsInitialized"),
+        resolve(finalizing, "Py_IsFinalizing") || resolve(finalizing, "_Py_IsFinalizing"),
+        resolve(ensure, "PyGILState_Ensure"),
+        resolve(release, "PyGILState_Release"),
+        resolve(get_modules, "PyImport_GetModuleDict"),
+        resolve(get_builtins, "PyEval_GetBuiltins"),
+        resolve(new_dict, "PyDict_New"),
+        resolve(set_item, "PyDict_SetItemString"),
+        resolve(get_item, "PyDict_GetItemString"),
+        resolve(run, "PyRun_StringFlags"),
+        resolve(from_string, "PyUnicode_FromString"),
+        resolve(as_utf8, "PyUnicode_AsUTF8"),
+        resolve(decref, "Py_DecRef"),
+        resolve(clear_error, "PyErr_Clear"),
+    };
+    return std::all_of(std::begin(found), std::end(found), [](bool one) { return one; });
 }
 
 Locked with_lock(const Python &python, std::function<void()> work, std::function<void()> late) try {
