@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "command/candidates.hpp"
 #include "command/help.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
@@ -30,6 +31,8 @@ std::vector<const CLI::App *> commands_of(const CLI::App &app) {
 
 // For the build alone, so it is in no help: fills in the template of a manual page on standard input.
 constexpr const char *kManual = "--man";
+// For the completion of shells alone: prints what may stand in the place of the last of the words that follow.
+constexpr const char *kComplete = "--complete";
 constexpr const char *kVerbose = "Print on standard error what curb does";
 
 }  // namespace
@@ -173,6 +176,11 @@ class Commands {
             print(manual_page(format_->help_of(&app_), {std::istreambuf_iterator<char>(pattern), {}}));
             return 0;
         }
+        if (!typed.empty() && typed.front() == kComplete) {
+            for (const auto &[word, line] : candidates({typed.begin() + 1, typed.end()}))
+                print(line.empty() ? word + '\n' : word + '\t' + line + '\n');
+            return 0;
+        }
         const Words words = with_options(typed);
         Split parts{words, {}};
         if (const Options *options = options_of(words)) {
@@ -204,6 +212,71 @@ class Commands {
         Words rest;
         bool clear = true;  // false: a word before `--` may be the first of the rest
     };
+
+    // Returns what may stand in the place of the last word. ":command N" stands for a command line of its own, which
+    // begins at that word.
+    [[nodiscard]] std::vector<HelpRow> candidates(const Words &words) const {
+        if (words.empty()) return {};
+        const std::size_t last = words.size() - 1;
+        const std::string &current = words.back();
+        const auto is_option = [](const std::string &word) { return word.starts_with("-"); };
+        std::size_t at = 0;
+        const CLI::App *app = &app_;
+        while (!commands_of(*app).empty()) {
+            while (at < last && is_option(words[at])) ++at;
+            if (at == last) break;
+            const auto named = app->get_subcommands([&](const CLI::App *one) { return one->check_name(words[at]); });
+            if (named.empty()) return {};
+            app = named.front();
+            ++at;
+        }
+        const auto rest = std::find_if(options_.begin(), options_.end(),
+                                       [&](const Options &one) { return &one.command_ == app && one.rest_; });
+        const bool at_first_word = rest != options_.end() && rest->where_ == Rest::at_first_word;
+        std::size_t arguments = 0;
+        for (; at < last; ++at) {
+            if (words[at] == "--" || (at_first_word && !is_option(words[at]))) {
+                if (rest == options_.end()) return {};
+                return {{":command " + std::to_string(words[at] == "--" ? at + 1 : at), ""}};
+            }
+            if (!is_option(words[at])) {
+                ++arguments;
+            } else if (const CLI::Option *option = valued(*app, words[at]); option && words[at + 1] != "--") {
+                if (++at == last) return values_of(option->get_type_name(), words[at - 1], app->get_name());
+            }
+        }
+        if (const std::size_t equals = current.find('='); is_option(current) && equals != std::string::npos) {
+            const std::string name = current.substr(0, equals);
+            const CLI::Option *option = valued(*app, name);
+            if (!option) return {};
+            std::vector<HelpRow> out = values_of(option->get_type_name(), name, app->get_name());
+            for (HelpRow &row : out)
+                if (row.left != kFiles) row.left = name + '=' + row.left;
+            return out;
+        }
+        const Help help = format_->help_of(app);
+        std::vector<HelpRow> out;
+        if (is_option(current)) {
+            for (const auto &[left, right] : help.options) {
+                std::istringstream spellings(left.substr(0, left.find(' ')));
+                for (std::string one; std::getline(spellings, one, ',');) out.push_back({one, right});
+            }
+        } else if (!help.commands.empty()) {
+            for (const Help &one : help.commands) out.push_back({one.name.substr(one.name.rfind(' ') + 1), one.line});
+        } else if (at_first_word) {
+            return {{":command " + std::to_string(last), ""}};
+        } else if (!help.arguments.empty()) {
+            const std::string &due = help.arguments[std::min(arguments, help.arguments.size() - 1)].left;
+            if (arguments < help.arguments.size() || due.ends_with("...")) return values_of(due, "", app->get_name());
+        }
+        return out;
+    }
+
+    // Returns the option of that name if it takes a value.
+    static const CLI::Option *valued(const CLI::App &command, const std::string &name) {
+        const CLI::Option *option = command.get_option_no_throw(name);
+        return option && option->get_items_expected_max() > 0 ? option : nullptr;
+    }
 
     // Replaces `curb help COMMAND` and `curb version` by --help and --version. Drops the words behind a command, so
     // that the command does not run: `curb help release 4711`. A word behind `help` that is no command is the same
@@ -268,9 +341,7 @@ class Commands {
         if (options.where_ == Rest::at_first_word)
             for (begin = words.begin() + 1; begin != words.end(); ++begin) {
                 if (!begin->starts_with("-") || *begin == "--") break;
-                const CLI::Option *option = options.command_.get_option_no_throw(*begin);
-                const bool takes_next = option != nullptr && option->get_items_expected_max() > 0;
-                if (takes_next && begin + 1 != words.end() && begin[1] != "--") ++begin;
+                if (valued(options.command_, *begin) && begin + 1 != words.end() && begin[1] != "--") ++begin;
             }
         if (begin == words.end()) return {words, {}};
         const bool at_dashes = *begin == "--";

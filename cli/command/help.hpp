@@ -27,7 +27,7 @@ struct Help {
 // Splits notes into blocks. An indented line is a row of two columns, separated by two blanks.
 std::vector<HelpBlock> blocks_of(const std::string &notes);
 
-// Lays out --help in 80 columns, the same with every version of CLI11. The completions parse it.
+// Lays out --help in 80 columns, the same with every version of CLI11. Tests parse it.
 std::string help_text(const Help &help);
 
 // Returns the manual page, in mdoc, whose template is `text`. In the template a line of its own stands for a part:
