@@ -15,6 +15,7 @@
 #include "cache/cache.hpp"
 #include "contexts/captures.hpp"
 #include "hooks/kernels.hpp"
+#include "hooks/noted.hpp"
 #include "host/log.hpp"
 #include "host/process_state.hpp"
 #include "limits/in_force.hpp"
@@ -451,7 +452,5 @@ CUresult cuGreenCtxDestroy(CUgreenCtx context) {
     return result;
 }
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
-    const CUresult result = driver().cuCtxFromGreenCtx(context, green);
-    if (result == CUDA_SUCCESS && process::active()) contexts::note_green(green, *context);
-    return result;
+    return noted(driver().cuCtxFromGreenCtx(context, green), [=] { contexts::note_green(green, *context); });
 }

@@ -5,7 +5,7 @@
 #include "accounting/shared.hpp"
 #include "cache/cache.hpp"
 #include "contexts/contexts.hpp"
-#include "host/process_state.hpp"
+#include "hooks/noted.hpp"
 
 namespace curb::shim {
 namespace {
@@ -20,17 +20,12 @@ bool is_for_registration(CUpointer_attribute attribute) noexcept {
 
 // Records what the driver has opened. Returns its result.
 CUresult opened(CUresult result, const CUdeviceptr *address, const CUipcMemHandle &handle) noexcept {
-    CUcontext context = nullptr;
-    if (result == CUDA_SUCCESS && process::active() && ask_twice<&Driver::cuCtxGetCurrent>(&context) == CUDA_SUCCESS)
-        shared::opened(*address, handle, context);
-    return result;
+    return noted(result, [&] { shared::opened(*address, handle, current_context()); });
 }
 
-// Records that another process may use the event.
-void shares_event(CUevent event) noexcept {
-    CUcontext context = nullptr;
-    if (process::active() && ask_twice<&Driver::cuCtxGetCurrent>(&context) == CUDA_SUCCESS)
-        shared::shares_event(event, context);
+// Records that another process may use the event. Returns the driver's result.
+CUresult shares_event(CUresult result, const CUevent *event) noexcept {
+    return noted(result, [=] { shared::shares_event(*event, current_context()); });
 }
 
 }  // namespace
@@ -40,9 +35,7 @@ using namespace curb::shim;
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
     cache::share(address, true);
-    const CUresult result = driver().cuIpcGetMemHandle(handle, address);
-    if (result == CUDA_SUCCESS && process::active()) shared::exported(address, *handle);
-    return result;
+    return noted(driver().cuIpcGetMemHandle(handle, address), [=] { shared::exported(address, *handle); });
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
@@ -54,21 +47,15 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsi
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
-    const CUresult result = driver().cuIpcCloseMemHandle(address);
-    if (result == CUDA_SUCCESS && process::active()) shared::closed(address);
-    return result;
+    return noted(driver().cuIpcCloseMemHandle(address), [=] { shared::closed(address); });
 }
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {
-    const CUresult result = driver().cuIpcGetEventHandle(handle, event);
-    if (result == CUDA_SUCCESS) shares_event(event);
-    return result;
+    return shares_event(driver().cuIpcGetEventHandle(handle, event), &event);
 }
 
 CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle) {
-    const CUresult result = driver().cuIpcOpenEventHandle(event, handle);
-    if (result == CUDA_SUCCESS) shares_event(*event);
-    return result;
+    return shares_event(driver().cuIpcOpenEventHandle(event, handle), event);
 }
 
 CUresult cuEventDestroy_v2(CUevent event) {
@@ -78,15 +65,11 @@ CUresult cuEventDestroy_v2(CUevent event) {
 
 // Memory of a graphics library. What is mapped of it must not be used once the import is destroyed (CUDA Driver API).
 CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description) {
-    const CUresult result = driver().cuImportExternalMemory(memory, description);
-    if (result == CUDA_SUCCESS && process::active()) shared::imported_external();
-    return result;
+    return noted(driver().cuImportExternalMemory(memory, description), shared::imported_external);
 }
 
 CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
-    const CUresult result = driver().cuDestroyExternalMemory(memory);
-    if (result == CUDA_SUCCESS && process::active()) shared::destroyed_external();
-    return result;
+    return noted(driver().cuDestroyExternalMemory(memory), shared::destroyed_external);
 }
 
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,

@@ -3,7 +3,7 @@
 #include "accounting/vmm.hpp"
 
 #include "admission/admission.hpp"
-#include "host/process_state.hpp"
+#include "hooks/noted.hpp"
 #include "trace/trace.hpp"
 
 using namespace curb::shim;
@@ -53,25 +53,21 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
-    const CUresult result = driver().cuMemRetainAllocationHandle(handle, address);
-    if (result == CUDA_SUCCESS && process::active()) vmm::retained(*handle, reinterpret_cast<CUdeviceptr>(address));
-    return result;
+    return noted(driver().cuMemRetainAllocationHandle(handle, address),
+                 [=] { vmm::retained(*handle, reinterpret_cast<CUdeviceptr>(address)); });
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
                                         CUmemAllocationHandleType type) {
-    const CUresult result = driver().cuMemImportFromShareableHandle(handle, os_handle, type);
-    if (result != CUDA_SUCCESS || !process::active()) return result;
-    CUmemAllocationProp properties{};
-    const bool on_device = driver().cuMemGetAllocationPropertiesFromHandle(&properties, *handle) == CUDA_SUCCESS &&
-                           properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    vmm::imported(*handle, on_device ? devices::find(properties.location.id) : nullptr);
-    return result;
+    return noted(driver().cuMemImportFromShareableHandle(handle, os_handle, type), [=] {
+        CUmemAllocationProp properties{};
+        const bool on_device = driver().cuMemGetAllocationPropertiesFromHandle(&properties, *handle) == CUDA_SUCCESS &&
+                               properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+        vmm::imported(*handle, on_device ? devices::find(properties.location.id) : nullptr);
+    });
 }
 
 CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
-    const CUresult result = driver().cuMemExportToShareableHandle(os_handle, handle, type, flags);
-    if (result == CUDA_SUCCESS && process::active()) vmm::exported(handle);
-    return result;
+    return noted(driver().cuMemExportToShareableHandle(os_handle, handle, type, flags), [=] { vmm::exported(handle); });
 }
