@@ -52,6 +52,7 @@ std::optional<CUresult> take_once(const graphs::Needs &needs, wait_queue::Wait &
 
 template <class Call>
 CUresult take(const graphs::Needs &needs, Call call) {
+    if (needs.empty()) return cache::with_room(call);
     const auto &[device, bytes] = needs.front();
     wait_queue::Wait wait;
     const CUresult result =
@@ -70,7 +71,7 @@ CUresult give_memory(CUgraphExec executable, const IsCapturing &is_capturing, CU
     if (!missing) return CUDA_ERROR_OUT_OF_MEMORY;
     const graphs::Needs &needs = *missing;
     if (!needs.empty() && captures::capturing(is_capturing, stream).value_or(true)) return call();
-    const CUresult result = needs.empty() ? cache::with_room(call) : take(needs, call);
+    const CUresult result = take(needs, call);
     if (result == CUDA_SUCCESS) note(executable, trims);
     return result;
 }

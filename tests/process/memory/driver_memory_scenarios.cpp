@@ -99,6 +99,19 @@ SCENARIO_NAMED(a_graph_that_the_driver_will_not_destroy_is_held_to_the_cap) {
     EXPECT_EQ(shown_held(), curb_sim_held(0));
 }
 
+SCENARIO_NAMED(a_graph_without_memory_is_uploaded_as_it_is_instantiated) {
+    start();
+    CUgraph graph = nullptr;
+    CUgraphExec executable = nullptr;
+    MUST(cuGraphCreate(&graph, 0));
+    CUDA_GRAPH_INSTANTIATE_PARAMS parameters{};
+    parameters.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    parameters.hUploadStream = make_stream();
+    MUST(cuGraphInstantiateWithParams(&executable, graph, &parameters));
+    EXPECT_EQ(shown_held(), kContext);
+    MUST(cuGraphLaunch(executable, parameters.hUploadStream));
+}
+
 SCENARIO_NAMED(a_captured_graph_is_charged_when_it_is_launched) {
     start();
     const CUstream stream = make_stream();
