@@ -27,7 +27,7 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     const Snapshot::Gpu &gpu = now.of(device.ordinal);
     if (now.unusable || !gpu.limited()) return false;
     const auto room_under = [&](Bytes limit) {
-        const Bytes room = policy::room(limit, out.kept_for_driver, device.ledger.held_or_spare());
+        const Bytes room = policy::room(limit, out.kept_for_driver, device.ledger.held());
         return room - std::min(room, bytes);
     };
     const auto age = [](std::uint64_t measured_ms) { return now_ms() - measured_ms; };
@@ -40,13 +40,9 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     }
     const Bytes limit = policy::limit(out);
     if (limit != policy::kUnbounded) {
-        Bytes room = room_under(limit);
-        if (room < policy::Staleness::kNear) {
-            if (device.ledger.collect()) room = room_under(limit);
-            if (device.ledger.ahead().bytes() != 0) pools::settle_ahead(device);
-        }
-        switch (policy::measure_again(room, age(device.measured_ms.load()),
-                                      device.changed.load())) {
+        const Bytes room = room_under(limit);
+        if (room < policy::Staleness::kNear && device.ledger.ahead().bytes() != 0) pools::settle_ahead(device);
+        switch (policy::measure_again(room, age(device.measured_ms.load()), device.changed.load())) {
             case policy::Measure::not_yet: break;
             case policy::Measure::soon: devices::measure_soon(device); break;
             case policy::Measure::now:

@@ -85,7 +85,7 @@ class Ledger {
     // figures, or if units were taken back since `take_backs` was read. Read that before the terms. Take them back
     // after limits were lowered.
     bool reserve_ahead(const policy::Terms &terms, std::uint64_t take_backs) noexcept;
-    // From begin() to its end, nothing is offered ahead, and the ledger is not split.
+    // From begin() to its end, nothing is offered ahead.
     class NothingAhead : NoCopy {
       public:
         ~NothingAhead() {
@@ -97,36 +97,15 @@ class Ledger {
             ledger_ = &ledger;
             ledger.closed_.fetch_add(1, std::memory_order_seq_cst);
             ledger.ahead_.take_back();
-            ledger.collect();
         }
 
       private:
         Ledger *ledger_ = nullptr;
     };
 
-    // Far from the limits, threads that contend for the ledger get a part of it each, with spare bytes. A free leaves
-    // its bytes in the thread's part, up to kMostSpare, and the thread's next request takes them. Neither writes to a
-    // cache line that other threads write. `held_` includes the spare bytes, so the figure that decisions compare with
-    // the limits is never too low. Before reserve() returns anything but `grant`, it collects the spare bytes and
-    // decides by the exact figure. Near the limits the ledger is not split.
-    static constexpr std::size_t kParts = 16;
-    static constexpr Bytes kMostSpare = 16 * policy::MiB;
-    // Splits the ledger if it is far from the limits.
-    [[gnu::noinline, gnu::cold]] void split(const policy::Terms &terms) noexcept;
-    // Ends the split and takes the spare bytes out of the figure. False if there were none.
-    [[gnu::noinline, gnu::cold]] bool collect() noexcept;
-
-    [[nodiscard]] Bytes held() const noexcept {
-        if (was_split()) [[unlikely]]
-            return without_spare();
-        return held_.load(std::memory_order_relaxed);
-    }
-    // Returns held() and the spare bytes, by one load.
-    [[nodiscard]] Bytes held_or_spare() const noexcept { return held_.load(std::memory_order_relaxed); }
+    [[nodiscard]] Bytes held() const noexcept { return held_.load(std::memory_order_relaxed); }
     // Returns held() plus the bytes that the driver returns only at a synchronisation: requests cannot use these yet.
-    [[nodiscard]] Bytes taken() const noexcept {
-        return taken(was_split() ? without_spare() : held_.load(std::memory_order_acquire));
-    }
+    [[nodiscard]] Bytes taken() const noexcept { return taken(held_.load(std::memory_order_acquire)); }
     // This ledger as the other processes of the job see it. Every change of the bytes held changes it too.
     job::Share share;
     ReturnedAtSync returned_at_sync;
@@ -134,9 +113,7 @@ class Ledger {
     bool open_share(std::string_view uuid) noexcept;
     [[nodiscard]] Bytes of(Kind kind) const noexcept {
         if (kind == Kind::overhead) return overhead();
-        if (was_split()) [[unlikely]]
-            return of_parts(kind);
-        return difference([&] { return together_.charged.of(kind); }, [&] { return together_.credited.of(kind); });
+        return difference([&] { return charged_.of(kind); }, [&] { return credited_.of(kind); });
     }
     [[nodiscard]] Bytes overhead() const noexcept { return overhead_.load(std::memory_order_relaxed); }
 
@@ -145,9 +122,9 @@ class Ledger {
     // units show it.
     void begin() noexcept {
         activity::note();
-        figures().begun.fetch_add(1, std::memory_order_seq_cst);
+        begun_.fetch_add(1, std::memory_order_seq_cst);
     }
-    void end() noexcept { figures().done.fetch_add(1, std::memory_order_seq_cst); }
+    void end() noexcept { done_.fetch_add(1, std::memory_order_seq_cst); }
 
     // An operation as long as the scope. Does nothing if `ledger` is null.
     class Operation : NoCopy {
@@ -179,14 +156,14 @@ class Ledger {
     template <class Measure, class Changed>
     bool reconcile(Measure measure, Changed changed, int attempts = kAttempts) noexcept {
         for (int attempt = 0; attempt < attempts; ++attempt) {
-            const std::uint64_t begun = this->begun();
-            const bool quiet_before = begun == done();
+            const std::uint64_t begun = begun_.load(std::memory_order_seq_cst);
+            const bool quiet_before = begun == done_.load(std::memory_order_seq_cst);
             if (attempt > 0 && !quiet_before) return true;  // another figure would be no better than the first
-            const Bytes credited_before = visible(&Figures::credited);
+            const Bytes credited_before = seen_by_nvml(credited_);
             const std::optional<Measured> figure = measure();
             if (!figure) return false;
-            const Bytes charged_after = visible(&Figures::charged), credited_after = visible(&Figures::credited);
-            const bool quiet = quiet_before && figure->ahead_at_rest && begun == this->begun();
+            const Bytes charged_after = seen_by_nvml(charged_), credited_after = seen_by_nvml(credited_);
+            const bool quiet = quiet_before && figure->ahead_at_rest && begun == begun_.load(std::memory_order_seq_cst);
             // If quiet, only `measure` has changed the charges (it reconciles the pools), so the newer ones fit the
             // figure.
             const Bytes charged = charged_after - (quiet ? credited_after : credited_before);
@@ -211,13 +188,6 @@ class Ledger {
     // Asks the job for `bytes` that this ledger has added already. Takes them back on another verdict than `grant`.
     policy::Verdict reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes taken) noexcept;
     [[nodiscard]] Bytes taken(Bytes held) const noexcept { return policy::added(held, returned_at_sync.now()); }
-    // Serves a request from the spare bytes of the thread. False if they do not suffice, or the terms do not grant it.
-    [[gnu::noinline]] bool take_spare(const policy::Terms &terms, Bytes bytes) noexcept;
-    // Credits the thread's part, and leaves the bytes there if it has not enough.
-    [[gnu::noinline]] void credit_part(Kind kind, Bytes bytes) noexcept;
-    // Returns held_ without the spare bytes.
-    [[nodiscard, gnu::noinline, gnu::cold]] Bytes without_spare() const noexcept;
-
     // Returns the increase.
     Bytes raise_overhead(Bytes to) noexcept;
     // As set_overhead. Returns nullopt and changes nothing if an operation has begun since `begun` was read: `bytes`
@@ -237,12 +207,6 @@ class Ledger {
             return bytes[static_cast<std::size_t>(kind)].load(std::memory_order_acquire);
         }
     };
-    // Every request writes these. They share no cache line with fields that requests only read.
-    struct Figures {
-        std::atomic<std::uint64_t> begun{0};
-        std::atomic<std::uint64_t> done{0};
-        Kinds charged, credited;
-    };
     // Returns charged() - credited(). Returns too little if there are credits in between each time. Returns 0 while
     // memory is credited that another thread has yet to charge.
     template <class Charged, class Credited>
@@ -257,54 +221,21 @@ class Ledger {
         const Bytes held = added - removed;
         return static_cast<std::int64_t>(held) < 0 ? 0 : held;
     }
-    [[nodiscard, gnu::noinline, gnu::cold]] Bytes of_parts(Kind kind) const noexcept;
-    [[nodiscard]] Bytes sum_of(Kinds Figures::*which, Kind kind) const noexcept {
-        return sum([=](const Figures &part) { return (part.*which).of(kind); });
-    }
     // Returns the sum over the kinds that NVML's figure includes: all except managed memory (measured on an H100).
-    [[nodiscard]] Bytes visible(Kinds Figures::*which) const noexcept {
+    static Bytes seen_by_nvml(const Kinds &kinds) noexcept {
         Bytes all = 0;
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
-            if (static_cast<Kind>(kind) != Kind::managed) all += sum_of(which, static_cast<Kind>(kind));
+            if (static_cast<Kind>(kind) != Kind::managed) all += kinds.of(static_cast<Kind>(kind));
         return all;
     }
-    alignas(64) std::atomic<Bytes> held_{0};  // and the spare bytes
-    Figures together_;                        // of all threads while the ledger is not split
+    // Every request writes these. They share no cache line with fields that requests only read.
+    alignas(64) std::atomic<Bytes> held_{0};
+    std::atomic<std::uint64_t> begun_{0}, done_{0};
+    Kinds charged_, credited_;
     std::atomic<Bytes> overhead_{0};
     // Every request reads these.
     alignas(64) AheadUnits ahead_;
     std::atomic<int> closed_{0};  // number of NothingAhead
-    enum class Split : std::uint8_t { never, ended, now };
-    std::atomic<Split> split_{Split::never};
-    struct alignas(128) Part : Figures {  // 128: processors fetch lines in pairs
-        std::atomic<Bytes> spare{0};
-    };
-    Part parts_[kParts];
-
-    [[nodiscard]] bool is_split() const noexcept { return split_.load(std::memory_order_relaxed) == Split::now; }
-    [[nodiscard]] bool was_split() const noexcept { return split_.load(std::memory_order_seq_cst) != Split::never; }
-    // Returns the part of the calling thread. Out of line: most programs never get here.
-    Part &part() noexcept;
-    [[nodiscard]] Figures &figures() noexcept {
-        if (is_split()) [[unlikely]]
-            return part();
-        return together_;
-    }
-    // Sums a figure over all parts.
-    template <class Get>
-    [[nodiscard]] std::uint64_t sum(Get get) const noexcept {
-        std::uint64_t all = get(together_);
-        if (was_split())
-            for (const Part &part : parts_) all += get(part);
-        return all;
-    }
-    // These only grow. So if a sum is the same twice, no part has changed between.
-    [[nodiscard]] std::uint64_t begun() const noexcept {
-        return sum([](const Figures &part) { return part.begun.load(std::memory_order_seq_cst); });
-    }
-    [[nodiscard]] std::uint64_t done() const noexcept {
-        return sum([](const Figures &part) { return part.done.load(std::memory_order_seq_cst); });
-    }
 
     // Held to change the overhead: for a moment, or by open_share() for up to 100 ms. Of requests only those that
     // reconcile take it.

@@ -171,10 +171,6 @@ def _threads(peers: Sequence[str]) -> Group:
             lanes[f"{subject}, {many}"] = LaneSpec(subject, words)
             target = at_least(0.95) if many == 16 and subject == CURB else None
             rows.append(_within(name, subject, target, f", {many}"))
-    # With fewer cores the threads would share them.
-    twofold = at_least(2, NOOP) if (os.cpu_count() or 1) >= 16 else None
-    for subject, of_subject in ((BARE, None), (CURB, twofold)):
-        rows.append(Row("16 threads against 1", f"{subject}, 16", f"{subject}, 1", of_subject))
     return Group("threads", ALL, lanes, rows, rates=True, operation="pair", sample_ms=80, limit_s=30)
 
 

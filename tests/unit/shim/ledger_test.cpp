@@ -176,16 +176,12 @@ TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit to
     CHECK(ledger.held() == kCap - 768 * curb::policy::MiB - 2 * curb::policy::GiB);
 }
 
-TEST_CASE("Threads that contend for the ledger never exceed the limit together, and spare bytes are not held") {
+TEST_CASE("Threads that allocate and free never exceed the limit together, and leave nothing held") {
     constexpr Bytes kBlock = 2 * curb::policy::MiB, kLarge = kCap - 4 * kBlock;
     Contended contended;
     Ledger &ledger = contended.ledger;
     std::atomic<int> small{0}, large{0};
-    const auto take_blocks = [&] {
-        curb::policy::Terms mine = contended.terms;
-        ledger.split(mine);
-        for (int pair = 0; pair < 100; ++pair) small += contended.pair(kBlock);
-    };
+    const auto take_blocks = [&] { small += contended.pair(kBlock); };
     // Nothing is on the device, so whatever is held is in the charges, and no reconcile may find any overhead.
     const auto reconcile = [&] {
         ledger.reconcile([] { return std::optional<Bytes>(0); }, [](std::int64_t) {});
@@ -200,76 +196,25 @@ TEST_CASE("Threads that contend for the ledger never exceed the limit together, 
     CHECK(ledger.of(Kind::plain) == 0);
 }
 
-TEST_CASE("A ledger that is split shows the exact figure, and refuses nothing that fits") {
-    using curb::policy::GiB, curb::policy::MiB, curb::policy::Verdict;
+TEST_CASE("A refused request is shown the bytes that were taken, and a reconcile sets the overhead at rest only") {
+    using curb::policy::MiB, curb::policy::Verdict;
     constexpr Bytes kBlock = 2 * MiB;
     Ledger ledger;
     curb::policy::Terms terms;
     terms.cap = kCap;
-    const auto pair = [&] {
-        REQUIRE(ledger.reserve(Kind::plain, kBlock, terms) == Verdict::grant);
-        ledger.credit(Kind::plain, kBlock);
-        ledger.end();
-    };
-    ledger.split(terms);
-    pair();
-    CHECK(ledger.held() == 0);
-    CHECK(ledger.held_or_spare() == kBlock);  // for the next request
-    pair();
-    CHECK(ledger.held_or_spare() == kBlock);
-
-    SECTION("by a request for all there is") {
-        CHECK(ledger.reserve(Kind::plain, kCap, terms) == Verdict::grant);
-        CHECK(ledger.held() == kCap);
-        CHECK(ledger.held_or_spare() == kCap);
-        Bytes seen = 0;
-        CHECK(ledger.reserve(Kind::plain, kBlock, terms, &seen) != Verdict::grant);
-        CHECK(seen == kCap);
-    }
-    SECTION("by spare bytes under a lower limit") {
-        ledger.charge(Kind::plain, GiB);
-        terms.cap = GiB;
-        CHECK(ledger.reserve(Kind::plain, kBlock, terms) != Verdict::grant);
-        CHECK(ledger.held() == GiB);
-        CHECK(ledger.held_or_spare() == GiB);
-    }
-    SECTION("while a request demands exact figures") {
-        Ledger::NothingAhead nothing;
-        nothing.begin(ledger);
-        CHECK(ledger.held_or_spare() == 0);
-        ledger.split(terms);
-        pair();
-        CHECK(ledger.held_or_spare() == 0);
-    }
-    SECTION("near a limit") {
-        CHECK(ledger.collect());
-        ledger.charge(Kind::plain, kCap - 766 * MiB);
-        ledger.split(terms);
-        pair();
-        CHECK(ledger.held_or_spare() == kCap - 766 * MiB);
-    }
-    SECTION("beside memory that is kept free for others") {
-        CHECK(ledger.collect());
-        terms.limit_beside_others = kCap;
-        ledger.split(terms);
-        pair();
-        CHECK(ledger.held_or_spare() == 0);
-    }
-    SECTION("with the kinds of all parts") {
-        CHECK(ledger.reserve(Kind::plain, 3 * kBlock, terms) == Verdict::grant);
-        ledger.collect();
-        ledger.credit(Kind::plain, kBlock);
-        ledger.end();
-        CHECK(ledger.of(Kind::plain) == 2 * kBlock);
-        CHECK(ledger.held() == 2 * kBlock);
-        std::int64_t changed = 1;
-        CHECK(
-            ledger.reconcile([&] { return std::optional<Bytes>(5 * kBlock); }, [&](std::int64_t by) { changed = by; }));
-        CHECK(changed == 3 * static_cast<std::int64_t>(kBlock));
-        CHECK(ledger.held() == 5 * kBlock);
-        // While a request ahead is under way, a reconcile does not lower the overhead.
-        CHECK(ledger.reconcile([&] { return std::optional(Ledger::Measured(4 * kBlock, false)); },
-                               [](std::int64_t) { FAIL("changed"); }));
-        CHECK(ledger.held() == 5 * kBlock);
-    }
+    CHECK(ledger.reserve(Kind::plain, kCap, terms) == Verdict::grant);
+    ledger.end();
+    Bytes seen = 0;
+    CHECK(ledger.reserve(Kind::plain, kBlock, terms, &seen) != Verdict::grant);
+    CHECK(seen == kCap);
+    ledger.credit(Kind::plain, kCap - 2 * kBlock);
+    CHECK(ledger.of(Kind::plain) == 2 * kBlock);
+    std::int64_t changed = 1;
+    CHECK(ledger.reconcile([&] { return std::optional<Bytes>(5 * kBlock); }, [&](std::int64_t by) { changed = by; }));
+    CHECK(changed == 3 * static_cast<std::int64_t>(kBlock));
+    CHECK(ledger.held() == 5 * kBlock);
+    // While a request ahead is under way, a reconcile does not lower the overhead.
+    CHECK(ledger.reconcile([&] { return std::optional(Ledger::Measured(4 * kBlock, false)); },
+                           [](std::int64_t) { FAIL("changed"); }));
+    CHECK(ledger.held() == 5 * kBlock);
 }
