@@ -160,7 +160,7 @@ Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returne
     const Bytes freed =
         shares_granules(allocation) ? close(pointer, allocation) : policy::round_up(allocation.bytes, policy::kGranule);
     Ledger &ledger = allocation.device->ledger;
-    if (returned == Returned::at_sync) ledger.returned_at_sync.add(freed, ledger.share);
+    if (returned == Returned::at_sync) ledger.add_returned_at_sync(freed);
     if (returned == Returned::when_measured)
         ledger.leave_to_overhead(allocation.kind, freed);
     else

@@ -21,14 +21,13 @@ void reconcile(Device &device, int attempts) noexcept {
     if (!grown) device.measuring_growth.fetch_sub(1, std::memory_order_seq_cst);
     const bool measured = device.ledger.reconcile(
         [&]() noexcept -> std::optional<Ledger::Measured> {
-            const AheadUnits &ahead = device.ledger.ahead();
-            const std::uint64_t mark = ahead.takes_mark();
+            const std::uint64_t takes = device.ledger.ahead().takes;
             const bool rested = !pools::ahead_under_way(device);
             pools::reconcile(device);
             if (const auto figure = device.meter.held_by_process()) {
                 // Growth of pools by requests since then is not the driver's own memory.
-                const Bytes own = *figure - std::min(*figure, ahead.unread());
-                return Ledger::Measured(own, rested && mark == ahead.takes_mark());
+                const Ledger::Ahead ahead = device.ledger.ahead();
+                return Ledger::Measured(*figure - std::min(*figure, ahead.unread()), rested && takes == ahead.takes);
             }
             // NVML does not list a process whose last context has ended.
             const bool holds_nothing =

@@ -322,15 +322,15 @@ void reserve_ahead(pools::Pool &pool) noexcept {
     Device &device = *pool.device;
     Ledger &ledger = device.ledger;
     const bool kept = pool.keeps.load();
-    if (pool.kind != Kind::pools || (kept && ledger.ahead().offers())) return;
+    if (pool.kind != Kind::pools || (kept && ledger.ahead().offered != 0)) return;
     // Most pools that do not keep their memory never will, so ask now and then.
-    if (!kept && pool.requests.fetch_add(1) % AheadUnits::kUnits != 0) return;
-    const std::uint64_t take_backs = ledger.ahead().take_backs();
+    if (!kept && pool.requests.fetch_add(1) % Ledger::Ahead::kUnits != 0) return;
+    const std::uint64_t take_backs = ledger.ahead().take_backs;
     const auto now = process::snapshot();
     if (now->unusable || now->of(device.ordinal).beside_others || ledger.share.joined()) return;
     policy::Terms terms;
     limits::fill(device, *now, terms);
-    if (ledger.reserve_ahead(terms, take_backs) || ledger.ahead().offers()) pools::query_keeps(pool);
+    if (ledger.reserve_ahead(terms, take_backs) || ledger.ahead().offered != 0) pools::query_keeps(pool);
 }
 
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {

@@ -103,10 +103,10 @@ void drop_context(CUcontext context) noexcept {
 std::optional<CUresult> synchronise_current_context() noexcept {
     const BusyCount::Guard guard(synchronising);
     if (any()) return std::nullopt;
-    Device *device = ReturnedAtSync::ever() ? devices::current() : nullptr;
-    const Bytes mark = device ? device->ledger.returned_at_sync.mark() : 0;
+    Device *device = Ledger::has_returned_at_sync() ? devices::current() : nullptr;
+    const Bytes mark = device ? device->ledger.sync_mark() : 0;
     const CUresult result = driver().cuCtxSynchronize();
-    if (device && result == CUDA_SUCCESS) device->ledger.returned_at_sync.synchronised(mark, device->ledger.share);
+    if (device && result == CUDA_SUCCESS) device->ledger.synchronised(mark);
     return result;
 }
 

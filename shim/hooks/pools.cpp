@@ -54,8 +54,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
             // Without NVML we could not see the memory return, so credit it now.
             const bool has_nvml = kind != Kind::managed && device->has_nvml.load(std::memory_order_relaxed);
             const Bytes kept = destroyed && has_nvml ? forgotten.kept_charged : 0;
-            if (destroyed && !has_nvml)
-                device->ledger.returned_at_sync.add(forgotten.kept_charged - in_use, device->ledger.share);
+            if (destroyed && !has_nvml) device->ledger.add_returned_at_sync(forgotten.kept_charged - in_use);
             device->ledger.leave_to_overhead(kind, kept);
             device->ledger.credit(kind, forgotten.charged - in_use - kept);
             trace::books(*device, kind, -static_cast<std::int64_t>(forgotten.charged - in_use));

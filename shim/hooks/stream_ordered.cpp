@@ -144,11 +144,10 @@ CUresult allocate_from_idle(pools::Pool &pool, const AsyncRequest &request, Byte
 inline std::optional<CUresult> allocate_ahead(pools::Pool &pool, const AsyncRequest &request) {
     if (request.bytes > policy::kPoolUnit || !pool.keeps.load(std::memory_order_relaxed)) return std::nullopt;
     Device &device = *pool.device;
-    if (!device.ledger.ahead().offers()) return std::nullopt;
-    activity::note();
     {
         const pools::Ahead ahead(pool);
         if (!ahead) return std::nullopt;
+        activity::note();
         const CUresult result = request.to_driver();
         if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
         if (result != CUDA_SUCCESS) return result;

@@ -83,7 +83,7 @@ void Publishing::put_in_force(std::unique_ptr<const Snapshot> next) {
     detail::now.caches = next->caches;
     detail::now.snapshot = next.release();
     // Bytes that were reserved ahead were granted under the old limits.
-    for (Device &device : devices::all()) device.ledger.ahead().take_back();
+    for (Device &device : devices::all()) device.ledger.take_back_ahead();
     if (before_) all_.waiting.emplace_back(before_);
     free_replaced();
 }
@@ -250,7 +250,7 @@ std::vector<int> fall_back() {
     for (Device &device : devices::all()) {
         const Snapshot::Gpu &gpu = publishing.before()->of(device.ordinal);
         if (!gpu.allowance.fall_back(gpu.terms.growth, device.ledger.held(), now_ms())) continue;
-        device.ledger.ahead().take_back();
+        device.ledger.take_back_ahead();
         out.push_back(device.ordinal);
     }
     return out;

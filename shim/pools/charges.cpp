@@ -85,7 +85,7 @@ class Unread {
         std::uint64_t read = pool_.read_ahead.load(std::memory_order_relaxed);
         while (read < mark_ && !pool_.read_ahead.compare_exchange_weak(read, mark_, std::memory_order_acq_rel)) {
         }
-        if (read < mark_) pool_.device->ledger.ahead().give_back(mark_ - read);
+        if (read < mark_) pool_.device->ledger.give_back_ahead(mark_ - read);
     }
 
   private:
@@ -187,7 +187,7 @@ void threshold_changed(Pool &pool) noexcept {
 
 bool ahead_under_way(const Device &device) noexcept {
     // Read before the pools: threads that read a pool mark its units as read, then give them back.
-    const std::uint64_t taken = device.ledger.ahead().taken();
+    const std::uint64_t taken = device.ledger.ahead().taken;
     std::uint64_t returned = 0;
     const std::shared_lock lock(registry().mutex);
     for (const auto &[handle, pool] : registry().by_handle)
@@ -196,7 +196,7 @@ bool ahead_under_way(const Device &device) noexcept {
 }
 
 void settle_ahead(Device &device) noexcept {
-    device.ledger.ahead().take_back();
+    device.ledger.take_back_ahead();
     if (device.ledger.ahead().bytes() == 0) return;
     const KeepErrno keep_errno;
     const RelaxedCapture relaxed;

@@ -77,7 +77,7 @@ void block_gone(Pool &pool) noexcept {
         device = pool.device;
         use_again(pool);
     }
-    device->ledger.returned_at_sync.add(remaining, device->ledger.share);
+    device->ledger.add_returned_at_sync(remaining);
     device->ledger.credit(Kind::managed, remaining);
     trace::books(*device, Kind::managed, -static_cast<std::int64_t>(remaining));
 }

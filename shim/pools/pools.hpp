@@ -91,7 +91,7 @@ class FreedBlock : NoCopy {
 class Ahead : NoCopy {
   public:
     explicit Ahead(Pool &pool) noexcept
-        : pool_(pool), has_(pool.keeps.load(std::memory_order_relaxed) && pool.device->ledger.ahead().take()) {}
+        : pool_(pool), has_(pool.keeps.load(std::memory_order_relaxed) && pool.device->ledger.take_ahead()) {}
     ~Ahead() {
         if (!has_) return;
         pool_.used_ahead.fetch_add(1, std::memory_order_seq_cst);

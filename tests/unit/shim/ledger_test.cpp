@@ -133,27 +133,27 @@ TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit to
     std::atomic<int> ahead{0}, large{0};
     const auto take_units = [&] {
         int units = 0;
-        for (; ledger.ahead().take(); ++units) contended.take(AheadUnits::kUnit);
+        for (; ledger.take_ahead(); ++units) contended.take(Ledger::Ahead::kUnit);
         ahead += units != 0;
         for (; units != 0; --units) {
-            contended.taken -= AheadUnits::kUnit;
-            ledger.ahead().give_back(1);
+            contended.taken -= Ledger::Ahead::kUnit;
+            ledger.give_back_ahead(1);
         }
     };
     // Only one of the two reserves, so that the other takes units at any moment of the reservation.
     const auto reserve_and_take = [&] {
-        ledger.reserve_ahead(terms, ledger.ahead().take_backs());
+        ledger.reserve_ahead(terms, ledger.ahead().take_backs);
         take_units();
     };
     const auto take_much = [&](Bytes bytes) {
-        ledger.ahead().take_back();
+        ledger.take_back_ahead();
         large += contended.pair(bytes);
     };
     contended.run(
-        {reserve_and_take, take_units, [&] { take_much(kCap); }, [&] { take_much(kCap - 2 * AheadUnits::kUnit); }});
+        {reserve_and_take, take_units, [&] { take_much(kCap); }, [&] { take_much(kCap - 2 * Ledger::Ahead::kUnit); }});
     CHECK(ahead > 0);
     CHECK(large > 0);
-    ledger.ahead().take_back();
+    ledger.take_back_ahead();
     CHECK(ledger.ahead().bytes() == 0);
     CHECK(ledger.held() == 0);
 
@@ -161,17 +161,17 @@ TEST_CASE("Requests and bytes reserved ahead of others never exceed the limit to
     {
         Ledger::NothingAhead nothing;
         nothing.begin(ledger);
-        CHECK_FALSE(ledger.reserve_ahead(terms, ledger.ahead().take_backs()));
+        CHECK_FALSE(ledger.reserve_ahead(terms, ledger.ahead().take_backs));
     }
     // Nor by limits that were read before units were taken back.
-    const std::uint64_t read = ledger.ahead().take_backs();
-    ledger.ahead().take_back();
+    const std::uint64_t read = ledger.ahead().take_backs;
+    ledger.take_back_ahead();
     CHECK_FALSE(ledger.reserve_ahead(terms, read));
     ledger.charge(Kind::plain, kCap - 768 * curb::policy::MiB);
-    CHECK_FALSE(ledger.reserve_ahead(terms, ledger.ahead().take_backs()));
+    CHECK_FALSE(ledger.reserve_ahead(terms, ledger.ahead().take_backs));
     CHECK(ledger.ahead().bytes() == 0);
     ledger.credit(Kind::plain, 2 * curb::policy::GiB);
-    CHECK(ledger.reserve_ahead(terms, ledger.ahead().take_backs()));
+    CHECK(ledger.reserve_ahead(terms, ledger.ahead().take_backs));
     CHECK(ledger.ahead().bytes() == 512 * curb::policy::MiB);
     CHECK(ledger.held() == kCap - 768 * curb::policy::MiB - 2 * curb::policy::GiB);
 }
