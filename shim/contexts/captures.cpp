@@ -18,11 +18,10 @@ namespace {
 struct Registry {
     std::mutex mutex;
     Origins origins;
+    void (*on_last_end)() noexcept = []() noexcept {};
+    BusyCount synchronising;  // not under the lock: threads of curb that are about to enter the driver
 };
 Registry &registry() noexcept { return leaked<Registry>(); }
-
-constinit BusyCount synchronising;
-constinit std::atomic<void (*)() noexcept> on_last_end{[]() noexcept {}};
 
 // Returns the context that the stream ends with. The query breaks no capture (the contract suite tests it).
 CUcontext owner_of(CUstream stream) noexcept {
@@ -36,8 +35,13 @@ bool same(const Origin &a, const Origin &b) noexcept {
     return a.stream == b.stream && (!is_default || (a.thread == b.thread && a.context == b.context));
 }
 
+auto on_last_end() noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    return registry().on_last_end;
+}
+
 void ended(std::size_t captures) noexcept {
-    if (captures != 0 && detail::in_progress.fetch_sub(captures) == captures) on_last_end.load()();
+    if (captures != 0 && detail::in_progress.fetch_sub(captures) == captures) on_last_end()();
 }
 
 // Removes at most `most` matching records and returns them.
@@ -55,7 +59,10 @@ Origins taken(Matches matches, std::size_t most = ~std::size_t{0}) noexcept {
 
 }  // namespace
 
-void when_the_last_ends(void (*call)() noexcept) noexcept { on_last_end = call; }
+void when_the_last_ends(void (*call)() noexcept) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    registry().on_last_end = call;
+}
 
 Origin origin_of(CUstream stream) noexcept {
     return stream == CU_STREAM_PER_THREAD ? Origin{stream, pthread_self(), owner_of_memory()} : Origin{stream, {}, {}};
@@ -72,7 +79,7 @@ bool beginning(Origin &origin) noexcept try {
     // may be preempted there, for longer than 2 ms where cores are few. The wait is limited because a synchronisation
     // already inside the driver looks the same from here, and does no harm (measured on an H200).
     constexpr unsigned kMostMs = 50;
-    synchronising.wait(kMostMs);
+    registry().synchronising.wait(kMostMs);
     return true;
 } catch (...) {
     return false;
@@ -101,7 +108,7 @@ void drop_context(CUcontext context) noexcept {
 }
 
 std::optional<CUresult> synchronise_current_context() noexcept {
-    const BusyCount::Guard guard(synchronising);
+    const BusyCount::Guard guard(registry().synchronising);
     if (any()) return std::nullopt;
     Device *device = Ledger::has_returned_at_sync() ? devices::current() : nullptr;
     const Bytes mark = device ? device->ledger.sync_mark() : 0;
