@@ -136,7 +136,12 @@ void fall_back() noexcept;
 // CUDA_ERROR_OUT_OF_MEMORY or the driver's result. `reserved`: the caller has already reserved `worst`.
 template <class Call, class Record>
 CUresult charged(const Request &request, Call call, Record record, bool reserved = false) {
-    const auto &[device, kind, bytes, worst, retry, reuse] = request;
+    // No structured binding: clang 14 lets no lambda capture one.
+    Device &device = request.device;
+    const Kind kind = request.kind;
+    const Bytes bytes = request.bytes, worst = request.worst;
+    const caller_match::Way retry = request.retry;
+    const Reuse reuse = request.reuse;
     if (reuse.pointer()) {
         if (const CUdeviceptr kept = cache::take(device, reuse.context(), bytes)) {
             *reuse.pointer() = kept;
