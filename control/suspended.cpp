@@ -142,13 +142,26 @@ std::string text_of(const Process &process, const Record &record) {
     return Json{{"version", 1}, {"pid", process.pid}, {"start", process.start}, {"gpus", gpus}}.dump() + "\n";
 }
 
+namespace {
+
+std::optional<std::uint64_t> number(const Json &object, const char *name) {
+    const auto found = object.find(name);
+    if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
+    return found->get<std::uint64_t>();
+}
+
+std::optional<Gpu> gpu_in(const Json &value) {
+    if (!value.is_object()) return std::nullopt;
+    const auto uuid = value.find("uuid");
+    const auto held = number(value, "held"), free = number(value, "free");
+    if (uuid == value.end() || !uuid->is_string() || !held || !free) return std::nullopt;
+    return Gpu{uuid->get<std::string>(), *held, *free};
+}
+
+}  // namespace
+
 std::optional<Record> parse(const Process &process, const std::string &text) {
     const Json all = Json::parse(text, nullptr, false);
-    const auto number = [](const Json &object, const char *name) -> std::optional<std::uint64_t> {
-        const auto found = object.find(name);
-        if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
-        return found->get<std::uint64_t>();
-    };
     if (!all.is_object() || number(all, "version") != 1U || number(all, "start") != process.start ||
         number(all, "pid") != static_cast<std::uint64_t>(process.pid))
         return std::nullopt;
@@ -156,11 +169,9 @@ std::optional<Record> parse(const Process &process, const std::string &text) {
     if (gpus == all.end() || !gpus->is_array() || gpus->empty()) return std::nullopt;
     Record record;
     for (const Json &one : *gpus) {
-        if (!one.is_object()) return std::nullopt;
-        const auto uuid = one.find("uuid");
-        const auto held = number(one, "held"), free = number(one, "free");
-        if (uuid == one.end() || !uuid->is_string() || !held || !free) return std::nullopt;
-        record.push_back({uuid->get<std::string>(), *held, *free});
+        const auto gpu = gpu_in(one);
+        if (!gpu) return std::nullopt;
+        record.push_back(*gpu);
     }
     return record;
 }

@@ -218,43 +218,55 @@ class Commands {
     [[nodiscard]] std::vector<HelpRow> candidates(const Words &words) const {
         if (words.empty()) return {};
         const std::size_t last = words.size() - 1;
-        const std::string &current = words.back();
-        const auto is_option = [](const std::string &word) { return word.starts_with("-"); };
         std::size_t at = 0;
-        const CLI::App *app = &app_;
-        while (!commands_of(*app).empty()) {
-            while (at < last && is_option(words[at])) ++at;
-            if (at == last) break;
-            const auto named = app->get_subcommands([&](const CLI::App *one) { return one->check_name(words[at]); });
-            if (named.empty()) return {};
-            app = named.front();
-            ++at;
-        }
+        const CLI::App *app = command_in(words, at);
+        if (!app) return {};
         const auto rest = std::find_if(options_.begin(), options_.end(),
                                        [&](const Options &one) { return &one.command_ == app && one.rest_; });
         const bool at_first_word = rest != options_.end() && rest->where_ == Rest::at_first_word;
+        const auto own_line = [](std::size_t begin) {
+            return std::vector<HelpRow>{{":command " + std::to_string(begin), ""}};
+        };
         std::size_t arguments = 0;
         for (; at < last; ++at) {
-            if (words[at] == "--" || (at_first_word && !is_option(words[at]))) {
-                if (rest == options_.end()) return {};
-                return {{":command " + std::to_string(words[at] == "--" ? at + 1 : at), ""}};
-            }
+            if (words[at] == "--") return rest == options_.end() ? std::vector<HelpRow>() : own_line(at + 1);
             if (!is_option(words[at])) {
+                if (at_first_word) return own_line(at);
                 ++arguments;
-            } else if (const CLI::Option *option = valued(*app, words[at]); option && words[at + 1] != "--") {
-                if (++at == last) return values_of(option->get_type_name(), words[at - 1], app->get_name());
+            } else if (valued(*app, words[at]) && words[at + 1] != "--" && ++at == last) {
+                return values(*app, words[at - 1]);
             }
         }
+        if (at_first_word && !is_option(words.back())) return own_line(last);
+        return candidates(*app, words.back(), arguments);
+    }
+
+    // Returns the command that the words before the last one name, and in `at` the word behind its name. null: there is
+    // none of that name.
+    const CLI::App *command_in(const Words &words, std::size_t &at) const {
+        const CLI::App *app = &app_;
+        while (!commands_of(*app).empty()) {
+            while (at + 1 < words.size() && is_option(words[at])) ++at;
+            if (at + 1 == words.size()) break;
+            const auto named = app->get_subcommands([&](const CLI::App *one) { return one->check_name(words[at]); });
+            if (named.empty()) return nullptr;
+            app = named.front();
+            ++at;
+        }
+        return app;
+    }
+
+    // Returns what may stand in the place of `current`, behind so many arguments of the command.
+    [[nodiscard]] std::vector<HelpRow> candidates(const CLI::App &app, const std::string &current,
+                                                  std::size_t arguments) const {
         if (const std::size_t equals = current.find('='); is_option(current) && equals != std::string::npos) {
             const std::string name = current.substr(0, equals);
-            const CLI::Option *option = valued(*app, name);
-            if (!option) return {};
-            std::vector<HelpRow> out = values_of(option->get_type_name(), name, app->get_name());
+            std::vector<HelpRow> out = valued(app, name) ? values(app, name) : std::vector<HelpRow>();
             for (HelpRow &row : out)
                 if (row.left != kFiles) row.left = name + '=' + row.left;
             return out;
         }
-        const Help help = format_->help_of(app);
+        const Help help = format_->help_of(&app);
         std::vector<HelpRow> out;
         if (is_option(current)) {
             for (const auto &[left, right] : help.options) {
@@ -263,13 +275,16 @@ class Commands {
             }
         } else if (!help.commands.empty()) {
             for (const Help &one : help.commands) out.push_back({one.name.substr(one.name.rfind(' ') + 1), one.line});
-        } else if (at_first_word) {
-            return {{":command " + std::to_string(last), ""}};
         } else if (!help.arguments.empty()) {
             const std::string &due = help.arguments[std::min(arguments, help.arguments.size() - 1)].left;
-            if (arguments < help.arguments.size() || due.ends_with("...")) return values_of(due, "", app->get_name());
+            if (arguments < help.arguments.size() || due.ends_with("...")) return values_of(due, "", app.get_name());
         }
         return out;
+    }
+
+    static bool is_option(const std::string &word) { return word.starts_with("-"); }
+    static std::vector<HelpRow> values(const CLI::App &command, const std::string &option) {
+        return values_of(valued(command, option)->get_type_name(), option, command.get_name());
     }
 
     // Returns the option of that name if it takes a value.

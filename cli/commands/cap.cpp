@@ -77,6 +77,21 @@ std::string text_of(const std::string &whose, const control::CapChange &gpu, con
     return out + "\n";
 }
 
+std::string of_which(const std::string &what) {
+    return "of which process? curb cap PID " + what + ", or --all, --name, --user, --tree; curb ps lists them";
+}
+
+// Adds the pid in the word to the selection. Returns the error; empty: none.
+std::string take_pid(const std::string &word, CapOptions &options) {
+    const auto pid = policy::whole_number(word);
+    if (!pid || *pid == 0) {
+        if (!policy::parse_size(word)) return policy::quote(word) + " is not the pid of a process";
+        return options.reset ? "write either a size or --reset, not both" : of_which(word);
+    }
+    options.selection.pids.push_back(*pid);
+    return {};
+}
+
 // Splits the words into PIDs and the size, the last word. With --reset all are PIDs. Returns the error; empty: none.
 std::string take_apart(CapOptions &options) {
     std::vector<std::string> words = options.words;
@@ -86,20 +101,9 @@ std::string take_apart(CapOptions &options) {
     }
     if (options.job && (!words.empty() || options.selection.is_described()))
         return "--job names all processes of a job; write it without others";
-    const auto of_which = [](const std::string &what) {
-        return "of which process? curb cap PID " + what + ", or --all, --name, --user, --tree; curb ps lists them";
-    };
     if (options.reset && words.empty() && !options.job && !options.selection.is_described()) return of_which("--reset");
-    for (const std::string &word : words) {
-        const auto pid = policy::whole_number(word);
-        if (pid && *pid != 0) {
-            options.selection.pids.push_back(*pid);
-            continue;
-        }
-        if (!policy::parse_size(word)) return policy::quote(word) + " is not the pid of a process";
-        if (options.reset) return "write either a size or --reset, not both";
-        return of_which(word);
-    }
+    for (const std::string &word : words)
+        if (std::string fault = take_pid(word, options); !fault.empty()) return fault;
     return {};
 }
 

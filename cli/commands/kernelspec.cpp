@@ -77,6 +77,19 @@ std::string display_name_of(const KernelOptions &options) {
     return language + " (" + caps + (caps.find('=') == std::string::npos ? " of each GPU)" : ")");
 }
 
+void announce(const KernelOptions &options, const std::string &file, const std::string &shown,
+              const std::string &argv) {
+    if (options.json)
+        print_line(json::object({{"file", json::text(file)},
+                                 {"name", json::text(options.name)},
+                                 {"display_name", json::text(shown)},
+                                 {"argv", argv}}));
+    else
+        print_text(
+            fmt::format("wrote {}\nJupyter lists the kernel as \"{}\"; remove it by: jupyter kernelspec remove {}\n",
+                        file, shown, options.name));
+}
+
 int install(const KernelOptions &options) {
     const auto wrong = [](const std::string &why) { return failed("kernelspec install: " + why); };
     const auto folder = folder_of(options);
@@ -117,15 +130,7 @@ int install(const KernelOptions &options) {
     fs::create_directories(*folder, error);
     if (error) return wrong("cannot make " + folder->native() + ": " + error.message());
     if (const auto why = replace_file(file, text)) return wrong(*why);
-    if (options.json)
-        print_line(json::object({{"file", json::text(file)},
-                                 {"name", json::text(options.name)},
-                                 {"display_name", json::text(shown)},
-                                 {"argv", argv}}));
-    else
-        print_text(
-            fmt::format("wrote {}\nJupyter lists the kernel as \"{}\"; remove it by: jupyter kernelspec remove {}\n",
-                        file, shown, options.name));
+    announce(options, file, shown, argv);
     return 0;
 }
 

@@ -58,17 +58,39 @@ Summary summarise_job(const Recording &together, std::span<const JobGpu> gpus) {
     return out;
 }
 
-int report(const ReportOptions &options) {
-    const std::string file = options.output.value_or(""), lower = policy::lower_case(file);
+bool is_page(const std::string &file) { return policy::lower_case(file).ends_with(".html"); }
+
+// Returns why nothing is to be written to the file. Empty if nothing is wrong with it.
+std::string fault_of(const std::string &file, const std::vector<std::string> &traces) {
     const std::string quoted = policy::quote(policy::one_line(file));
-    const bool is_page = lower.ends_with(".html");
-    if (options.output && !is_page && !lower.ends_with(".svg"))
-        return failed("report: " + quoted +
-                      " does not say what to write; name a file that ends in .html (a page) or .svg (a picture)");
+    if (!is_page(file) && !policy::lower_case(file).ends_with(".svg"))
+        return quoted + " does not say what to write; name a file that ends in .html (a page) or .svg (a picture)";
     std::error_code ignored;
-    for (const std::string &trace : options.traces)
-        if (options.output && std::filesystem::equivalent(trace, file, ignored))
-            return failed("report: " + quoted + " is the trace itself; name another file");
+    for (const std::string &trace : traces)
+        if (std::filesystem::equivalent(trace, file, ignored))
+            return quoted + " is the trace itself; name another file";
+    return {};
+}
+
+// Prints JSON or lines: of each process of a job, and of all together.
+void print_report(bool json, std::span<const Recording> recordings, const Recording &whole, const Summary &summary) {
+    const bool is_job = recordings.size() > 1;
+    const auto each = [&](const char *between, auto show) {
+        return policy::joined(recordings, between,
+                              [=](const Recording &one) { return show(one, summarise_process(one)); });
+    };
+    if (json && is_job)
+        print_line("{\"traces\":[" + each(",", report_json) + "],\"job\":" + report_json(whole, summary) + "}");
+    else if (json)
+        print_line(report_json(whole, summary));
+    else
+        print_text((is_job ? each("\n", text_report) + "\n" : "") + text_report(whole, summary));
+}
+
+int report(const ReportOptions &options) {
+    if (options.output)
+        if (const std::string fault = fault_of(*options.output, options.traces); !fault.empty())
+            return failed("report: " + fault);
     const bool is_job = options.traces.size() > 1;
     const auto recordings = read_traces(options.traces);
     if (!recordings) return failed("report: " + recordings.error(), 1);
@@ -77,24 +99,14 @@ int report(const ReportOptions &options) {
     const Recording &whole = is_job ? all : recordings->front();
     const Summary summary = is_job ? summarise_job(all, gpus) : summarise_process(whole);
     if (options.output) {
-        const std::string text = is_page ? html_page(whole, summary) : svg_picture(whole, summary);
+        const std::string text = is_page(*options.output) ? html_page(whole, summary) : svg_picture(whole, summary);
         if (const auto fault = replace_file(*options.output, text, mode_of_new_files()))
             return failed("report: " + *fault);
     }
     for (const Recording &one : *recordings)
         for (const std::string &missing : one.missing) say::warning("report: " + one.name + ": " + missing);
     for (const std::string &one : what_they_lack(*recordings)) say::warning("report: " + one);
-    if (options.output && !options.json) return 0;
-    const auto each = [&](const char *between, auto show) {
-        return policy::joined(*recordings, between,
-                              [=](const Recording &one) { return show(one, summarise_process(one)); });
-    };
-    if (options.json && is_job)
-        print_line("{\"traces\":[" + each(",", report_json) + "],\"job\":" + report_json(all, summary) + "}");
-    else if (options.json)
-        print_line(report_json(whole, summary));
-    else
-        print_text((is_job ? each("\n", text_report) + "\n" : "") + text_report(whole, summary));
+    if (!options.output || options.json) print_report(options.json, *recordings, whole, summary);
     return 0;
 }
 

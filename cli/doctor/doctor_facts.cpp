@@ -299,13 +299,11 @@ MachineCondition inspect_machine() {
     return out;
 }
 
-ProcessCondition inspect_process(int pid) {
-    ProcessCondition facts;
-    facts.pid = pid;
-    facts.now = control::unix_now();
-    facts.user = ::geteuid();
-    facts.version = CURB_VERSION;
-    const Target target = inspect(pid, false);
+namespace {
+
+// Fills in who the process is and whether it runs. False if there is nothing more to see.
+bool note_identity(ProcessCondition &facts, const Target &target) {
+    const int pid = facts.pid;
     facts.name = "process " + target.text();
     const std::string status = proc_text(pid, "status");
     const std::string_view state = field_in(status, "State:");
@@ -319,13 +317,33 @@ ProcessCondition inspect_process(int pid) {
     facts.thread_of = target.thread_of;
     facts.owner = hidden ? ~0U : target.process.uid;
     facts.owner_name = hidden ? "another user" : user_text(facts.owner);
-    if (!facts.there || facts.ended || facts.thread_of != 0 || hidden) return facts;
-
+    if (!facts.there || facts.ended || facts.thread_of != 0 || hidden) return false;
     facts.acts_as = users.size() > 1 ? static_cast<unsigned>(policy::whole_number(users[1]).value_or(0)) : facts.owner;
     if (pids.size() > 1) facts.inner_pid = policy::whole_number(pids.back()).value_or(0);
     facts.kernel_thread = is_kernel_thread(pid);
-    if (facts.kernel_thread) return facts;
+    return !facts.kernel_thread;
+}
 
+// Fills in what the variables name that matter to curb.
+void note_environment(ProcessCondition &facts, const std::map<std::string, std::string> &environment) {
+    for (const char *name : {"CURB_POLICY", "CURB_CAP", "CURB_JOB_CAP"})
+        if (facts.has_settings.empty() && environment.contains(name)) facts.has_settings = name;
+    const auto preload = environment.find("LD_PRELOAD");
+    if (preload == environment.end()) return;
+    facts.preload = preload->second;
+    facts.preloaded = preloaded_by(facts.pid, preload->second, "LD_PRELOAD");
+}
+
+}  // namespace
+
+ProcessCondition inspect_process(int pid) {
+    ProcessCondition facts;
+    facts.pid = pid;
+    facts.now = control::unix_now();
+    facts.user = ::geteuid();
+    facts.version = CURB_VERSION;
+    const Target target = inspect(pid, false);
+    if (!note_identity(facts, target)) return facts;
     Libraries mapped = libraries_of(pid);
     facts.readable = mapped.readable && target.environment.has_value();
     facts.curb = std::move(mapped.curb);
@@ -334,15 +352,7 @@ ProcessCondition inspect_process(int pid) {
     facts.program = read_elf(control::proc_path(pid, "exe"));
     if (const auto library = find_library()) facts.library = read_elf(library->string());
     facts.secure = is_secure(pid);
-    if (target.environment) {
-        const auto &environment = *target.environment;
-        for (const char *name : {"CURB_POLICY", "CURB_CAP", "CURB_JOB_CAP"})
-            if (facts.has_settings.empty() && environment.contains(name)) facts.has_settings = name;
-        if (const auto preload = environment.find("LD_PRELOAD"); preload != environment.end()) {
-            facts.preload = preload->second;
-            facts.preloaded = preloaded_by(pid, preload->second, "LD_PRELOAD");
-        }
-    }
+    if (target.environment) note_environment(facts, *target.environment);
     for (Preloaded &one : preloaded_by(pid, preload_file_of(pid), kPreloadFile))
         facts.preloaded.push_back(std::move(one));
     if (!mapped.glibc.empty()) facts.glibc = newest_glibc(control::proc_path(pid, "root" + mapped.glibc.front().path));

@@ -107,27 +107,31 @@ class Examination {
                  "put curb run right before the program, behind what clears the environment (sudo, ssh, env -i, "
                  "docker): "
                  "sudo curb run -- COMMAND");
-        if (found) return;
-        for (const Preloaded &one : facts_.preloaded) {
-            const std::string named = fmt::format("{} names {}, which ", one.by, one.path);
-            if (none(!one.there, named + "is not there for this process",
-                     facts_.inner_pid != 0 ? "put curb into the container, under that path"
-                                           : std::string("correct the path, or ") + kRun) ||
-                none(differ(facts_.program, one.elf),
-                     fmt::format("{}is for {} and the program for {}", named, machine_of(one.elf), program),
-                     "install curb for " + program) ||
-                none(facts_.glibc != 0 && one.glibc > facts_.glibc,
-                     fmt::format("{}needs glibc 2.{}, and the program runs with 2.{}", named, one.glibc, facts_.glibc),
-                     "run it in an image with a newer glibc (Debian 12, Ubuntu 22.04), or take the library of the "
-                     "wheel for glibc 2.28"))
-                return;
-        }
+        if (found || std::any_of(facts_.preloaded.begin(), facts_.preloaded.end(),
+                                 [&](const Preloaded &one) { return unusable(one); }))
+            return;
         none(true,
              fmt::format("{} names {}, but the loader did not take it", facts_.preloaded.front().by,
                          facts_.preloaded.front().path),
              std::string(facts_.preloaded.front().by == kPreloadFile ? "restart it if that is newer than it; else "
                                                                      : "") +
                  "see what the program wrote to stderr at its start: the loader says why");
+    }
+
+    // Reports why the loader of the process cannot take the library.
+    bool unusable(const Preloaded &one) {
+        const std::string named = fmt::format("{} names {}, which ", one.by, one.path);
+        const std::string program = machine_of(facts_.program);
+        return none(!one.there, named + "is not there for this process",
+                    facts_.inner_pid != 0 ? "put curb into the container, under that path"
+                                          : std::string("correct the path, or ") + kRun) ||
+               none(differ(facts_.program, one.elf),
+                    fmt::format("{}is for {} and the program for {}", named, machine_of(one.elf), program),
+                    "install curb for " + program) ||
+               none(facts_.glibc != 0 && one.glibc > facts_.glibc,
+                    fmt::format("{}needs glibc 2.{}, and the program runs with 2.{}", named, one.glibc, facts_.glibc),
+                    "run it in an image with a newer glibc (Debian 12, Ubuntu 22.04), or take the library of the "
+                    "wheel for glibc 2.28");
     }
 
     void mapped_library() {
@@ -230,22 +234,25 @@ class Examination {
                        "curb cap " + pid_ + " SIZE sets a cap; curb run --policy FILE gives it a policy");
     }
 
-    void gpus(const control::Status &status) {
+    void held(const control::GpuStatus &gpu) {
         const Check check = of("held");
+        const std::string cap = gpu.cap ? " of " + policy::format_human(*gpu.cap) : ", no cap";
+        const std::string text = fmt::format("cuda:{}: {}{}{}", gpu.ordinal, policy::format_human(gpu.held), cap,
+                                             gpu.cap && gpu.ceiling ? " (the machine's ceiling)" : "");
+        check.ok(facts_.suspended,
+                 text + "; in host memory until " + (is_napping() ? "its next call of CUDA" : "it is resumed")) ||
+            check.note(
+                gpu.cap && gpu.held > *gpu.cap,
+                text + ": more than the cap, as after it was lowered, so no request is served",
+                "curb release " + pid_ + " gives back what is cached; what the program uses is not taken from it") ||
+            check.ok(true, text);
+    }
+
+    void gpus(const control::Status &status) {
         bool is_used = false;
         for (const control::GpuStatus &gpu : status.gpus) {
-            if (gpu.contexts == 0 && gpu.held == 0) continue;
+            if (gpu.contexts != 0 || gpu.held != 0) held(gpu);
             is_used = is_used || gpu.contexts > 0;
-            const std::string cap = gpu.cap ? " of " + policy::format_human(*gpu.cap) : ", no cap";
-            const std::string held = fmt::format("cuda:{}: {}{}{}", gpu.ordinal, policy::format_human(gpu.held), cap,
-                                                 gpu.cap && gpu.ceiling ? " (the machine's ceiling)" : "");
-            check.ok(facts_.suspended,
-                     held + "; in host memory until " + (is_napping() ? "its next call of CUDA" : "it is resumed")) ||
-                check.note(gpu.cap && gpu.held > *gpu.cap,
-                           held + ": more than the cap, as after it was lowered, so no request is served",
-                           "curb release " + pid_ +
-                               " gives back what is cached; what the program uses is not taken from it") ||
-                check.ok(true, held);
         }
         for (const control::GpuStatus &gpu : status.gpus)
             if (const auto *last = last_refusal(status, gpu))

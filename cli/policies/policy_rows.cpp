@@ -206,53 +206,75 @@ std::vector<GpuKey> keys_of(const Side &own, const Side &ceiling, const policy::
     return out;
 }
 
+// Makes the rows of one reading.
+class Rows {
+  public:
+    Rows(const config::Reading &reading, const config::Outcome &outcome, const config::Source &source)
+        : flags_(said_by_flags(source)),
+          own_(reading.own, outcome.rule, Origin::Kind::file),
+          ceiling_(reading.ceiling ? *reading.ceiling : none_, outcome.ceiling_rule, Origin::Kind::ceiling),
+          narrowed_(reading.narrowed_to),
+          takes_handed_in_(own_.environment() && ceiling_.environment()) {
+        for (const policy::CapFor &one : narrowed_.job)
+            (one.key.kind == GpuKey::Kind::every ? job_of_every_ : job_of_one_).push_back(one);
+    }
+
+    [[nodiscard]] std::vector<Row> all() const {
+        std::vector<Row> out;
+        for (const GpuKey &key : keys_of(own_, ceiling_, narrowed_))
+            for (const Field &field : policy::fields())
+                if (field.pointer.starts_with("/gpu/")) out.push_back(of_device(field, key));
+        for (const Field &field : policy::fields()) {
+            const bool of_file = field.type == policy::FieldType::ignored || field.type == policy::FieldType::version;
+            if (!of_file && !field.pointer.starts_with("/gpu/") && !field.pointer.starts_with("/rules/"))
+                out.push_back(of_process(field));
+        }
+        return out;
+    }
+
+  private:
+    [[nodiscard]] Row of_device(const Field &field, const GpuKey &key) const {
+        auto said = over(field, own_.of_device(field, key));
+        std::vector<Bound> bounds;
+        if (field.pointer == "/gpu/*/cap") {
+            narrow(said, bounds, narrowed_.cap, key, "CURB_CAP");
+            if (!said && takes_handed_in_)
+                for (const policy::HandedInCap &one : narrowed_.handed_in.caps)
+                    narrow(said, bounds, {one.cap}, key, one.variable.c_str());
+        }
+        if (field.pointer == "/gpu/*/job_cap") narrow(said, bounds, job_of_one_, key, "CURB_JOB_CAP");
+        return row(Side::with_key(field, policy::gpu_key_text(key)), field, std::move(said), std::move(bounds),
+                   ceiling_.of_device(field, key));
+    }
+
+    [[nodiscard]] Row of_process(const Field &field) const {
+        auto said = over(field, own_.of_process(field));
+        std::vector<Bound> bounds;
+        if (field.pointer == "/job/cap") narrow(said, bounds, job_of_every_, {}, "CURB_JOB_CAP");
+        return row(std::string(field.pointer), field, std::move(said), std::move(bounds), ceiling_.of_process(field));
+    }
+
+    // Returns what a flag says about the field, else what the file says.
+    [[nodiscard]] std::optional<Side::Said> over(const Field &field, std::optional<Side::Said> file) const {
+        if (const auto flag = flags_.find(field.pointer); flag != flags_.end()) return flag->second;
+        // A flag's step replaces the file's factor.
+        if (field.pointer == "/gpu/*/growth/factor" && flags_.contains("/gpu/*/growth/step")) file.reset();
+        return file;
+    }
+
+    const std::map<std::string_view, Side::Said> flags_;
+    const config::Document none_;
+    const Side own_, ceiling_;
+    const policy::Narrowing &narrowed_;
+    const bool takes_handed_in_;
+    // A cap of the job on every device is in the row of job.cap.
+    std::vector<policy::CapFor> job_of_every_, job_of_one_;
+};
+
 }  // namespace
 
 std::vector<Row> rows(const config::Reading &reading, const config::Outcome &outcome, const config::Source &source) {
-    const std::map<std::string_view, Side::Said> flags = said_by_flags(source);
-    const auto over = [&](const Field &field, std::optional<Side::Said> file) {
-        if (const auto flag = flags.find(field.pointer); flag != flags.end()) return std::optional(flag->second);
-        // A flag's step replaces the file's factor.
-        if (field.pointer == "/gpu/*/growth/factor" && flags.contains("/gpu/*/growth/step")) file.reset();
-        return file;
-    };
-    const Side own(reading.own, outcome.rule, Origin::Kind::file);
-    const config::Document none;
-    const Side ceiling(reading.ceiling ? *reading.ceiling : none, outcome.ceiling_rule, Origin::Kind::ceiling);
-
-    const bool takes_handed_in = own.environment() && ceiling.environment();
-    // A cap of the job on every device is in the row of job.cap.
-    std::vector<policy::CapFor> job_of_every, job_of_one;
-    for (const policy::CapFor &one : reading.narrowed_to.job)
-        (one.key.kind == GpuKey::Kind::every ? job_of_every : job_of_one).push_back(one);
-
-    std::vector<Row> out;
-    for (const GpuKey &key : keys_of(own, ceiling, reading.narrowed_to)) {
-        for (const Field &field : policy::fields()) {
-            if (!field.pointer.starts_with("/gpu/")) continue;
-            auto said = over(field, own.of_device(field, key));
-            std::vector<Bound> bounds;
-            if (field.pointer == "/gpu/*/cap") narrow(said, bounds, reading.narrowed_to.cap, key, "CURB_CAP");
-            if (field.pointer == "/gpu/*/cap" && !said && takes_handed_in)
-                for (const policy::HandedInCap &one : reading.narrowed_to.handed_in.caps)
-                    narrow(said, bounds, {one.cap}, key, one.variable.c_str());
-            if (field.pointer == "/gpu/*/job_cap") narrow(said, bounds, job_of_one, key, "CURB_JOB_CAP");
-            out.push_back(row(Side::with_key(field, policy::gpu_key_text(key)), field, std::move(said),
-                              std::move(bounds), ceiling.of_device(field, key)));
-        }
-    }
-    for (const Field &field : policy::fields()) {
-        const bool of_file = field.type == policy::FieldType::ignored || field.type == policy::FieldType::version;
-        const bool of_process =
-            !of_file && !field.pointer.starts_with("/gpu/") && !field.pointer.starts_with("/rules/");
-        if (!of_process) continue;
-        auto said = over(field, own.of_process(field));
-        std::vector<Bound> bounds;
-        if (field.pointer == "/job/cap") narrow(said, bounds, job_of_every, {}, "CURB_JOB_CAP");
-        out.push_back(
-            row(std::string(field.pointer), field, std::move(said), std::move(bounds), ceiling.of_process(field)));
-    }
-    return out;
+    return Rows(reading, outcome, source).all();
 }
 
 bool is_default(const Row &row) { return row.origins.front().kind == Origin::Kind::fallback && row.bounds.empty(); }

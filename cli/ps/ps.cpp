@@ -104,6 +104,12 @@ std::string text_of(const Shown &shown, const PsOptions &options, const Screen &
     return out;
 }
 
+// Prints each message once.
+void complain(std::map<int, std::string> &messages) {
+    for (auto &[pid, message] : messages)
+        if (!message.empty()) say::error(policy::plain(std::exchange(message, "")));
+}
+
 int ps(const PsOptions &options) {
     const auto interval = every(options);
     if (!interval) return failed("ps: " + interval.error());
@@ -119,8 +125,7 @@ int ps(const PsOptions &options) {
         out.text = text_of(shown, options, screen);
         if (options.json) return out;
         for (const PsError &one : shown.errors) complaints[one.pid] = one.message;
-        for (auto &[pid, message] : complaints)  // once each, and not while the screen is redrawn
-            if (!message.empty() && (!options.watch || out.last)) say::error(policy::plain(std::exchange(message, "")));
+        if (!options.watch || out.last) complain(complaints);  // not while the screen is redrawn
         return out;
     };
     // The line before each answer of --watch. JSON has its own time.

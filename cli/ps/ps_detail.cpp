@@ -100,18 +100,24 @@ class Detail {
         if (!policy.cap.empty()) line(2, "CURB_CAP", plain(policy.cap));
         if (!policy.flags.empty()) line(2, "variables", plain(policy.flags));
         if (!policy.ceiling.empty()) line(2, "ceiling", plain(policy.ceiling));
+        about_signal(status);
+        if (!status.returns_nothing.empty())
+            line(2, "release", control::returns_nothing_text(status.returns_nothing), Ink::yellow);
+        if (status.trace) about_trace(*status.trace);
+    }
+
+    void about_signal(const control::Status &status) {
         if (!status.signal_trouble.empty())
             line(2, "signal", "none asks for a release: " + plain(status.signal_trouble), Ink::yellow);
         else if (!status.signal.empty())
             line(2, "signal", status.signal == "none" ? "none asks for a release" : plain(status.signal));
-        if (!status.returns_nothing.empty())
-            line(2, "release", control::returns_nothing_text(status.returns_nothing), Ink::yellow);
-        if (const auto &trace = status.trace) {
-            line(2, "trace",
-                 fmt::format("{}, {} events{}", plain(trace->file), trace->events,
-                             trace->dropped > 0 ? fmt::format(", {} more were dropped", trace->dropped) : ""));
-            if (!trace->error.empty()) line(2, "", "nothing is written any more: " + plain(trace->error), Ink::red);
-        }
+    }
+
+    void about_trace(const control::TraceStatus &trace) {
+        line(2, "trace",
+             fmt::format("{}, {} events{}", plain(trace.file), trace.events,
+                         trace.dropped > 0 ? fmt::format(", {} more were dropped", trace.dropped) : ""));
+        if (!trace.error.empty()) line(2, "", "nothing is written any more: " + plain(trace.error), Ink::red);
     }
 
     void about_gpu(const ViewGpu &gpu, const ViewUse &use) {
@@ -132,14 +138,8 @@ class Detail {
         if (over) held += fmt::format(", {} more than its cap", format_human(books.held - *books.cap));
         if (over && process_.status->releasing) held += "; a release is under way";
         line(2, "held", held, over ? Ink::red : Ink::plain);
-        for (std::size_t i = 0; i < policy::kKinds; ++i) {
-            const auto kind = static_cast<policy::Kind>(i);
-            if (books.kinds[i] == 0) continue;
-            std::string of = std::string(policy::kind_text(kind));
-            if (kind == policy::Kind::pools && books.pools.size() > 1) of += " (" + pools_text(books.pools) + ")";
-            if (kind == policy::Kind::contexts && books.contexts > 1) of += fmt::format(" ({})", books.contexts);
-            line(2, "", padded(format_human(books.kinds[i]), kSizes, true) + "  " + of);
-        }
+        for (std::size_t i = 0; i < policy::kKinds; ++i)
+            if (books.kinds[i] != 0) about_kind(books, static_cast<policy::Kind>(i));
         if (books.cached > 0) line(2, "cached", format_human(books.cached) + " of it, for reuse");
         line(2, "cap", cap_text(books));
         if (books.job_cap)
@@ -150,6 +150,12 @@ class Detail {
         if (control::refused(books) > 0) line(2, "refused", by_limit(books), Ink::yellow);
         if (books.waited > 0) line(2, "waited", std::to_string(books.waited) + " requests have waited for memory");
         if (const Bytes all = control::released(books)) line(2, "released", format_human(all) + ": " + by_step(books));
+    }
+    void about_kind(const control::GpuStatus &books, policy::Kind kind) {
+        std::string of = std::string(policy::kind_text(kind));
+        if (kind == policy::Kind::pools && books.pools.size() > 1) of += " (" + pools_text(books.pools) + ")";
+        if (kind == policy::Kind::contexts && books.contexts > 1) of += fmt::format(" ({})", books.contexts);
+        line(2, "", padded(format_human(books.kinds[static_cast<std::size_t>(kind)]), kSizes, true) + "  " + of);
     }
     static std::string pools_text(const std::vector<Bytes> &pools) {
         constexpr std::size_t kMost = 4;

@@ -51,6 +51,16 @@ using Row = std::array<Cell, kColumns>;
 
 std::string size_or(const std::optional<Bytes> &bytes, const char *none) { return bytes ? format_human(*bytes) : none; }
 
+void fill_books(Row &row, const control::GpuStatus &books, bool over_cap) {
+    row[held] = {format_human(books.held), over_cap ? Ink::red : Ink::plain};
+    row[cap].text = size_or(books.cap, "none");
+    row[allowance].text = size_or(books.allowance, "-");
+    row[cached].text = format_human(books.cached);
+    const std::uint64_t times = control::refused(books);
+    row[refused] = {std::to_string(times), times > 0 ? Ink::yellow : Ink::plain};
+    row[released].text = format_human(control::released(books));
+}
+
 // `use`: null for a process that is on no GPU.
 Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
     Row row;
@@ -62,17 +72,10 @@ Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
     if (process.status && !process.status->job.empty()) row[job].text = plain(process.status->job);
     if (!process.container.empty()) row[container].text = process.container;
     if (use) row[nvml].text = size_or(use->nvml, "-");
-    if (books) {
-        row[held] = {format_human(books->held), is_over_cap(process, *books) ? Ink::red : Ink::plain};
-        row[cap].text = size_or(books->cap, "none");
-        row[allowance].text = size_or(books->allowance, "-");
-        row[cached].text = format_human(books->cached);
-        const std::uint64_t times = control::refused(*books);
-        row[refused] = {std::to_string(times), times > 0 ? Ink::yellow : Ink::plain};
-        row[released].text = format_human(control::released(*books));
-    } else if (process.status) {
+    if (books)
+        fill_books(row, *books, is_over_cap(process, *books));
+    else if (process.status)
         row[held].text = format_human(0);
-    }
     const State now = state_of(process, books);
     row[state] = {state_name(now), ink_of(now)};
     if (!process.under_curb)
@@ -234,15 +237,18 @@ class Notes {
         if (!process.trouble.empty()) say("{} runs under curb, and {}; {}", who, plain(process.trouble), nvml);
         if (process.elsewhere) say("{} runs in another pid namespace, perhaps a container; {}", who, nvml);
         if (!process.status) return;
-        const control::PolicyStatus &policy = process.status->policy;
+        about_policy(who, process.status->policy);
+        for (const ViewGpu &gpu : view_.gpus)
+            for (const ViewUse &use : gpu.uses)
+                if (use.process == index && use.books) about_gpu(process, gpu, *books_of(view_, use));
+    }
+
+    void about_policy(const std::string &who, const control::PolicyStatus &policy) {
         const std::string error = policy.error.empty() ? "" : ": " + plain(policy.error);
         if (policy.unusable)
             say("{} has a policy that cannot be used, so curb refuses all its requests{}", who, error);
         else if (!policy.error.empty())
             say("{} runs under its last good policy; the last edit is not in force{}", who, error);
-        for (const ViewGpu &gpu : view_.gpus)
-            for (const ViewUse &use : gpu.uses)
-                if (use.process == index && use.books) about_gpu(process, gpu, *books_of(view_, use));
     }
 
     void about_gpu(const ViewProcess &process, const ViewGpu &gpu, const control::GpuStatus &books) {

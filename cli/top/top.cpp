@@ -125,10 +125,23 @@ class Top {
     void press(int key) {
         if (!prompt_.empty()) return type(key);
         if (key != KEY_RESIZE) state_.message.clear();
-        const std::size_t page = static_cast<std::size_t>(std::max(LINES / 2, 1));
         switch (key) {
             case 'q':
             case kControlC: quits_ = true; break;
+            case 'o': state_.sort = static_cast<Sort>((static_cast<int>(state_.sort) + 1) % kSorts); break;
+            case '/': ask("filter: ", [this](const std::string &text) { state_.filter = text; }); break;
+            case 'r': confirm("release the cached memory of", "release"); break;
+            case 's': confirm("suspend", "suspend"); break;
+            case 'u': confirm("resume", "resume"); break;
+            case 'c': ask_cap(); break;
+            default: select(key);
+        }
+    }
+
+    // Moves the selection.
+    void select(int key) {
+        const std::size_t page = static_cast<std::size_t>(std::max(LINES / 2, 1));
+        switch (key) {
             case 'k':
             case KEY_UP: state_.at -= std::min<std::size_t>(state_.at, 1); break;
             case 'j':
@@ -136,12 +149,6 @@ class Top {
             case KEY_PPAGE: state_.at -= std::min(state_.at, page); break;
             case KEY_NPAGE: state_.at += page; break;
             case KEY_HOME: state_.at = 0; break;
-            case 'o': state_.sort = static_cast<Sort>((static_cast<int>(state_.sort) + 1) % kSorts); break;
-            case '/': ask("filter: ", [this](const std::string &text) { state_.filter = text; }); break;
-            case 'r': confirm("release the cached memory of", "release"); break;
-            case 's': confirm("suspend", "suspend"); break;
-            case 'u': confirm("resume", "resume"); break;
-            case 'c': ask_cap(); break;
             default: break;
         }
     }
@@ -152,18 +159,18 @@ class Top {
         typed_.clear();
         then_ = std::move(then);
     }
+    void end_prompt() {
+        prompt_.clear();
+        state_.message.clear();
+    }
+    static bool is_enter(int key) { return key == '\n' || key == '\r' || key == KEY_ENTER; }
     void type(int key) {
         if (key == KEY_RESIZE) return;
-        if (key == kEscape || key == kControlC) {
-            prompt_.clear();
-            state_.message.clear();
-            return;
-        }
+        if (key == kEscape || key == kControlC) return end_prompt();
         const bool is_question = prompt_.ends_with("(y/n) ");
-        if (key == '\n' || key == '\r' || key == KEY_ENTER || is_question) {
+        if (is_enter(key) || is_question) {
             const std::string text = is_question && key < 128 ? std::string(1, static_cast<char>(key)) : typed_;
-            prompt_.clear();
-            state_.message.clear();
+            end_prompt();
             return then_(text);
         }
         if (key == KEY_BACKSPACE || key == 127 || key == 8) {

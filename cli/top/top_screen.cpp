@@ -184,34 +184,40 @@ class Screenful {
     static std::string column(bool is_shown, const std::string &text, std::size_t width) {
         return is_shown ? padded(clipped(text.empty() ? "-" : policy::plain(text), width), width + 1) : "";
     }
+    [[nodiscard]] std::string short_label(const ViewGpu *gpu) const {
+        const std::string label = gpu ? gpu_label(view_, *gpu) : "-";
+        return label.starts_with("GPU ") ? label.substr(4) : label;
+    }
+    static std::string cap_text(const TopRow &row, bool has_books) {
+        if (row.cap) return format_human(*row.cap);
+        return has_books ? "none" : "-";
+    }
+    // Returns null if there is none.
+    [[nodiscard]] const TopState::History *history_of(const TopRow &row) const {
+        if (!row.gpu) return nullptr;
+        const auto found = state_.held.find({view_.processes[row.process].pid, row.gpu->uuid});
+        return found == state_.held.end() ? nullptr : &found->second;
+    }
     [[nodiscard]] ScreenLine process_line(const TopRow &row, bool selected) const {
         const ViewProcess &process = view_.processes[row.process];
         const auto *books = row.use ? books_of(view_, *row.use) : nullptr;
         const State state = state_of(process, books);
         const bool u = state_.unicode;
         const std::size_t full = row.cap ? columns_of(share(row.held, *row.cap), kCapBar) : 0;
-        const TopState::History *history = nullptr;
-        if (row.gpu)
-            if (const auto found = state_.held.find({process.pid, row.gpu->uuid}); found != state_.held.end())
-                history = &found->second;
         const Bytes whole = row.cap ? *row.cap : row.gpu ? row.gpu->total : 0;
-        std::string gpu = row.gpu ? gpu_label(view_, *row.gpu) : "-";
-        if (gpu.starts_with("GPU ")) gpu.erase(0, 4);
         const auto of = [&](Ink own) { return selected ? Ink::reverse : process.under_curb ? own : Ink::dim; };
-        return {{fmt::format("{:>8} ", process.pid) + padded(clipped(policy::plain(process.user), 8), 9) +
-                     padded(clipped(gpu, 6), 7) +
-                     fmt::format("{:>9} {:>9} ", row.use ? format_human(row.held) : "-",
-                                 row.cap ? format_human(*row.cap)
-                                 : books ? "none"
-                                         : "-"),
-                 of(Ink::plain)},
-                {repeated(u ? "█" : "#", full), of(books && is_over_cap(process, *books) ? Ink::red : Ink::green)},
-                {repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Ink::dim)},
-                {has_history() ? sparkline(history, whole, u) + " " : "", of(Ink::green)},
-                {padded(clipped(state_text(process, books, state), 9), 10), of(ink_of(state))},
-                {column(has_jobs(), process.status ? process.status->job : "", kJob) +
-                     column(has_containers(), process.container, kContainer) + policy::plain(process.command),
-                 of(Ink::plain)}};
+        return {
+            {fmt::format("{:>8} ", process.pid) + padded(clipped(policy::plain(process.user), 8), 9) +
+                 padded(clipped(short_label(row.gpu), 6), 7) +
+                 fmt::format("{:>9} {:>9} ", row.use ? format_human(row.held) : "-", cap_text(row, books != nullptr)),
+             of(Ink::plain)},
+            {repeated(u ? "█" : "#", full), of(books && is_over_cap(process, *books) ? Ink::red : Ink::green)},
+            {repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Ink::dim)},
+            {has_history() ? sparkline(history_of(row), whole, u) + " " : "", of(Ink::green)},
+            {padded(clipped(state_text(process, books, state), 9), 10), of(ink_of(state))},
+            {column(has_jobs(), process.status ? process.status->job : "", kJob) +
+                 column(has_containers(), process.container, kContainer) + policy::plain(process.command),
+             of(Ink::plain)}};
     }
 
     void last_line() {

@@ -38,6 +38,98 @@ std::int64_t first_unix_ns(std::span<const Recording> recordings) {
     return std::max<std::int64_t>(first, 0);
 }
 
+// Puts the events of all processes in the order of their clocks, with the figures of the job.
+class Together {
+  public:
+    Together(std::span<const Recording> recordings, std::span<const JobGpu> gpus) : held_(gpus.size()) {
+        const std::int64_t began = first_unix_ns(recordings);
+        out_.header.unix_ns = began;
+        out_.header.version = recordings.front().header.version;
+        out_.name = counted(recordings.size(), "process") + (recordings.size() == 1 ? "" : " together");
+        std::size_t events = 0;
+        for (const Recording &one : recordings) {
+            Reading reading{&one, (readings_.size() + 1) << 48, 0};
+            if (began > 0) reading.offset = static_cast<std::uint64_t>(one.header.unix_ns - began);
+            for (const std::string &missing : one.missing) out_.missing.push_back(one.name + ": " + missing);
+            events += one.events.size();
+            readings_.push_back(std::move(reading));
+        }
+        for (std::size_t number = 0; number < gpus.size(); ++number) {
+            out_.header.gpus.push_back(gpus[number]);
+            for (std::size_t i = 0; i < gpus[number].of.size(); ++i)
+                readings_[gpus[number].of[i]].gpus[gpus[number].ranks[i].gpu] = {number, {}};
+        }
+        out_.events.reserve(events);
+    }
+
+    Recording all() && {
+        while (Reading *next = earliest()) {
+            if (out_.events.empty()) out_.first_ns = now_ = next->next_ns();
+            now_ = std::max(now_, next->next_ns());
+            const Moment &moment = next->recording->events[next->next++];
+            switch (moment.what) {
+                case What::policy:
+                case What::allowance:
+                case What::out:
+                case What::back: break;  // of one process
+                case What::end: free_all(*next); break;
+                default: add(*next, moment);
+            }
+        }
+        out_.last_ns = now_;
+        return std::move(out_);
+    }
+
+  private:
+    // Returns the recording with the earliest event. null: all are at their ends.
+    Reading *earliest() {
+        Reading *next = nullptr;
+        for (Reading &one : readings_)
+            if (!one.at_end() && (!next || one.next_ns() < next->next_ns())) next = &one;
+        return next;
+    }
+
+    // Adds the event with the figures of the job instead of those of its process.
+    void add(Reading &reading, Moment moment) {
+        moment.text = out_.texts.number_of(reading.recording->text(moment));
+        moment.ns = now_;
+        if (!moment.is_of_process()) {
+            const auto found = reading.gpus.find(moment.gpu);
+            if (found == reading.gpus.end()) return;
+            auto &[number, own] = found->second;
+            const auto kind = static_cast<std::size_t>(moment.kind);
+            const policy::Bytes before = own.kinds[kind];
+            if (own.take(moment)) {
+                moment.of_kind = held_[number].kinds[kind] + own.kinds[kind] - before;
+                held_[number].take(moment);
+            }
+            moment.held = held_[number].sum;
+            moment.gpu = static_cast<std::uint8_t>(number);
+            if ((moment.moves_memory() || moment.what == What::stack) && moment.pointer != 0)
+                moment.pointer ^= reading.tag;
+        }
+        out_.events.push_back(moment);
+    }
+
+    // A process that has ended holds nothing more.
+    void free_all(Reading &reading) {
+        for (const auto &[gpu, of] : reading.gpus)
+            for (std::size_t kind = 0; kind < policy::kKinds; ++kind) {
+                if (of.second.kinds[kind] == 0) continue;
+                Moment freed;
+                freed.what = What::books;
+                freed.kind = static_cast<policy::Kind>(kind);
+                freed.gpu = static_cast<std::uint8_t>(gpu);
+                add(reading, freed);
+            }
+    }
+
+    Recording out_;
+    std::vector<Reading> readings_;
+    std::vector<HeldByKind> held_;  // of each GPU of the job
+    std::uint64_t now_ = 0;
+};
+
 }  // namespace
 
 std::vector<JobGpu> gpus_of_job(std::span<const Recording> recordings) {
@@ -62,78 +154,7 @@ std::vector<JobGpu> gpus_of_job(std::span<const Recording> recordings) {
 }
 
 Recording together(std::span<const Recording> recordings, std::span<const JobGpu> gpus) {
-    Recording out;
-    const std::int64_t began = first_unix_ns(recordings);
-    out.header.unix_ns = began;
-    out.header.version = recordings.front().header.version;
-    out.name = counted(recordings.size(), "process") + (recordings.size() == 1 ? "" : " together");
-    std::vector<Reading> all;
-    std::size_t events = 0;
-    for (const Recording &one : recordings) {
-        Reading reading{&one, (all.size() + 1) << 48, 0};
-        if (began > 0) reading.offset = static_cast<std::uint64_t>(one.header.unix_ns - began);
-        for (const std::string &missing : one.missing) out.missing.push_back(one.name + ": " + missing);
-        events += one.events.size();
-        all.push_back(std::move(reading));
-    }
-    std::vector<HeldByKind> held(gpus.size());
-    for (std::size_t number = 0; number < gpus.size(); ++number) {
-        out.header.gpus.push_back(gpus[number]);
-        for (std::size_t i = 0; i < gpus[number].of.size(); ++i)
-            all[gpus[number].of[i]].gpus[gpus[number].ranks[i].gpu] = {number, {}};
-    }
-    out.events.reserve(events);
-    std::uint64_t now = 0;
-    // Adds the event with the figures of the job instead of those of its process.
-    const auto add = [&](Reading &reading, Moment moment) {
-        const auto found = reading.gpus.find(moment.gpu);
-        moment.text = out.texts.number_of(reading.recording->text(moment));
-        moment.ns = now;
-        if (!moment.is_of_process()) {
-            if (found == reading.gpus.end()) return;
-            auto &[number, own] = found->second;
-            const auto kind = static_cast<std::size_t>(moment.kind);
-            const policy::Bytes before = own.kinds[kind];
-            if (own.take(moment)) {
-                moment.of_kind = held[number].kinds[kind] + own.kinds[kind] - before;
-                held[number].take(moment);
-            }
-            moment.held = held[number].sum;
-            moment.gpu = static_cast<std::uint8_t>(number);
-            if ((moment.moves_memory() || moment.what == What::stack) && moment.pointer != 0)
-                moment.pointer ^= reading.tag;
-        }
-        out.events.push_back(moment);
-    };
-    for (;;) {
-        Reading *next = nullptr;
-        for (Reading &one : all)
-            if (!one.at_end() && (!next || one.next_ns() < next->next_ns())) next = &one;
-        if (!next) break;
-        if (out.events.empty()) out.first_ns = now = next->next_ns();
-        now = std::max(now, next->next_ns());
-        const Moment &moment = next->recording->events[next->next++];
-        switch (moment.what) {
-            case What::policy:
-            case What::allowance:
-            case What::out:
-            case What::back: break;  // of one process
-            case What::end:
-                for (const auto &[gpu, of] : next->gpus)
-                    for (std::size_t kind = 0; kind < policy::kKinds; ++kind) {
-                        if (of.second.kinds[kind] == 0) continue;
-                        Moment freed;
-                        freed.what = What::books;
-                        freed.kind = static_cast<policy::Kind>(kind);
-                        freed.gpu = static_cast<std::uint8_t>(gpu);
-                        add(*next, freed);
-                    }
-                break;
-            default: add(*next, moment);
-        }
-    }
-    out.last_ns = now;
-    return out;
+    return Together(recordings, gpus).all();
 }
 
 std::vector<std::string> what_they_lack(std::span<const Recording> recordings) {

@@ -44,22 +44,13 @@ struct Walk {
     std::unordered_map<const Moment *, const Moment *> stacks;  // allocation -> its stack
 
     void take(const Moment &moment, std::size_t index) {
-        if (held.take(moment) && held.sum > out.peak) {
-            out.peak = held.sum;
-            out.peak_ns = moment.ns;
-            out.at_peak = held.kinds;
-            out.cap = cap;
-            out.allowance = allowance;
-            peak_index = index;
-        }
+        if (held.take(moment) && held.sum > out.peak) note_peak(moment, index);
         switch (moment.what) {
             case What::alloc:
                 last[moment.thread] = &moment;
-                if (!is_by_program(moment)) break;
-                ++out.allocations;
-                offer(out.requests, &moment);
+                if (is_by_program(moment)) note_allocation(moment);
                 break;
-            case What::free: out.frees += is_by_program(moment) ? 1 : 0; break;
+            case What::free: out.frees += std::size_t{is_by_program(moment)}; break;
             case What::refuse:
                 out.refusals.push_back(&moment);
                 out.refused_bytes = policy::added(out.refused_bytes, static_cast<policy::Bytes>(moment.bytes));
@@ -82,20 +73,29 @@ struct Walk {
                 cap = bounded(moment.limit());
                 allowance = bounded(moment.of_kind);
                 break;
-            case What::stack: {
-                const auto made = last.find(moment.thread);
-                if (made != last.end() && made->second->pointer == moment.pointer) stacks[made->second] = &moment;
-                break;
-            }
-            case What::books:
-            case What::heap:
-            case What::step:
-            case What::out:
-            case What::back:
-            case What::end:
-            case What::dropped: break;
+            case What::stack: note_stack(moment); break;
+            default: break;  // of the process, or in `held` already
         }
         out.at_end = held.sum;
+    }
+
+    void note_peak(const Moment &moment, std::size_t index) {
+        out.peak = held.sum;
+        out.peak_ns = moment.ns;
+        out.at_peak = held.kinds;
+        out.cap = cap;
+        out.allowance = allowance;
+        peak_index = index;
+    }
+
+    void note_allocation(const Moment &moment) {
+        ++out.allocations;
+        offer(out.requests, &moment);
+    }
+
+    void note_stack(const Moment &moment) {
+        const auto made = last.find(moment.thread);
+        if (made != last.end() && made->second->pointer == moment.pointer) stacks[made->second] = &moment;
     }
 
     bool end_wait(const Moment &moment, Waited::End end) {

@@ -34,24 +34,29 @@ struct Socket {
     std::optional<std::string> fault{};
 };
 
+void distrust(Socket &socket, uid_t user) {
+    socket.fault = process_text(socket.process.pid) + " belongs to user " + std::to_string(user) +
+                   ", but its control socket stands in a folder of user " + std::to_string(socket.folder.owner) +
+                   ", so its answer is not trusted: " + socket.folder.path;
+}
+
+// Returns false if no process can be asked by this socket, to which we could not connect.
+bool lives_unconnected(Socket &socket) {
+    const int pid = socket.process.pid;
+    if (socket.error == ECONNREFUSED && !socket.inside) remove_socket(socket.folder, socket.name);
+    if (too_many_open(socket.error)) return true;  // nor can we read /proc now
+    if (const auto user = owner_of(pid); socket.error == EPERM && user && *user != socket.folder.owner)
+        distrust(socket, *user);
+    if (socket.fault) return name_of(pid) == socket.process;
+    return socket.error == EAGAIN && name_of(pid) == socket.process && belongs_in(socket.folder, pid);
+}
+
 // Tries to connect once. Returns false if no process can be asked by this socket. True without a connection: the
 // process lives, but takes no connection just now (EAGAIN).
 bool knock(Socket &socket) {
     const int pid = socket.process.pid;
     socket.connection = connect_to(socket.folder.path + "/" + socket.name, socket.folder.owner, socket.error);
-    const auto distrust = [&](uid_t user) {
-        socket.fault = process_text(pid) + " belongs to user " + std::to_string(user) +
-                       ", but its control socket stands in a folder of user " + std::to_string(socket.folder.owner) +
-                       ", so its answer is not trusted: " + socket.folder.path;
-    };
-    if (!socket.connection) {
-        if (socket.error == ECONNREFUSED && !socket.inside) remove_socket(socket.folder, socket.name);
-        if (too_many_open(socket.error)) return true;  // nor can we read /proc now
-        if (const auto user = owner_of(pid); socket.error == EPERM && user && *user != socket.folder.owner)
-            distrust(*user);
-        if (socket.fault) return name_of(pid) == socket.process;
-        return socket.error == EAGAIN && name_of(pid) == socket.process && belongs_in(socket.folder, pid);
-    }
+    if (!socket.connection) return lives_unconnected(socket);
     const auto who = peer(socket.connection);
     // Another process may have the pid by now, or one of another pid namespace shares the folder. (A child that has
     // inherited the socket keeps it open after its parent has died.)
@@ -60,7 +65,7 @@ bool knock(Socket &socket) {
     if (now && now != socket.process) return false;
     if (!speaks_for(*who, socket.folder)) {
         if (!now) return false;
-        distrust(who->uid);
+        distrust(socket, who->uid);
         socket.connection = {};
         return true;
     }

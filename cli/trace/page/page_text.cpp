@@ -32,6 +32,31 @@ void add_callers(std::string &out, const Recording &recording, const GpuSummary 
     }
 }
 
+constexpr std::size_t kMost = 10;  // lines of one kind
+
+void add_gpu(std::string &out, const Recording &recording, const GpuSummary &gpu) {
+    out += "\n" + heading_of(gpu) + "\n";
+    add(out, {"peak", policy::format_human(gpu.peak) + " at " + clock_text(recording, gpu.peak_ns)});
+    for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
+        if (gpu.at_peak[kind] != 0)
+            add(out, {"", policy::format_human(gpu.at_peak[kind]), policy::kind_text(static_cast<policy::Kind>(kind))});
+    if (gpu.smallest_cap) add(out, {"smallest cap", served_by(gpu.paste)});
+    add(out, {"allocations", std::to_string(gpu.allocations) + ", not freed before the end " +
+                                 std::to_string(gpu.live) + " (" + policy::format_human(gpu.live_bytes) + ")"});
+    for (std::size_t i = 0; i < std::min(kMost, gpu.refusals.size()); ++i) {
+        const Moment &one = *gpu.refusals[i];
+        add(out, {i == 0 ? "refused" : "", clock_text(recording, one.ns), control::size_text(one.bytes),
+                  std::string(policy::kind_text(one.kind)) + ", for " + policy::limit_text(one.why())});
+    }
+    if (gpu.refusals.size() > kMost) add(out, {"", "and " + std::to_string(gpu.refusals.size() - kMost) + " more"});
+    for (std::size_t i = 0; i < std::min<std::size_t>(5, gpu.held_at_peak.size()); ++i) {
+        const Moment &one = *gpu.held_at_peak[i];
+        add(out, {i == 0 ? "largest then" : "", control::size_text(one.bytes), clock_text(recording, one.ns),
+                  policy::kind_text(one.kind)});
+    }
+    add_callers(out, recording, gpu);
+}
+
 // ---- JSON ----
 
 using json::text_or_null;
@@ -153,34 +178,11 @@ std::string heading_of(const GpuSummary &gpu) {
 }
 
 std::string text_report(const Recording &recording, const Summary &summary) {
-    constexpr std::size_t kMost = 10;
     std::string out = title_of(recording) + "\n" + origin_of(recording) + "\n";
     for (const std::string &one : recording.missing) out += "missing: " + one + "\n";
     out += "\n";
     for (const std::string &one : sentences(recording, summary)) out += one + "\n";
-    for (const GpuSummary &gpu : summary.gpus) {
-        out += "\n" + heading_of(gpu) + "\n";
-        add(out, {"peak", policy::format_human(gpu.peak) + " at " + clock_text(recording, gpu.peak_ns)});
-        for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
-            if (gpu.at_peak[kind] != 0)
-                add(out,
-                    {"", policy::format_human(gpu.at_peak[kind]), policy::kind_text(static_cast<policy::Kind>(kind))});
-        if (gpu.smallest_cap) add(out, {"smallest cap", served_by(gpu.paste)});
-        add(out, {"allocations", std::to_string(gpu.allocations) + ", not freed before the end " +
-                                     std::to_string(gpu.live) + " (" + policy::format_human(gpu.live_bytes) + ")"});
-        for (std::size_t i = 0; i < std::min(kMost, gpu.refusals.size()); ++i) {
-            const Moment &one = *gpu.refusals[i];
-            add(out, {i == 0 ? "refused" : "", clock_text(recording, one.ns), control::size_text(one.bytes),
-                      std::string(policy::kind_text(one.kind)) + ", for " + policy::limit_text(one.why())});
-        }
-        if (gpu.refusals.size() > kMost) add(out, {"", "and " + std::to_string(gpu.refusals.size() - kMost) + " more"});
-        for (std::size_t i = 0; i < std::min<std::size_t>(5, gpu.held_at_peak.size()); ++i) {
-            const Moment &one = *gpu.held_at_peak[i];
-            add(out, {i == 0 ? "largest then" : "", control::size_text(one.bytes), clock_text(recording, one.ns),
-                      policy::kind_text(one.kind)});
-        }
-        add_callers(out, recording, gpu);
-    }
+    for (const GpuSummary &gpu : summary.gpus) add_gpu(out, recording, gpu);
     for (std::size_t i = 0; i < std::min(kMost, summary.releases.size()); ++i) {
         const Release &one = summary.releases[i];
         if (i == 0) out += "\nreleased\n";
