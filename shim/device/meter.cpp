@@ -66,11 +66,11 @@ std::string Meter::gpu_uuid() const { return uuid_text("GPU-", gpu_).data(); }
 std::string Meter::mig_uuid() const { return is_mig() ? uuid_text("MIG-", own_).data() : ""; }
 
 nvmlDevice_t Meter::device() noexcept {
-    nvmlDevice_t device = device_.load(std::memory_order_acquire);
+    nvmlDevice_t device = device_;
     const nvml::Functions *library = device ? nullptr : nvml::functions();
     // In MIG mode NVML reports the bytes a process holds of its instance, not of the GPU.
     if (library && library->by_uuid(uuid_text(is_mig() ? "MIG-" : "GPU-", own_).data(), &device) == NVML_SUCCESS)
-        device_.store(device, std::memory_order_release);
+        device_ = device;
     return device;
 }
 
@@ -78,7 +78,7 @@ std::optional<int> Meter::index() noexcept {
     if (const auto known = known_index()) return known;
     const auto index = ask(Figure::index);
     if (!index) return std::nullopt;
-    after_index_.store(static_cast<int>(*index) + 1, std::memory_order_relaxed);
+    after_index_ = static_cast<int>(*index) + 1;
     return static_cast<int>(*index);
 }
 

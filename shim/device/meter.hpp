@@ -4,7 +4,7 @@
 // driver is stuck, and such a call cannot be interrupted (docs/decisions/0032). Threads that want the same figure share
 // one question. Each gets an answer whose reading began after it asked.
 //
-// Thread-safe. Takes no lock, except to load NVML. Keeps errno.
+// Thread-safe. Keeps errno.
 #pragma once
 
 #include <array>
@@ -27,16 +27,13 @@ using policy::Bytes;
 enum class Figure : std::uint8_t { index, held, largest_other, used, free, last_run, above_soft_limit };
 inline constexpr std::size_t kFigures = 7;
 
-// A query for one figure of one device. Answers are numbered from 1.
+// A query for one figure of one device. Guarded by the lock of nvml_thread.cpp. Readings are numbered from 1.
 struct Question {
-    static constexpr std::uint64_t kNone = ~std::uint64_t{0};
-
-    std::atomic<bool> wanted{false};       // curb-nvml should read it again
-    std::atomic<std::uint32_t> begun{0};   // number of the reading that began last; only curb-nvml writes it
-    std::atomic<std::uint32_t> done{0};    // number of the last complete answer; a futex
-    std::atomic<std::uint32_t> asleep{0};  // threads that sleep on `done`
-    std::atomic<std::uint64_t> argument{0};
-    std::atomic<std::uint64_t> answer{0};
+    bool wanted = false;                 // curb-nvml should read it again
+    std::uint32_t begun = 0;             // the number of the reading that began last
+    std::atomic<std::uint32_t> done{0};  // that of the last complete one; threads that ask poll it without the lock
+    std::uint64_t argument = 0;
+    std::optional<std::uint64_t> answer;
 };
 
 // One device as NVML sees it. A figure is nullopt also if NVML does not answer within 2 s (5 s until it has answered
@@ -60,7 +57,7 @@ class Meter {
     std::optional<int> index() noexcept;
     // Returns the cached index; nullopt if there is none yet.
     [[nodiscard]] std::optional<int> known_index() const noexcept {
-        const int next = after_index_.load(std::memory_order_relaxed);
+        const int next = after_index_;
         return next == 0 ? std::nullopt : std::optional(next - 1);
     }
 

@@ -4,7 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <utility>
 
 #include "base/keep_errno.hpp"
 #include "base/waiting.hpp"
@@ -31,60 +35,90 @@ constexpr int kYields = 100, kYieldsOfThread = 50;
 // Pauses between the background attempts after NVML has hung and returned.
 constexpr std::uint64_t kFirstPauseMs = 1000, kLongestPauseMs = 60'000;
 
-enum Stage : std::uint32_t {
-    no_thread,
-    starting,  // it has not got the loader's lock yet
-    ready,
-};
-constinit std::atomic<std::uint32_t> stage{no_thread};  // a futex
-constinit std::atomic<bool> is_late{false};  // the thread could not start, or waits too long for the loader's lock
-
 constinit Meter *meters = nullptr;  // all of them; complete before any is asked
 constinit FutexEvent woken;
-constinit std::atomic<bool> has_answered{false};
-constinit std::atomic<bool> hangs{false};
-constinit std::atomic<bool> in_call{false};
-constinit std::atomic<bool> ending{false};
-constinit std::atomic<bool> has_warned{false};
 constinit std::atomic<pid_t> runs_in{0};  // the process with the thread: a fork child has none
 
-// Waits for a change of a futex, at most one slice. Returns the milliseconds to count.
-std::uint64_t wait_slice(std::atomic<std::uint32_t> &word, std::uint32_t value) noexcept {
-    const std::uint64_t before = now_ms();
-    futex_wait(word, value, kSliceMs);  // a signal may end it early
-    return std::min(now_ms() - before, kSliceMs);
+// The thread curb-nvml as those that ask it see it. The lock guards the questions too.
+struct Reader {
+    std::mutex lock;
+    enum class Stage : std::uint8_t {
+        no_thread,
+        starting,  // it has not got the loader's lock yet
+        ready,
+    } stage = Stage::no_thread;
+    bool is_late = false;  // the thread could not start, or waits too long for the loader's lock
+    bool has_answered = false;
+    bool hangs = false;
+    bool in_call = false;
+    bool ending = false;  // the process exits
+    bool has_warned = false;
+    std::atomic<std::uint32_t> changes{0};  // of what threads wait for; a futex
+};
+constinit Reader reader;
+
+template <class Do>
+auto locked(Do what) noexcept {
+    const std::scoped_lock lock(reader.lock);
+    return what();
+}
+
+// Calls `change` under the lock, and wakes the threads that wait.
+template <class Change>
+void change_and_wake(Change change) noexcept {
+    locked(change);
+    ++reader.changes;
+    futex_wake(reader.changes);
+}
+
+// Waits until `done`, which is called under the lock, returns true; at most `milliseconds`.
+template <class Done>
+void wait_until(Done done, std::uint64_t milliseconds) noexcept {
+    for (std::uint64_t waited_ms = 0; waited_ms < milliseconds;) {
+        const std::uint32_t seen = reader.changes;
+        if (locked(done)) return;
+        const std::uint64_t before = now_ms();
+        futex_wait(reader.changes, seen, kSliceMs);  // a signal may end it early
+        waited_ms += std::min(now_ms() - before, kSliceMs);
+    }
 }
 
 // NVML's exit handlers must not run during a call. Waits up to 200 ms, because NVML may hang.
 void at_exit() {
-    if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
+    if (runs_in != getpid()) return;
     own_thread::stop_at_exit();  // what the worker measures must be answered
-    ending.store(true, std::memory_order_seq_cst);
-    poll_until([] { return !in_call.load(std::memory_order_seq_cst) || hangs.load(std::memory_order_seq_cst); }, 200);
+    locked([] { reader.ending = true; });
+    poll_until([] { return locked([] { return !reader.in_call || reader.hangs; }); }, 200);
+}
+
+// Begins a reading, and returns its number and argument. Never returns while the process exits.
+std::pair<std::uint32_t, std::uint64_t> begin(Question &question) noexcept {
+    {
+        const std::scoped_lock lock(reader.lock);
+        if (!reader.ending) {
+            reader.in_call = true;
+            return {++question.begun, question.argument};
+        }
+    }
+    for (;;) pause();
 }
 
 // Calls NVML. Returns the milliseconds that the call took.
 std::uint64_t answer(Meter &meter, Figure figure) noexcept {
     Question &question = meter.question(figure);
-    const std::uint32_t number = question.begun.load(std::memory_order_relaxed) + 1;
-    in_call.store(true, std::memory_order_seq_cst);
-    while (ending.load(std::memory_order_seq_cst)) {
-        in_call.store(false, std::memory_order_seq_cst);
-        pause();
-    }
-    question.begun.store(number, std::memory_order_seq_cst);
+    const auto [number, argument] = begin(question);
     const std::uint64_t began = now_ms();
-    const auto value = meter.read(figure, question.argument.load(std::memory_order_relaxed));
-    question.answer.store(value.value_or(Question::kNone), std::memory_order_relaxed);
-    if (!has_answered.exchange(true, std::memory_order_relaxed)) {
-        // Registered after NVML was loaded, so it runs before NVML's own exit handlers; and before the answer is there,
-        // so that it runs after those of the work which the answer begins (naps).
-        static const int registered = atexit(at_exit);
-        static_cast<void>(registered);
-    }
-    in_call.store(false, std::memory_order_seq_cst);
-    question.done.store(number, std::memory_order_seq_cst);
-    if (question.asleep.load(std::memory_order_seq_cst) != 0) futex_wake(question.done);
+    const auto value = meter.read(figure, argument);
+    // Registered after NVML was loaded, so it runs before NVML's own exit handlers; and before the answer is there, so
+    // that it runs after those of the work which the answer begins (naps).
+    static const int registered = atexit(at_exit);
+    static_cast<void>(registered);
+    change_and_wake([&] {
+        question.answer = value;
+        question.done = number;
+        reader.has_answered = true;
+        reader.in_call = false;
+    });
     return now_ms() - began;
 }
 
@@ -96,34 +130,36 @@ void retry_until_in_time(Meter &meter, Figure figure) noexcept {
         pause_ms = std::min(2 * pause_ms, kLongestPauseMs);
         took_ms = answer(meter, figure);
     } while (took_ms >= kTimeoutMs);
-    hangs.store(false, std::memory_order_seq_cst);
+    locked([] { reader.hangs = false; });
     log::write(policy::LogLevel::info, "NVML answers again");
 }
 
-// False if no thread has asked.
-bool answer_all() noexcept {
-    bool any = false;
+bool hangs() noexcept {
+    return locked([] { return reader.hangs; });
+}
+
+// Returns a question that a thread has asked. nullopt if there is none.
+std::optional<std::pair<Meter *, Figure>> next_question() noexcept {
+    const std::scoped_lock lock(reader.lock);
     for (Meter *meter = meters; meter; meter = meter->next()) {
         for (std::size_t i = 0; i < kFigures; ++i) {
             const auto figure = static_cast<Figure>(i);
-            if (!meter->question(figure).wanted.exchange(false, std::memory_order_seq_cst)) continue;
-            any = true;
-            answer(*meter, figure);
-            if (hangs.load(std::memory_order_seq_cst)) retry_until_in_time(*meter, figure);
+            if (std::exchange(meter->question(figure).wanted, false)) return std::pair(meter, figure);
         }
     }
-    return any;
+    return std::nullopt;
 }
 
 void serve() {
     constexpr std::uint64_t kLongest = 86'400'000;
     nvml::wait_for_loader();
-    stage.store(ready, std::memory_order_seq_cst);
-    futex_wake(stage);
+    change_and_wake([] { reader.stage = Reader::Stage::ready; });
     for (int idle = 0;;) {
-        if (answer_all()) {
+        if (const auto next = next_question()) {
             idle = 0;
-        } else if (hangs.load(std::memory_order_seq_cst)) {  // NVML answered just as a thread gave up
+            answer(*next->first, next->second);
+            if (hangs()) retry_until_in_time(*next->first, next->second);
+        } else if (hangs()) {  // NVML answered just as a thread gave up
             retry_until_in_time(*meters, Figure::held);
         } else if (idle++ < kYieldsOfThread) {
             sched_yield();
@@ -137,56 +173,50 @@ void serve() {
 // Starts the thread if needed. False if it cannot answer: if the caller loads a library whose constructor uses CUDA, it
 // holds the loader's lock, and NVML's first call may need that lock. Then the caller must call NVML itself.
 bool is_ready() noexcept {
-    std::uint32_t now = stage.load(std::memory_order_acquire);
-    if (now == ready) return true;
-    if (now == no_thread && stage.compare_exchange_strong(now, starting, std::memory_order_seq_cst)) {
-        runs_in.store(getpid(), std::memory_order_relaxed);
-        if (!own_thread::start(serve, "curb-nvml")) is_late.store(true, std::memory_order_relaxed);
+    bool starts = false;
+    {
+        const std::scoped_lock lock(reader.lock);
+        if (reader.stage == Reader::Stage::ready) return true;
+        starts = reader.stage == Reader::Stage::no_thread;
+        reader.stage = Reader::Stage::starting;
     }
-    for (std::uint64_t waited_ms = 0; stage.load(std::memory_order_seq_cst) != ready;) {
-        if (waited_ms >= kLoaderTimeoutMs || is_late.load(std::memory_order_relaxed)) {
-            is_late.store(true, std::memory_order_relaxed);
-            return false;
-        }
-        waited_ms += wait_slice(stage, starting);
+    if (starts) {
+        runs_in = getpid();
+        if (!own_thread::start(serve, "curb-nvml")) change_and_wake([] { reader.is_late = true; });
     }
-    return true;
-}
-
-void warn_that_nvml_hangs() noexcept {
-    if (has_warned.exchange(true, std::memory_order_relaxed)) return;
-    log::write(policy::LogLevel::warning,
-               "NVML does not answer; until it does, what the driver takes for code is not measured, and caps hold for "
-               "what is known. nvidia-smi and dmesg may say what is wrong with the GPU");
+    wait_until([] { return reader.stage == Reader::Stage::ready || reader.is_late; }, kLoaderTimeoutMs);
+    const std::scoped_lock lock(reader.lock);
+    if (reader.stage == Reader::Stage::ready) return true;
+    reader.is_late = true;
+    return false;
 }
 
 // True if an answer exists whose reading began after number `before`.
 bool is_answered(const Question &question, std::uint32_t before) noexcept {
-    return static_cast<std::int32_t>(question.done.load(std::memory_order_seq_cst) - before) > 0;
+    return static_cast<std::int32_t>(question.done - before) > 0;
 }
 
 // False if NVML hangs or the process exits.
-bool wait_for_answer(Question &question, std::uint32_t before) noexcept {
+bool wait_for_answer(const Question &question, std::uint32_t before) noexcept {
     for (int i = 0; i < kYields; ++i) {
         if (is_answered(question, before)) return true;
         sched_yield();
     }
-    const std::uint64_t timeout_ms = has_answered.load(std::memory_order_relaxed) ? kTimeoutMs : kFirstTimeoutMs;
-    question.asleep.fetch_add(1, std::memory_order_seq_cst);
-    bool answered = false;
-    for (std::uint64_t waited_ms = 0; waited_ms < timeout_ms;) {
-        const std::uint32_t done = question.done.load(std::memory_order_seq_cst);
-        answered = is_answered(question, before);
-        if (answered || hangs.load(std::memory_order_seq_cst) || ending.load(std::memory_order_seq_cst)) break;
-        waited_ms += wait_slice(question.done, done);
+    const std::uint64_t timeout_ms = locked([] { return reader.has_answered ? kTimeoutMs : kFirstTimeoutMs; });
+    wait_until([&] { return is_answered(question, before) || reader.hangs || reader.ending; }, timeout_ms);
+    bool warns = false;
+    {
+        const std::scoped_lock lock(reader.lock);
+        if (is_answered(question, before)) return true;
+        if (reader.ending) return false;
+        reader.hangs = true;
+        warns = !std::exchange(reader.has_warned, true);
     }
-    question.asleep.fetch_sub(1, std::memory_order_seq_cst);
-    if (answered || is_answered(question, before)) return true;
-    if (!ending.load(std::memory_order_seq_cst)) {
-        hangs.store(true, std::memory_order_seq_cst);
-        woken.post();
-        warn_that_nvml_hangs();
-    }
+    woken.post();
+    if (warns)
+        log::write(policy::LogLevel::warning,
+                   "NVML does not answer; until it does, what the driver takes for code is not measured, and caps hold "
+                   "for what is known. nvidia-smi and dmesg may say what is wrong with the GPU");
     return false;
 }
 
@@ -203,18 +233,19 @@ std::optional<std::uint64_t> Meter::ask(Figure figure, std::uint64_t argument) n
     const KeepErrno keep_errno;
     // NVML waits while the process is out of its GPUs.
     if (gate::is_closed() && (own_thread::is_own() || !gate::wait())) return std::nullopt;
+    const auto is_vain = [] { return locked([] { return reader.ending || reader.hangs; }); };
     // Load NVML on the calling thread: it may hold the loader's lock, and curb-nvml would wait for that.
-    if (ending.load(std::memory_order_seq_cst) || hangs.load(std::memory_order_seq_cst) || !nvml::ensure_loaded())
-        return std::nullopt;
+    if (is_vain() || !nvml::ensure_loaded()) return std::nullopt;
     if (!is_ready()) return read(figure, argument);
     Question &question = this->question(figure);
-    question.argument.store(argument, std::memory_order_relaxed);
-    const std::uint32_t before = question.begun.load(std::memory_order_seq_cst);
-    question.wanted.store(true, std::memory_order_seq_cst);
+    const std::uint32_t before = locked([&] {
+        question.argument = argument;
+        question.wanted = true;
+        return question.begun;
+    });
     woken.post();  // every thread posts, so that none depends on another one's being scheduled
     if (!wait_for_answer(question, before)) return std::nullopt;
-    const std::uint64_t answer = question.answer.load(std::memory_order_relaxed);
-    return answer == Question::kNone ? std::nullopt : std::optional(answer);
+    return locked([&] { return question.answer; });
 }
 
 }  // namespace curb::shim

@@ -35,7 +35,7 @@ void remove(const Entry &entry) noexcept {
 }
 
 constinit std::atomic<const control::Places *> known_places{nullptr};
-const control::Places *places() noexcept { return known_places.load(std::memory_order_acquire); }
+const control::Places *places() noexcept { return known_places; }
 
 // "GPU-8f3a…", "job-1f0e…-GPU-8f3a…"
 std::string name_of(Order order, const Device &device) {
@@ -50,7 +50,7 @@ constinit std::array<std::atomic<const control::Turn *>, 128> known_turns{};
 void replace(const control::Turn *from, const control::Turn *to) noexcept {
     for (auto &known : known_turns) {
         const control::Turn *expected = from;
-        if (known.compare_exchange_strong(expected, to, std::memory_order_acq_rel)) return;
+        if (known.compare_exchange_strong(expected, to)) return;
     }
 }
 
@@ -59,7 +59,7 @@ using detail::listening;
 
 }  // namespace
 
-void use(const control::Places &places) noexcept { known_places.store(&places, std::memory_order_release); }
+void use(const control::Places &places) noexcept { known_places = &places; }
 
 void Wait::end() noexcept {
     const KeepErrno keep_errno;
@@ -69,11 +69,11 @@ void Wait::end() noexcept {
     }
     if (!entry_) return;
     remove(*entry_);
-    listening.fetch_sub(1, std::memory_order_seq_cst);
+    --listening;
 }
 
 void Wait::attempt() noexcept {
-    if (entry_) entry_->seen = changes.load(std::memory_order_seq_cst);
+    if (entry_) entry_->seen = changes;
 }
 
 void Wait::join(Order order, const Device &device, policy::Bytes bytes) noexcept try {
@@ -88,7 +88,7 @@ void Wait::join(Order order, const Device &device, policy::Bytes bytes) noexcept
 
 void in_fork_child() noexcept {
     for (auto &known : known_turns)
-        if (const control::Turn *turn = known.exchange(nullptr, std::memory_order_acq_rel)) turn->close_in_fork_child();
+        if (const control::Turn *turn = known.exchange(nullptr)) turn->close_in_fork_child();
 }
 
 bool Wait::has_turn(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept try {
@@ -109,7 +109,7 @@ void Wait::sleep(const Request &request, std::uint64_t milliseconds) noexcept {
         entry_.emplace(
             Entry{.request = request, .thread = static_cast<int>(syscall(SYS_gettid)), .began_ms = now_ms()});
         add(*entry_);
-        listening.fetch_add(1, std::memory_order_seq_cst);
+        ++listening;
         return;
     }
     {
@@ -123,7 +123,7 @@ void Wait::sleep(const Request &request, std::uint64_t milliseconds) noexcept {
     do {  // a signal may end it early
         futex_wait(changes, entry_->seen, until - now);
         now = now_ms();
-    } while (now < until && changes.load(std::memory_order_relaxed) == entry_->seen);
+    } while (now < until && changes == entry_->seen);
 }
 
 std::uint64_t Entry::milliseconds() const noexcept { return now_ms() - began_ms; }
@@ -142,16 +142,14 @@ bool others_wait(Order order, const Device &device) noexcept try {
     static constinit std::array<std::array<std::atomic<std::uint64_t>, devices::kMost>, std::size(kOrders)> seen{};
     constexpr std::uint64_t kAgainMs = 20;
     std::atomic<std::uint64_t> &here = seen[static_cast<std::size_t>(order)][static_cast<std::size_t>(device.ordinal)];
-    std::uint64_t before = here.load(std::memory_order_relaxed);
+    std::uint64_t before = here;
     const std::uint64_t now = now_ms();
     const bool waited = (before & 1) != 0;
     // One thread reads; the others go on with the last answer.
-    if (now - before / 2 < kAgainMs ||
-        !here.compare_exchange_strong(before, 2 * now + (waited ? 1 : 0), std::memory_order_relaxed))
-        return waited;
+    if (now - before / 2 < kAgainMs || !here.compare_exchange_strong(before, 2 * now + (waited ? 1 : 0))) return waited;
     const KeepErrno keep_errno;
     const bool wait = places() && control::Turn::others_wait(*places(), name_of(order, device));
-    here.store(2 * now + (wait ? 1 : 0), std::memory_order_relaxed);
+    here = 2 * now + (wait ? 1 : 0);
     return wait;
 } catch (...) {
     return false;

@@ -12,7 +12,7 @@ namespace detail {
 inline constinit std::atomic<int> listening{0};          // threads that wait
 inline constinit std::atomic<std::uint32_t> changes{0};  // a futex
 [[gnu::noinline, gnu::cold]] inline void wake() noexcept {
-    changes.fetch_add(1, std::memory_order_seq_cst);
+    ++changes;
     futex_wake(changes);
 }
 }  // namespace detail
@@ -20,10 +20,10 @@ inline constinit std::atomic<std::uint32_t> changes{0};  // a futex
 // Wakes all waiting requests to try again. Call it when memory was freed, an allowance grew or the policy was edited.
 // Costs one load if none waits. Thread-safe.
 inline void changed() noexcept {
-    if (detail::listening.load(std::memory_order_seq_cst) != 0) detail::wake();
+    if (detail::listening != 0) detail::wake();
 }
 
 // True if a request of this process waits. Costs one load. Thread-safe.
-inline bool any() noexcept { return detail::listening.load(std::memory_order_seq_cst) != 0; }
+inline bool any() noexcept { return detail::listening != 0; }
 
 }  // namespace curb::shim::wait_queue
