@@ -39,8 +39,8 @@ bool shares_granules(const Allocation &allocation) noexcept {
 }
 
 void set_cached(Device &device, bool was_idle, bool is_idle, Bytes bytes) noexcept {
-    if (is_idle && !was_idle) device.cached += bytes;
-    if (was_idle && !is_idle) device.cached -= bytes;
+    if (is_idle && !was_idle) device.kept.bytes += bytes;
+    if (was_idle && !is_idle) device.kept.bytes -= bytes;
 }
 
 // The first and the last granule of a block: the same one, or two neighbours.

@@ -11,14 +11,14 @@ namespace curb::shim {
 void reconcile(Device &device, int attempts = Ledger::kAttempts) noexcept;
 
 // The same for a request near the cap. Does nothing if another thread is doing it and the last figure is less than a
-// millisecond old and `grown` is not set. Thread-safe. Keeps errno.
+// millisecond old and the driver has not taken memory since. Thread-safe. Keeps errno.
 void reconcile_unless_fresh(Device &device) noexcept;
 
 // Call it after a driver call that may have taken memory for code or a stack: a request near the cap then measures
 // first. If there is a trace, measures now: a reader looks for the smallest cap, wherever the cap is. Keeps errno.
 void driver_may_have_taken(Device &device) noexcept;
 
-// Measures the bytes this process could hold if it took all free memory (devices::within_reach). Calls NVML.
+// Measures the bytes this process could hold if it took all free memory (Freshness::reach). Calls NVML.
 // Thread-safe. Keeps errno.
 void measure_reach(Device &device) noexcept;
 

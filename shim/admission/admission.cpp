@@ -30,11 +30,9 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
         const Bytes room = policy::room(limit, out.kept_for_driver, device.ledger.held());
         return room - std::min(room, bytes);
     };
-    const auto age = [](std::uint64_t measured_ms) { return now_ms() - measured_ms; };
     bool asked = false;
     if (gpu.terms.growth.keep_free != 0 &&
-        policy::measure_reach_again(room_under(out.limit_beside_others), bytes,
-                                    age(device.reach_ms.load()))) {
+        policy::measure_reach_again(room_under(out.limit_beside_others), bytes, device.freshness.reach_age_ms())) {
         measure_reach(device);
         asked = true;
     }
@@ -42,7 +40,7 @@ bool measure_if_stale(Device &device, const Snapshot &now, Bytes bytes, policy::
     if (limit != policy::kUnbounded) {
         const Bytes room = room_under(limit);
         if (room < policy::Staleness::kNear && device.ledger.ahead().bytes() != 0) pools::settle_ahead(device);
-        switch (policy::measure_again(room, age(device.measured_ms.load()), device.changed.load())) {
+        switch (policy::measure_again(room, device.freshness.age_ms(), device.freshness.has_changed())) {
             case policy::Measure::not_yet: break;
             case policy::Measure::soon: devices::measure_soon(device); break;
             case policy::Measure::now:

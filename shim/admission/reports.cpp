@@ -251,7 +251,7 @@ constinit Tally tally;
 
 // Counts a refusal and keeps it for `curb ps`. `limit`: as in control::Refusal.
 void note_refusal(Device &device, Bytes bytes, policy::Limit why, Bytes held, Bytes limit) noexcept {
-    ++device.refused[static_cast<std::size_t>(why)];
+    device.counts.note_refused(why);
     tally.add({control::unix_now(), device.ordinal, bytes, why, held, limit});
 }
 
@@ -352,7 +352,7 @@ void allowance(const Device &device, const char *how, Bytes bytes) noexcept {
 }
 
 void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept {
-    ++device.waited;
+    device.counts.note_waited();
     trace::waiting(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     log_line(policy::LogLevel::info, [&] {
         return "a request for " + human(bytes) + " on " + device.name() + " waits (at most " +
@@ -394,7 +394,7 @@ std::string books_text(Device &device) {
     const auto bytes = [](Bytes amount) { return std::to_string(amount); };
     const auto figure = device.meter.held_by_process();
     return "books: " + device.name() + " holds " + bytes(books.held()) + " B: " + held_text(books, bytes, true) +
-           ", cached " + bytes(device.cached.load()) + "; the device says " +
+           ", cached " + bytes(device.kept.bytes) + "; the device says " +
            (figure ? bytes(*figure) : std::string("nothing of this process"));
 }
 

@@ -36,7 +36,7 @@ KeptBlocks &kept_blocks_of(const Device &device) noexcept {
 
 void count(Device &device, bool more) noexcept {
     const std::size_t change = more ? 1 : ~std::size_t{0};
-    device.kept.fetch_add(change, std::memory_order_seq_cst);
+    device.kept.blocks += change;
     detail::kept.fetch_add(change, std::memory_order_seq_cst);
 }
 
@@ -47,8 +47,8 @@ policy::Cache terms(const Device &device) noexcept { return limits::in_force(dev
 // primary context, but the work does not.
 bool may_reuse(Device &device, Bytes bytes) noexcept {
     const auto now = process::snapshot();
-    return bytes <= now->of(device.ordinal).terms.cache.max && !device.peers.load(std::memory_order_relaxed) &&
-           !captures::any() && !contexts::has_green() && !limits::must_shrink(device, *now);
+    return bytes <= now->of(device.ordinal).terms.cache.max && !device.kept.peers && !captures::any() &&
+           !contexts::has_green() && !limits::must_shrink(device, *now);
 }
 
 // Waits for the context's work, as cuMemFree does. Like cuMemFree, does not wait for other contexts, which cannot
@@ -134,7 +134,7 @@ bool free_oldest(Device &device, std::uint64_t latest_ms, Bytes &freed) noexcept
 void trim(Device &device) noexcept {
     const auto too_much = [&] {
         const Bytes max = terms(device).max;
-        return max == 0 || device.cached.load(std::memory_order_relaxed) > max;
+        return max == 0 || device.kept.bytes > max;
     };
     if (!too_much()) return;
     const RelaxedCapture relaxed;
@@ -195,7 +195,7 @@ bool keep(CUdeviceptr pointer) noexcept {
 bool detail::free_kept(CUdeviceptr pointer) noexcept {
     const KeepErrno keep_errno;
     for (Device &device : devices::all()) {
-        if (device.kept.load(std::memory_order_relaxed) == 0) continue;
+        if (device.kept.blocks == 0) continue;
         KeptBlocks::Pin pin;
         const auto block = kept_blocks_of(device).take_at(pointer, pin);
         if (!block) continue;
@@ -250,7 +250,7 @@ std::optional<std::uint64_t> sweep() noexcept {
     for (;;) {
         std::optional<std::uint64_t> next;
         for (Device &device : devices::all()) {
-            if (device.kept.load(std::memory_order_seq_cst) == 0) continue;
+            if (device.kept.blocks == 0) continue;
             const auto idle = static_cast<std::uint64_t>(terms(device).idle.count());
             const std::uint64_t now = now_ms();
             Bytes freed = 0;

@@ -26,7 +26,7 @@ Bytes free_kept(Device &device, Bytes wanted) noexcept;
 // Hands out a kept block of `context`, the calling thread's owner_of_memory(), and records it as the program's. Returns
 // 0 if there is none or none may be reused now. Costs one load if the device has no kept blocks.
 inline CUdeviceptr take(Device &device, CUcontext context, Bytes bytes) noexcept {
-    return device.kept.load(std::memory_order_relaxed) == 0 ? 0 : detail::take(device, context, bytes);
+    return device.kept.blocks == 0 ? 0 : detail::take(device, context, bytes);
 }
 
 // Call it when the program frees this pointer. Waits for the device's work, then keeps the block. False if the block
@@ -39,7 +39,7 @@ inline bool free_kept(CUdeviceptr pointer) noexcept {
 }
 // Frees kept blocks of the device, oldest first, until `wanted` bytes came back. Returns the bytes that came back.
 inline Bytes free_kept(Device &device, Bytes wanted = policy::kUnbounded) noexcept {
-    return device.kept.load(std::memory_order_relaxed) == 0 ? 0 : detail::free_kept(device, wanted);
+    return device.kept.blocks == 0 ? 0 : detail::free_kept(device, wanted);
 }
 
 // Calls the driver. If the current device is full, frees its kept blocks and calls once more.

@@ -28,7 +28,7 @@ void discover() noexcept {
     for (int ordinal = 0; ordinal < count && ordinal < kMost; ++ordinal) {
         Device &device = at(ordinal);
         device.ordinal = ordinal;
-        device.reach = policy::kUnbounded;
+        device.freshness.set_reach(policy::kUnbounded);
         std::size_t total = 0;
         ask_twice<&Driver::cuDeviceTotalMem_v2>(&total, ordinal);
         device.total = total;
@@ -56,21 +56,16 @@ Device *current() noexcept {
     return ask_twice<&Driver::cuCtxGetDevice>(&device) == CUDA_SUCCESS ? find(device) : nullptr;
 }
 
-bool in_use(const Device &device) noexcept {
-    return device.contexts.load(std::memory_order_relaxed) > 0 || device.ledger.held() > 0;
-}
+bool in_use(const Device &device) noexcept { return device.contexts.live > 0 || device.ledger.held() > 0; }
 
 bool any_stale() noexcept {
     constexpr std::uint64_t kOldMs = 1000;
-    return std::any_of(all().begin(), all().end(), [](const Device &device) {
-        return in_use(device) && now_ms() - device.measured_ms.load(std::memory_order_relaxed) >= kOldMs;
-    });
+    return std::any_of(all().begin(), all().end(),
+                       [](const Device &device) { return in_use(device) && device.freshness.age_ms() >= kOldMs; });
 }
 
 void measure_soon(Device &device) noexcept {
-    if (!device.measure_soon.load(std::memory_order_relaxed) &&
-        !device.measure_soon.exchange(true, std::memory_order_seq_cst))
-        worker::wake_up();
+    if (device.freshness.ask_soon()) worker::wake_up();
 }
 
 void measure_all_soon() noexcept {
@@ -78,23 +73,16 @@ void measure_all_soon() noexcept {
         if (in_use(device)) measure_soon(device);
 }
 
-void measure_before_decision(Device &device) noexcept {
-    device.grown.store(true, std::memory_order_relaxed);
-    device.changed.store(true, std::memory_order_relaxed);
-}
-
-void measure_returned_soon(Device &device) noexcept { device.changed.store(true, std::memory_order_relaxed); }
-
 void context_made(Device &device) noexcept {
-    device.contexts.fetch_add(1, std::memory_order_relaxed);
-    all_contexts.fetch_add(1, std::memory_order_relaxed);
+    ++device.contexts.live;
+    ++all_contexts;
 }
 
 bool context_gone(Device &device) noexcept {
-    all_contexts.fetch_sub(1, std::memory_order_relaxed);
-    return device.contexts.fetch_sub(1, std::memory_order_relaxed) == 1;
+    --all_contexts;
+    return --device.contexts.live == 0;
 }
 
-int contexts() noexcept { return all_contexts.load(std::memory_order_relaxed); }
+int contexts() noexcept { return all_contexts; }
 
 }  // namespace curb::shim::devices

@@ -4,50 +4,77 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <string>
 
 #include "base/waiting.hpp"
 #include "control/status.hpp"
+#include "device/freshness.hpp"
 #include "device/ledger.hpp"
 #include "device/meter.hpp"
 #include "driver/driver.hpp"
 
 namespace curb::shim {
 
+// Counters that clients read, since process start. Thread-safe.
+class Counts : NoCopy {
+  public:
+    struct Figures {
+        std::array<std::uint64_t, policy::kLimits> refused{};  // requests, by the limit that they exceeded
+        std::uint64_t waited = 0;                              // requests
+        std::array<Bytes, policy::kSteps> released{};          // by the step of the release
+    };
+    void note_refused(policy::Limit why) noexcept {
+        const std::scoped_lock lock(lock_);
+        ++figures_.refused[static_cast<std::size_t>(why)];
+    }
+    void note_waited() noexcept {
+        const std::scoped_lock lock(lock_);
+        ++figures_.waited;
+    }
+    void note_released(policy::Step step, Bytes bytes) noexcept {
+        const std::scoped_lock lock(lock_);
+        figures_.released[static_cast<std::size_t>(step)] += bytes;
+    }
+    [[nodiscard]] Figures read() const noexcept {
+        const std::scoped_lock lock(lock_);
+        return figures_;
+    }
+
+  private:
+    mutable std::mutex lock_;
+    Figures figures_;
+};
+
 struct Device {
+    // From the driver, at the first cuInit.
     int ordinal = 0;
-    Bytes total = 0;             // from the driver
-    std::array<char, 32> pci{};  // "0000:3b:00.0", in the driver's spelling; empty if unknown
-    Bytes resident_threads = 0;  // the most that can be resident; the driver allocates a stack for each
+    Bytes total = 0;
+    std::array<char, 32> pci{};     // "0000:3b:00.0", in the driver's spelling; empty if unknown
+    std::array<char, 128> model{};  // "NVIDIA H200". Stored: the driver may have shut down when a trace begins
+    Bytes resident_threads = 0;     // the most that can be resident; the driver allocates a stack for each
+
     Ledger ledger;
     Meter meter;
-    std::atomic<std::uint64_t> measured_ms{0};  // time of the last reconcile
-    std::atomic<bool> measure_soon{false};      // the worker should reconcile it
-    std::atomic<Bytes> reach{0};                // held by this process plus free on the device, once discovered
-    std::atomic<std::uint64_t> reach_ms{0};     // when `reach` was measured
-    std::atomic<bool> changed{false};           // the driver may have taken or returned memory since the reconcile
-    std::atomic<bool> grown{false};             // the driver may have taken memory since the reconcile
-    std::atomic<int> measuring{0};              // threads that reconcile it for a request near the cap
-    std::atomic<int> measuring_growth{0};       // threads that reconcile it because `grown` was set
-    std::atomic<std::uint64_t> figure_us{0};    // start time of the last completed reconcile
-    std::atomic<bool> has_nvml{false};          // NVML sees this process; if not, overhead is the measured context cost
-    std::atomic<int> contexts{0};               // live contexts whose creation curb saw
-    std::atomic<Bytes> context_cost{0};         // measured bytes of one context; 0 before the measurement
-    std::atomic<std::uint32_t> first_context{0};  // 1: a thread creates and judges it; a futex
-    std::atomic<Bytes> heap{0};                   // bytes of the kernels' heap limit above the default
-    std::atomic<Bytes> cached{0};                 // bytes of `held` that freeing every kept block would return
-    std::atomic<std::size_t> kept{0};             // number of kept blocks
-    std::atomic<bool> limited{false};             // by the policy in force (in_force.hpp)
-    std::atomic<bool> peers{false};               // a context of another device may access its memory
-    OneAtATime tries_idle;                        // a request tries a pool's idle memory (pools::IdleTry)
-    // Counters that clients read, since process start: refused requests by limit, requests that waited,
-    // and bytes that releases freed, by step.
-    std::array<std::atomic<std::uint64_t>, policy::kLimits> refused{};
-    std::atomic<std::uint64_t> waited{0};
-    std::array<std::atomic<Bytes>, policy::kSteps> released{};
-    // "NVIDIA H200". Stored, because a trace's first line may be written after the driver has shut down.
-    std::array<char, 128> model{};
+    Freshness freshness;
+    Counts counts;
+
+    // The rest are single figures, each of which may be read at any time.
+    struct Contexts {
+        std::atomic<int> live{0};             // whose creation curb saw
+        std::atomic<Bytes> cost{0};           // measured bytes of one; 0 before the measurement
+        std::atomic<std::uint32_t> first{0};  // 1: a thread creates and judges the first one; a futex
+        std::atomic<Bytes> heap{0};           // bytes of the kernels' heap limit above the default
+    } contexts;
+    struct Kept {
+        std::atomic<std::size_t> blocks{0};
+        std::atomic<Bytes> bytes{0};     // of `held`, that freeing every kept block would return
+        std::atomic<bool> peers{false};  // a context of another device may access the memory: no block is kept
+    } kept;
+    std::atomic<bool> has_nvml{false};  // NVML sees this process; if not, overhead is the measured cost of contexts
+    std::atomic<bool> limited{false};   // by the policy in force (in_force.hpp)
+    OneAtATime tries_idle;              // a request tries a pool's idle memory (pools::IdleTry)
 
     // "cuda:0"
     [[nodiscard]] std::string name() const { return "cuda:" + std::to_string(ordinal); }
@@ -81,16 +108,14 @@ bool in_use(const Device &device) noexcept;
 // True if some device in use was last reconciled a second or more ago. Without a limit or a trace only client queries
 // reconcile it.
 bool any_stale() noexcept;
-// Returns the bytes the process could hold if it took all free memory, as last measured (measure_reach).
-inline Bytes within_reach(const Device &device) noexcept { return device.reach.load(std::memory_order_relaxed); }
 // Has the worker reconcile the device. Keeps errno.
 void measure_soon(Device &device) noexcept;
 // The same for each device that is in use.
 void measure_all_soon() noexcept;
 // Call it if the driver may have taken or returned memory of its own: a request near the cap then reconciles first.
-void measure_before_decision(Device &device) noexcept;
+inline void measure_before_decision(Device &device) noexcept { device.freshness.note_taken(); }
 // The same if the driver can only have returned memory.
-void measure_returned_soon(Device &device) noexcept;
+inline void measure_returned_soon(Device &device) noexcept { device.freshness.note_returned(); }
 // Count the device's contexts. context_gone() returns true for the last one.
 void context_made(Device &device) noexcept;
 bool context_gone(Device &device) noexcept;

@@ -64,7 +64,7 @@ class ContextCost {
             device_.ledger.charge(Kind::contexts, all - taken);
             leave_green(device_, green);
         }
-        if (all != green) device_.context_cost = all - green;
+        if (all != green) device_.contexts.cost = all - green;
         reconcile(device_);
         return all - green;
     }
@@ -90,9 +90,9 @@ class ContextCost {
 class FirstContextTurn : NoCopy {
   public:
     explicit FirstContextTurn(Device &device) noexcept : device_(device) {
-        const auto is_unknown = [&] { return limits::counts_all(device) && device.context_cost == 0; };
+        const auto is_unknown = [&] { return limits::counts_all(device) && device.contexts.cost == 0; };
         // In this order: the cost is known a moment before the context is judged.
-        const auto is_open = [&] { return is_unknown() || device.first_context != 0; };
+        const auto is_open = [&] { return is_unknown() || device.contexts.first != 0; };
         if (!is_open()) return;
         const KeepErrno keep_errno;
         // Load NVML before taking the turn: a constructor that the loader runs meanwhile may create a context.
@@ -102,15 +102,15 @@ class FirstContextTurn : NoCopy {
         constexpr int kMost = 100;
         for (int waits = 0; waits < kMost && is_open();) {
             std::uint32_t free = 0;
-            taken_ = is_unknown() && device.first_context.compare_exchange_strong(free, 1);
+            taken_ = is_unknown() && device.contexts.first.compare_exchange_strong(free, 1);
             if (taken_) return;
-            if (!futex_wait(device.first_context, 1, kEachMs)) ++waits;
+            if (!futex_wait(device.contexts.first, 1, kEachMs)) ++waits;
         }
     }
     ~FirstContextTurn() {
         if (!taken_) return;
-        device_.first_context = 0;
-        futex_wake(device_.first_context);
+        device_.contexts.first = 0;
+        futex_wake(device_.contexts.first);
     }
 
   private:
@@ -132,7 +132,7 @@ CUresult call_or_wait(Device &device, Call call) {
 }
 
 void forget_heap(Device &device) noexcept {
-    if (device.heap.exchange(0) != 0) trace::heap(device, 0);
+    if (device.contexts.heap.exchange(0) != 0) trace::heap(device, 0);
 }
 void forget_overhead(Device &device) noexcept { trace::books(device, Kind::overhead, device.ledger.set_overhead(0)); }
 
@@ -286,7 +286,7 @@ CUresult create(Device &device, contexts::New made, Bytes green, Call call, Cont
     Created created;
     if (!limits::counts_all(device) || process::snapshot()->unusable)
         created.result = call_or_wait(device, call);  // no limit applies, and starting NVML would cost 9 ms
-    else if (const Bytes cost = device.context_cost; cost != 0)
+    else if (const Bytes cost = device.contexts.cost; cost != 0)
         created = create_at_cost(device, cost, green, call);
     else
         created = create_first(device, green, call);

@@ -171,9 +171,9 @@ CUresult set_stack_limit(Device &device, std::size_t limit) {
 CUresult set_heap_limit(Device &device, std::size_t limit) {
     constexpr Bytes kByDefault = 8 * policy::MiB;
     const auto call = to_driver<&Driver::cuCtxSetLimit>(CU_LIMIT_MALLOC_HEAP_SIZE, limit);
-    const Bytes more = limit > kByDefault ? limit - kByDefault : 0, kept = device.heap;
+    const Bytes more = limit > kByDefault ? limit - kByDefault : 0, kept = device.contexts.heap;
     const auto keep_room = [&] {
-        device.heap = more;
+        device.contexts.heap = more;
         trace::heap(device, more);
     };
     if (more > kept) {

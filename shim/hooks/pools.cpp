@@ -52,7 +52,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
         const Bytes in_use = forgotten.pool && destroyed ? pools::ended(*forgotten.pool, forgotten.kept_charged) : 0;
         if (device && forgotten.pool) {
             // Without NVML we could not see the memory return, so credit it now.
-            const bool has_nvml = kind != Kind::managed && device->has_nvml.load(std::memory_order_relaxed);
+            const bool has_nvml = kind != Kind::managed && device->has_nvml;
             const Bytes kept = destroyed && has_nvml ? forgotten.kept_charged : 0;
             if (destroyed && !has_nvml) device->ledger.add_returned_at_sync(forgotten.kept_charged - in_use);
             device->ledger.leave_to_overhead(kind, kept);

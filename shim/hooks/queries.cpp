@@ -13,7 +13,6 @@
 #include "driver/gate.hpp"
 #include "driver/nvml.hpp"
 #include "driver/stubs.hpp"
-#include "host/clock.hpp"
 #include "host/process_state.hpp"
 #include "limits/in_force.hpp"
 #include "limits/limits.hpp"
@@ -49,12 +48,11 @@ struct Figures {
 Figures figures_shown(Device &device, const Shown &shown, Figures actual) noexcept {
     if (shown.nothing) return {actual.total, 0};
     // Kept blocks are free to the program: they serve its next request, or are freed for it.
-    const Bytes cached = device.cached;
+    const Bytes cached = device.kept.bytes;
     const Bytes unused = std::min(actual.total, policy::added(actual.free, cached));
     const Bytes free = unused - std::min(unused, shown.keep_free);
     if (!shown.cap) return {actual.total, free};
-    const std::uint64_t age = now_ms() - device.measured_ms.load(std::memory_order_relaxed);
-    if (device.changed.load(std::memory_order_relaxed) || age >= policy::Staleness::kFarMs) reconcile(device);
+    if (device.freshness.has_changed() || device.freshness.age_ms() >= policy::Staleness::kFarMs) reconcile(device);
     // In a job, the others may have left less than the cap.
     const Bytes left = device.ledger.share.joined()
                            ? std::min(*shown.cap, limits::cap(device).value_or(policy::kUnbounded))

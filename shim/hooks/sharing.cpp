@@ -101,6 +101,6 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     Device *device = process::active() ? contexts::device_of(peer) : nullptr;
     const CUresult result = driver().cuCtxEnablePeerAccess(peer, flags);
-    if (result == CUDA_SUCCESS && device) device->peers = true;
+    if (result == CUDA_SUCCESS && device) device->kept.peers = true;
     return result;
 }

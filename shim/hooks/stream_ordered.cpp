@@ -165,8 +165,7 @@ inline std::optional<CUresult> allocate_ahead(pools::Pool &pool, const AsyncRequ
     if (answer != CUDA_SUCCESS) {
         // If the driver cannot serve the call, return its own error: a destructor may call a driver that has shut down.
         const bool could_serve = query_device(request.calls, request.stream) != nullptr;
-        return could_serve && device.limited.load(std::memory_order_relaxed) ? CUDA_ERROR_OUT_OF_MEMORY
-                                                                             : request.to_driver();
+        return could_serve && device.limited ? CUDA_ERROR_OUT_OF_MEMORY : request.to_driver();
     }
     return pool ? allocate(*pool, request) : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "accounting/reconcile.hpp"
-#include "host/clock.hpp"
 
 namespace curb::shim::limits {
 namespace {
@@ -32,7 +31,7 @@ std::optional<Bytes> cap(const Device &device, const Snapshot::Gpu &gpu) noexcep
 
 void lay_others_over(const Device &device, const Snapshot::Gpu &gpu, policy::Terms &out) noexcept {
     if (gpu.terms.growth.keep_free != 0)
-        out.limit_beside_others = policy::held_beside(gpu.terms.growth.keep_free, devices::within_reach(device));
+        out.limit_beside_others = policy::held_beside(gpu.terms.growth.keep_free, device.freshness.reach());
     lay_job_over(device, gpu, out);
 }
 
@@ -77,8 +76,8 @@ bool must_shrink(Device &device, const Snapshot &now) noexcept {
     if (held > policy::limit(cap(device, gpu), gpu.allowance.bytes())) return true;
     const Bytes keep_free = gpu.terms.growth.keep_free;
     if (keep_free == 0) return false;
-    if (now_ms() - device.reach_ms.load() >= policy::Staleness::kFarMs) measure_reach(device);
-    return held > policy::held_beside(keep_free, devices::within_reach(device));
+    if (device.freshness.reach_age_ms() >= policy::Staleness::kFarMs) measure_reach(device);
+    return held > policy::held_beside(keep_free, device.freshness.reach());
 }
 
 Bytes room(const Device &device, Bytes limit, Bytes returning) noexcept {

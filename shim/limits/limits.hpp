@@ -13,7 +13,7 @@ namespace curb::shim::limits {
 
 // Returns the bytes of the cap that curb keeps free for code that the driver has yet to load.
 inline Bytes kept_for_driver(const Device &device, Bytes cap) noexcept {
-    return policy::driver_reserve(cap, device.ledger.overhead(), device.heap.load());
+    return policy::driver_reserve(cap, device.ledger.overhead(), device.contexts.heap);
 }
 
 // True if contexts, stacks and code are charged and measured when the driver takes them: for a limit, or so that a

@@ -106,7 +106,7 @@ control::StepReport run_measured(policy::Step step) {
         if (!left) continue;
         const auto freed = static_cast<std::int64_t>(held - *left);
         report.freed += freed;
-        if (freed > 0) device->released[static_cast<std::size_t>(step)] += static_cast<Bytes>(freed);
+        if (freed > 0) device->counts.note_released(step, static_cast<Bytes>(freed));
     }
     report.milliseconds = milliseconds_since(start);
     return report;

@@ -15,7 +15,6 @@
 #include "base/waiting.hpp"
 #include "cache/cache.hpp"
 #include "device/devices.hpp"
-#include "host/clock.hpp"
 #include "host/log.hpp"
 #include "limits/limits.hpp"
 #include "nap/nap.hpp"
@@ -59,7 +58,7 @@ bool do_what_is_due() {
     for (const std::string &line : work.lines) log::write(policy::LogLevel::info, line);
     if (work.apply_with_driver) process::apply_with_driver(work.measure_if_stale);
     for (Device &device : devices::all()) {
-        const bool soon = device.measure_soon.exchange(false, std::memory_order_seq_cst);
+        const bool soon = device.freshness.take_soon();
         if ((!work.measured && !soon) || !devices::in_use(device) || gate::is_closed()) continue;
         reconcile(device);
     }
@@ -89,9 +88,7 @@ Next adjust_thresholds() noexcept {
 Next measure_for_trace() noexcept {
     if (!trace::on()) return std::nullopt;
     for (Device &device : devices::all())
-        if (devices::in_use(device) &&
-            now_ms() - device.measured_ms.load(std::memory_order_relaxed) >= policy::Staleness::kFarMs)
-            reconcile(device);
+        if (devices::in_use(device) && device.freshness.age_ms() >= policy::Staleness::kFarMs) reconcile(device);
     return policy::Staleness::kFarMs;
 }
 

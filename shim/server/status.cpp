@@ -64,9 +64,9 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     out.held = device.ledger.held();
     for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
         out.kinds[kind] = device.ledger.of(static_cast<Kind>(kind));
-    out.cached = device.cached.load(std::memory_order_relaxed);
+    out.cached = device.kept.bytes;
     out.pools = of_pools(device);
-    out.contexts = device.contexts.load(std::memory_order_relaxed);
+    out.contexts = device.contexts.live;
     out.cap = terms.terms.cap;
     if (const Bytes allowance = terms.allowance.bytes(); allowance != policy::kUnbounded) out.allowance = allowance;
     out.job_cap = terms.terms.job_cap;
@@ -74,11 +74,10 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     out.live_cap = terms.live_cap;
     out.handed_in = terms.terms.handed_in;
     out.ceiling = terms.terms.ceiling;
-    for (std::size_t why = 0; why < policy::kLimits; ++why)
-        out.refused[why] = device.refused[why].load(std::memory_order_relaxed);
-    out.waited = device.waited.load(std::memory_order_relaxed);
-    for (std::size_t step = 0; step < policy::kSteps; ++step)
-        out.released[step] = device.released[step].load(std::memory_order_relaxed);
+    const Counts::Figures counts = device.counts.read();
+    out.refused = counts.refused;
+    out.waited = counts.waited;
+    out.released = counts.released;
     return out;
 }
 

@@ -207,7 +207,7 @@ void record_all_held() noexcept {
     for (const Device &device : devices::all()) {
         for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
             if (device.ledger.of(static_cast<Kind>(kind)) != 0) put_held(device, static_cast<Kind>(kind));
-        if (const Bytes bytes = device.heap.load(std::memory_order_relaxed)) heap(device, bytes);
+        if (const Bytes bytes = device.contexts.heap) heap(device, bytes);
     }
 }
 

@@ -9,7 +9,7 @@ namespace curb::shim::release::step {
 std::string cache() {
     bool any = false;
     for (Device &device : devices::all()) {
-        if (device.kept.load() == 0) continue;
+        if (device.kept.blocks == 0) continue;
         any = true;
         shim::cache::free_kept(device);
     }

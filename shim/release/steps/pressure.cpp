@@ -30,7 +30,7 @@ std::string pressure() {
     if (!left) return asked + (asked.find(' ') == std::string::npos ? " has" : " have") + " just been asked";
     bool armed = false;
     for (Device &device : devices::all()) {
-        if (device.contexts.load() > 0) armed |= Pressure::of(device).arm(now_ms());
+        if (device.contexts.live > 0) armed |= Pressure::of(device).arm(now_ms());
     }
     return armed ? "waits for the program's next large allocation" : "an allocation was refused just now";
 }
