@@ -163,7 +163,7 @@ nvmlReturn_t memory_info(const char *symbol, nvmlDevice_t handle, Memory *figure
     Device *device = result == NVML_SUCCESS && figures ? device_of(handle) : nullptr;
     if (!device) return result;
     const Shown shown(*device);
-    if (shown.changes_nothing() && device->cached == 0) return result;
+    if (shown.changes_nothing() && device->kept.bytes == 0) return result;
     const Figures capped = figures_shown(*device, shown, {figures->total, figures->free});
     figures->total = capped.total;
     figures->free = capped.free;

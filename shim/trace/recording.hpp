@@ -11,6 +11,6 @@ inline constinit std::atomic<bool> recording{false};
 }  // namespace detail
 
 // Thread-safe. Costs one load.
-inline bool on() noexcept { return detail::recording.load(std::memory_order_relaxed); }
+inline bool on() noexcept { return detail::recording; }
 
 }  // namespace curb::shim::trace

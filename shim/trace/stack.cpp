@@ -54,9 +54,9 @@ std::string name_of(std::uintptr_t call, const Dl_info &where) {
 }  // namespace
 
 bool may_take(std::uint64_t now_ns) noexcept {
-    std::uint64_t due = due_ns.load(std::memory_order_relaxed);
+    std::uint64_t due = due_ns;
     while (due <= now_ns + kAtOnce * kEveryNs)
-        if (due_ns.compare_exchange_weak(due, std::max(due, now_ns) + kEveryNs, std::memory_order_relaxed)) return true;
+        if (due_ns.compare_exchange_weak(due, std::max(due, now_ns) + kEveryNs)) return true;
     return false;
 }
 

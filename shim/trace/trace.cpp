@@ -54,9 +54,8 @@ Record request(What what, Kind kind, Bytes bytes, LimitHit hit) noexcept {
 // Other threads may use the former figures for a moment.
 void set_stacks(const std::optional<policy::Size> &least) noexcept {
     for (const Device &device : devices::all())
-        stacks_from[static_cast<std::size_t>(device.ordinal)].store(
-            least ? least->on(device.total) : policy::kUnbounded, std::memory_order_relaxed);
-    has_stacks.store(least.has_value(), std::memory_order_relaxed);
+        stacks_from[static_cast<std::size_t>(device.ordinal)] = least ? least->on(device.total) : policy::kUnbounded;
+    has_stacks = least.has_value();
 }
 
 [[gnu::always_inline]] inline Record put_allocated(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes,
@@ -75,7 +74,7 @@ void set_stacks(const std::optional<policy::Size> &least) noexcept {
                                                        Bytes bytes, Bytes charge, bool reused) noexcept try {
     const KeepErrno keep_errno;
     const Record made = put_allocated(device, kind, pointer, bytes, charge, reused);
-    const Bytes least = stacks_from[static_cast<std::size_t>(device.ordinal)].load(std::memory_order_relaxed);
+    const Bytes least = stacks_from[static_cast<std::size_t>(device.ordinal)];
     if (bytes < least || !stack::may_take(made.ns)) return;
     Record record = event_now(What::stack, {});
     record.ns = made.ns;
@@ -89,7 +88,7 @@ void set_stacks(const std::optional<policy::Size> &least) noexcept {
 
 void detail::allocated(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes charge,
                        bool reused) noexcept {
-    if (has_stacks.load(std::memory_order_relaxed)) [[unlikely]]
+    if (has_stacks) [[unlikely]]
         return allocated_with_stack(device, kind, pointer, bytes, charge, reused);
     put_allocated(device, kind, pointer, bytes, charge, reused);
 }
@@ -212,7 +211,7 @@ void record_all_held() noexcept {
 }
 
 void fail(std::uint64_t number, const std::string &why) {
-    detail::recording.store(false, std::memory_order_relaxed);
+    detail::recording = false;
     const std::scoped_lock lock(state().mutex);
     if (state().begun != number) return;
     state().error = "trace.file \"" + state().file + "\": " + why + "; no trace is written";
@@ -260,7 +259,7 @@ void apply(const policy::TracePolicy &policy, const std::string &command) noexce
         state().ended = state().unsaid = false;
     }
     if (file.empty()) {
-        detail::recording.store(false, std::memory_order_relaxed);
+        detail::recording = false;
         if (ring.made()) put_mark(Record::Mark::end, number, {});
         return;
     }
@@ -268,19 +267,18 @@ void apply(const policy::TracePolicy &policy, const std::string &command) noexce
     if (!writer::start()) return fail(number, "no thread could be started for the trace");
     // Events before the mark belong to the previous trace, or to none. Start recording before the mark: after it, the
     // writer may already have failed and stopped the recording.
-    detail::recording.store(true, std::memory_order_relaxed);
+    detail::recording = true;
     if (!put_mark(Record::Mark::begin, number, file + '\0' + command))
         return fail(number, "the trace before this one does not end");
     record_all_held();
 } catch (...) {
-    detail::recording.store(false, std::memory_order_relaxed);  // out of host memory
+    detail::recording = false;  // out of host memory
 }
 
 std::optional<control::TraceStatus> status() {
     const std::scoped_lock lock(state().mutex);
     if (state().file.empty()) return std::nullopt;
-    return control::TraceStatus{state().file, state().events.load(std::memory_order_relaxed),
-                                state().dropped.load(std::memory_order_relaxed), state().error};
+    return control::TraceStatus{state().file, state().events, state().dropped, state().error};
 }
 
 void log_error() noexcept try {
@@ -296,6 +294,6 @@ void log_error() noexcept try {
     // Out of host memory: status() still returns the error.
 }
 
-void in_fork_child() noexcept { detail::recording.store(false, std::memory_order_relaxed); }
+void in_fork_child() noexcept { detail::recording = false; }
 
 }  // namespace curb::shim::trace

@@ -36,8 +36,6 @@ constexpr std::chrono::seconds kBetweenTries{1};        // retry pause, e.g. for
 // Every end of a program reads `runs_in`. Not 0: so it is initialised data, whose page every start touches anyway.
 constexpr pid_t kNowhere = -1;
 constinit std::atomic<pid_t> runs_in{kNowhere};  // the process with the thread
-constinit std::atomic<std::uint64_t> flushes_asked{0};
-constinit std::atomic<std::uint64_t> flushes_done{0};
 
 // Returns the number of the trace that a mark begins.
 std::uint64_t number_of(const Record &begin) noexcept { return static_cast<std::uint64_t>(begin.bytes); }
@@ -50,9 +48,25 @@ void note_trouble(std::uint64_t number, const std::string &error, bool ended) {
         state().unsaid |= state().error.empty();
         state().error = error;
         state().ended = ended;
-        if (ended) detail::recording.store(false, std::memory_order_relaxed);
+        if (ended) detail::recording = false;
     }
     worker::wake_up();
+}
+
+void count_events(std::uint64_t more) noexcept {
+    const std::scoped_lock lock(state().mutex);
+    state().events += more;
+}
+
+// Returns the number of flushes that were asked for.
+std::uint64_t flushes_asked() noexcept {
+    const std::scoped_lock lock(state().mutex);
+    return state().flushes_asked;
+}
+
+void note_flushed(std::uint64_t asked) noexcept {
+    const std::scoped_lock lock(state().mutex);
+    state().flushes_done = asked;
 }
 
 // The trace being written.
@@ -60,8 +74,8 @@ class Current {
   public:
     Current(File file, const Record &begin)
         : file_(std::move(file)), number_(number_of(begin)), lines_(getpid(), begin.ns), dropped_seen_(ring.dropped()) {
-        state().events.store(0, std::memory_order_relaxed);
-        state().dropped.store(0, std::memory_order_relaxed);
+        const std::scoped_lock lock(state().mutex);
+        state().events = state().dropped = 0;
     }
 
     // False if the trace has ended by an error.
@@ -139,7 +153,8 @@ bool Current::finish_pass() {
     }
     const bool owed = owes_books_ && !ended_;
     if (owed) owes_books_ = !record_held();
-    state().dropped.store(reported_ + ring.dropped() - dropped_seen_ + lost_, std::memory_order_relaxed);
+    const std::scoped_lock lock(state().mutex);
+    state().dropped = reported_ + ring.dropped() - dropped_seen_ + lost_;
     return owed;
 }
 
@@ -162,7 +177,7 @@ void Current::write_out() {
     if (lines_.text().empty() || ended_) return;
     const std::string_view text = lines_.text();
     const File::Appended appended = file_.append(text);
-    state().events.fetch_add(events_in(text.substr(0, appended.bytes)), std::memory_order_relaxed);
+    count_events(events_in(text.substr(0, appended.bytes)));
     lost_ += events_in(text.substr(appended.bytes));
     lines_.clear();
     if (!appended.error.empty()) {
@@ -236,14 +251,14 @@ void sleep() noexcept {
 void run() {
     leave_programs_descriptors();
     for (;;) {
-        const std::uint64_t asked = flushes_asked.load(std::memory_order_seq_cst);
+        const std::uint64_t asked = flushes_asked();
         std::uint64_t end = ring.end();
         if (drain_ring()) {
             end = ring.end();
             drain_ring();
         }
         // A record whose thread has not filled it yet holds up those behind it.
-        if (ring.taken() >= end) flushes_done.store(asked, std::memory_order_seq_cst);
+        if (ring.taken() >= end) note_flushed(asked);
         sleep();
     }
 }
@@ -251,21 +266,28 @@ void run() {
 }  // namespace
 
 bool start() noexcept {
-    if (runs_in.load(std::memory_order_acquire) == getpid()) return true;
+    if (runs_in == getpid()) return true;
     if (!writing) writing = new (std::nothrow) std::optional<Current>;
     if (!writing || !own_thread::start(run, "curb-trace")) return false;
-    runs_in.store(getpid(), std::memory_order_release);
+    runs_in = getpid();
     return true;
 }
 
-void in_fork_child() noexcept { runs_in.store(kNowhere, std::memory_order_relaxed); }
+void in_fork_child() noexcept { runs_in = kNowhere; }
 
 std::optional<std::uint64_t> flush() noexcept {
-    const pid_t runs = runs_in.load(std::memory_order_acquire);
+    const pid_t runs = runs_in;
     if (runs == kNowhere || runs != getpid()) return std::nullopt;
-    const std::uint64_t asked = flushes_asked.fetch_add(1, std::memory_order_seq_cst) + 1;
+    std::uint64_t asked = 0;
+    {
+        const std::scoped_lock lock(state().mutex);
+        asked = ++state().flushes_asked;
+    }
     writer_event.post();
-    const auto done = [=] { return flushes_done.load(std::memory_order_seq_cst) >= asked; };
+    const auto done = [=] {
+        const std::scoped_lock lock(state().mutex);
+        return state().flushes_done >= asked;
+    };
     for (int half_seconds = 0; half_seconds < 10; ++half_seconds) {
         const std::uint64_t taken = ring.taken();
         if (poll_until(done, 500, 100)) return 0;

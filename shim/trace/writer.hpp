@@ -2,7 +2,6 @@
 // blocked. It polls the ring every 20 ms, and is woken sooner if the ring fills.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -22,9 +21,8 @@ struct State {
     bool unsaid = false;      // true until the error is logged
     std::uint64_t begun = 0;  // number of traces so far
 
-    // Of the current trace; not under the lock.
-    std::atomic<std::uint64_t> events{0};
-    std::atomic<std::uint64_t> dropped{0};
+    std::uint64_t events = 0, dropped = 0;              // of the current trace
+    std::uint64_t flushes_asked = 0, flushes_done = 0;  // since the start
 };
 // Never destroyed: curb-trace uses it until the process is gone.
 State &state() noexcept;
