@@ -12,7 +12,7 @@ find_package(Python3 COMPONENTS Interpreter REQUIRED)
 
 # ctest starts these first, so that no long test runs alone at the end.
 set(CURB_LONGEST allocation_faults control_test crowd_test doctor_test documents_test exit_test frameworks_test gate_test
-  kill_test lifetimes_test memcheck_test own_build_test policy_shim_test programs_test reload_test shared_memory_test shim_test
+  kill_test lifetimes_test memcheck_test nap_test own_build_test policy_shim_test programs_test reload_test shared_memory_test shim_test
   soak_test suspend_test threads_test trace_shim_test watch_test)
 
 # curb_left_out("what" "why"): scripts/test prints these at its end, grouped by reason.

@@ -6,5 +6,5 @@
 
 inline Outcome curb(const Words &words, Environment environment = {}) {
     environment.emplace("CURB_LIBRARY", harmless_library());
-    return start({joined({CURB_BINARY}, words), environment});
+    return start({joined({tested::kCurb}, words), environment});
 }

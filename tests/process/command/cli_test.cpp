@@ -13,7 +13,7 @@ class Installed {
   public:
     Installed() {
         fs::create_directories(dir_ / "prefix/bin");
-        fs::copy_file(CURB_BINARY, binary());
+        fs::copy_file(tested::kCurb, binary());
     }
     [[nodiscard]] std::string prefix() const { return (dir_ / "prefix").string(); }
     [[nodiscard]] std::string binary() const { return prefix() + "/bin/curb"; }
@@ -40,7 +40,7 @@ void is_warned_of(const std::string &program, const std::string &why,
                   const Environment &environment = {{"CURB_LIBRARY", harmless_library()}},
                   const std::function<void()> &prepare = {}) {
     const auto run = [&](const Words &options) {
-        const Words words = joined(joined({CURB_BINARY, "run", "--cap", "1GiB"}, options), {"--", program});
+        const Words words = joined(joined({tested::kCurb, "run", "--cap", "1GiB"}, options), {"--", program});
         return start({words, environment, {}, {}, prepare});
     };
     INFO(program);
@@ -65,7 +65,7 @@ TEST_CASE("curb becomes the program: its pid, exit status, signal, arguments and
     CHECK(curb({"run", "--", "sh", "-c", "kill -USR1 $$"}).status == 128 + SIGUSR1);
     CHECK(curb({"run", "--", "printf", "%s|", "--cap", "-x", "a b", "", "*", "--", "$HOME", "\xFF"}).out ==
           "--cap|-x|a b||*|--|$HOME|\xFF|");
-    CHECK(start({{CURB_BINARY, "run", "--", "cat"}, {{"CURB_LIBRARY", harmless_library()}}, "text\n", {}, {}}).out ==
+    CHECK(start({{tested::kCurb, "run", "--", "cat"}, {{"CURB_LIBRARY", harmless_library()}}, "text\n", {}, {}}).out ==
           "text\n");
     // Without -- the command begins at the first word that is no option of curb's.
     CHECK(curb({"run", "--cap", "1GiB", "printf", "%s|", "--cap", "-x"}).out == "--cap|-x|");
@@ -85,7 +85,7 @@ TEST_CASE("the program inherits the same signals, descriptors and limits with cu
         ::dup2(1, 9);
     };
     Start direct{program, {}, {}, {}, prepare};
-    Start under{joined({CURB_BINARY, "run", "--"}, program), {{"CURB_LIBRARY", harmless_library()}}, {}, {}, prepare};
+    Start under{joined({tested::kCurb, "run", "--"}, program), {{"CURB_LIBRARY", harmless_library()}}, {}, {}, prepare};
     const Outcome without = start(direct);
     REQUIRE_THAT(without.out, contains("SigIgn") && contains("\n9\n"));
     CHECK(start(under).out == without.out);
@@ -104,7 +104,7 @@ TEST_CASE("the environment names the policy absolutely, and curb's library befor
         CHECK_THAT(outcome.out, contains(line + "\n"));
     CHECK_THAT(outcome.out, !contains("LD_LIBRARY_PATH"));
     for (const Words &words : {Words{"--policy", "job.json"}, Words{}}) {
-        Start run{joined(joined({CURB_BINARY, "run"}, words), {"--", "sh", "-c", "cd /; echo $CURB_POLICY"}), {}};
+        Start run{joined(joined({tested::kCurb, "run"}, words), {"--", "sh", "-c", "cd /; echo $CURB_POLICY"}), {}};
         run.environment = {{"CURB_LIBRARY", harmless_library()}, {"CURB_POLICY", "job.json"}};
         run.directory = dir.path().string();
         CHECK(start(run).out == policy + "\n");
@@ -174,7 +174,7 @@ TEST_CASE("--cap and --job-cap within another curb run lower the cap and never l
 
 TEST_CASE("curb run --job-cap begins a job, and an inner one stays in it", "[own-runtime]") {
     const std::string script =
-        "echo $CURB_JOB; " CURB_BINARY " run --job-cap 1GiB -- sh -c 'echo $CURB_JOB $CURB_JOB_CAP'";
+        "echo $CURB_JOB; " + tested::kCurb + " run --job-cap 1GiB -- sh -c 'echo $CURB_JOB $CURB_JOB_CAP'";
     const Words said = lines(curb({"run", "--job-cap", "2GiB", "--", "sh", "-c", script}).out);
     REQUIRE(said.size() == 2);
     CHECK_FALSE(said[0].empty());
@@ -194,12 +194,12 @@ TEST_CASE("curb run --job-cap begins a job, and an inner one stays in it", "[own
 }
 
 TEST_CASE("curb run warns that a statically linked program runs without curb") {
-    if (CURB_HAS_STATIC == 0) return skip("sanitizers' runtimes cannot be linked statically");
+    if (tested::has_sanitizer()) return skip("sanitizers' runtimes cannot be linked statically");
     const TempDir dir;
-    const std::string script = dir.write("script", "#!" CURB_WAITS_STATIC "\n");
+    const std::string script = dir.write("script", "#!" + tested::kStaticWaits + "\n");
     fs::permissions(script, fs::perms::owner_all);
-    for (const std::string &program : {std::string(CURB_WAITS_STATIC), script})
-        is_warned_of(program, CURB_WAITS_STATIC "' is statically linked");
+    for (const std::string &program : {tested::kStaticWaits, script})
+        is_warned_of(program, tested::kStaticWaits + "' is statically linked");
 }
 
 TEST_CASE("curb run warns that a program with another user's rights runs without curb") {
@@ -329,7 +329,7 @@ TEST_CASE("options of curb run override the policy, and the program has them as 
     CHECK(std::none_of(dry.begin(), dry.end(),
                        [](const std::string &line) { return line.find("factor") != std::string::npos; }));
     // curb makes the path absolute, so the log stays there when the program changes its directory.
-    Start run{{CURB_BINARY, "run", "--log", "info:curb.log", "--", "sh", "-c", "cd /; echo $CURB_LOG"}, {}};
+    Start run{{tested::kCurb, "run", "--log", "info:curb.log", "--", "sh", "-c", "cd /; echo $CURB_LOG"}, {}};
     run.environment = {{"CURB_LIBRARY", harmless_library()}};
     run.directory = dir.path().string();
     CHECK(start(run).out == "info:" + (fs::canonical(dir.path()) / "curb.log").string() + "\n");

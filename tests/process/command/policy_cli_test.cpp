@@ -33,7 +33,7 @@ std::string behind(const std::string &text, const std::string &word) {
 
 Outcome under(const Ceiling &ceiling, const Words &words, std::map<std::string, std::string> environment = {}) {
     environment.emplace("CURB_LIBRARY", harmless_library());
-    return start({joined({CURB_BINARY}, words), environment, {}, {}, [&] {
+    return start({joined({tested::kCurb}, words), environment, {}, {}, [&] {
                       if (!ceiling.put_in_place()) ::_exit(97);
                   }});
 }
@@ -96,11 +96,11 @@ TEST_CASE("curb policy check says valid, or every error with its place") {
 }
 
 TEST_CASE("- names standard input to curb policy check and show") {
-    CHECK(start({{CURB_BINARY, "policy", "check", "-"}, {}, "{\"version\": 1}", {}, {}}).status == 0);
-    fails(start({{CURB_BINARY, "policy", "check", "-"}, {}, "{}", {}, {}}),
+    CHECK(start({{tested::kCurb, "policy", "check", "-"}, {}, "{\"version\": 1}", {}, {}}).status == 0);
+    fails(start({{tested::kCurb, "policy", "check", "-"}, {}, "{}", {}, {}}),
           contains("<stdin>:1:1: the version is missing"));
     const Outcome shown =
-        start({{CURB_BINARY, "policy", "show", "-"}, {}, R"({"version": 1, "log": {"level": "off"}})", {}, {}});
+        start({{tested::kCurb, "policy", "show", "-"}, {}, R"({"version": 1, "log": {"level": "off"}})", {}, {}});
     CHECK(words_of_line_with(shown.out, "  level ") == "level off <stdin>:1:33");
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("curb policy show prints every field, with the default of one that is 
 TEST_CASE("curb policy show prints each value with its place in the file, in columns") {
     const TempDir dir;
     dir.write("job.json", "{\"version\": 1,\n\"gpu\": {\"*\": {\"cap\": \"8GiB\"}},\n\"log\": {\"file\": \"a b\"}}");
-    Start show{{CURB_BINARY, "policy", "show", "job.json"}, {}, {}, dir.path().string(), {}};
+    Start show{{tested::kCurb, "policy", "show", "job.json"}, {}, {}, dir.path().string(), {}};
     const Outcome outcome = start(show);
     CHECK(words_of_line_with(outcome.out, "  cap ") == "cap 8GiB job.json:2:22");
     CHECK(words_of_line_with(outcome.out, "  file ") == "file \"a b\" job.json:3:17");
@@ -353,11 +353,11 @@ TEST_CASE("curb policy explain names the program and the arguments as the progra
     for (const Words &command : {Words{"bin/a-script", "a b", "", "c"}, Words{"./bin/link", "x"}, Words{"a-script"},
                                  Words{"sh", (dir / "bin/a-script").string(), "y"}}) {
         INFO(kind << ": " << command.front());
-        Start run{joined({CURB_BINARY, "run", "--"}, command), {}, {}, dir.path().string(), {}};
+        Start run{joined({tested::kCurb, "run", "--"}, command), {}, {}, dir.path().string(), {}};
         run.environment = {{"CURB_LIBRARY", harmless_library()}, {"PATH", "/usr/bin:/bin:" + (dir / "bin").string()}};
         const Words seen = lines(start(run).out);
         REQUIRE(seen.size() == 2);
-        run.words = joined({CURB_BINARY, "policy", "explain", "--"}, command);
+        run.words = joined({tested::kCurb, "policy", "explain", "--"}, command);
         const Outcome explained = start(run);
         CHECK(behind(explained.out, "program") == seen[0]);
         CHECK(behind(explained.out, "arguments") == seen[1]);
@@ -395,7 +395,7 @@ TEST_CASE("curb policy init writes a valid policy, never over another file, and 
     const TempDir dir;
     const std::string file = (dir / "job.json").string();
     const auto init = [&](rlim_t longest) {
-        return start({{CURB_BINARY, "policy", "init", file}, {}, {}, {}, [=] {
+        return start({{tested::kCurb, "policy", "init", file}, {}, {}, {}, [=] {
                           const rlimit limit{longest, longest};
                           ::setrlimit(RLIMIT_FSIZE, &limit);
                           ::signal(SIGXFSZ, SIG_IGN);

@@ -11,8 +11,8 @@ class Preloaded {
   public:
     // `etc`: by /etc/ld.so.preload. `ceiling`: its policy, or that of the shell with LD_PRELOAD.
     Preloaded(bool etc, const std::string &ceiling) : ceiling_(ceiling), etc_(etc) {
-        std::ofstream(ceiling_.file().parent_path().parent_path() / "ld.so.preload") << CURB_LIBRARY << "\n";
-        of_shell_ = {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", ceiling_.file().string()}};
+        std::ofstream(ceiling_.file().parent_path().parent_path() / "ld.so.preload") << tested::kLibrary << "\n";
+        of_shell_ = {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", ceiling_.file().string()}};
     }
     [[nodiscard]] const Machine &machine() const { return machine_; }
     [[nodiscard]] std::function<void()> prepare() const {
@@ -25,7 +25,7 @@ class Preloaded {
     }
     Outcome curb(const Words &words) const {
         Outcome outcome =
-            start({.words = joined({CURB_BINARY}, words), .environment = environment(), .prepare = prepare()});
+            start({.words = joined({tested::kCurb}, words), .environment = environment(), .prepare = prepare()});
         INFO(outcome.out << outcome.err);
         REQUIRE(outcome.status == 0);
         return outcome;
@@ -95,7 +95,7 @@ TEST_CASE("each command does its work, and stands in no list itself") {
     CHECK_THAT(at.curb({"metrics"}).out, contains("pid=\"" + pid + "\""));
     CHECK_THAT(at.curb({"doctor", pid}).out, contains(pid));
     CHECK_THAT(at.curb({"doctor"}).out, contains("under curb answer"));
-    at.curb({"run", "--quiet", "--cap", "1GiB", "--", CURB_SCENARIOS, "runs_commands"});
+    at.curb({"run", "--quiet", "--cap", "1GiB", "--", tested::kScenarios, "runs_commands"});
     CHECK(at.machine().held(program.pid()) >= 5376);
     CHECK(program.finish() == 0);
 }

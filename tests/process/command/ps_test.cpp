@@ -102,7 +102,7 @@ TEST_CASE("curb ps and curb doctor say that a process is suspended, and how to r
 }
 
 TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
     const std::string folder = "/tmp/curb-" + std::to_string(kSomebody);
     const Machine machine;
     Askable roots(machine);
@@ -110,7 +110,7 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
     fs::permissions(machine.state_file(), fs::perms(0666));
     Environment theirs = machine.environment();
     theirs.erase("XDG_RUNTIME_DIR");  // so its socket is below /tmp, where root searches too
-    Running users({CURB_SCENARIOS, "runs_commands"}, with(theirs, under_curb()), becoming(kSomebody));
+    Running users({tested::kScenarios, "runs_commands"}, with(theirs, under_curb()), becoming(kSomebody));
     REQUIRE(users.says() == "ready");
     REQUIRE(within(20s, [&] { return !socket_of(folder, users).empty(); }));
 
@@ -119,7 +119,7 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
     CHECK(row(by_root, users).process["user"] == std::to_string(kSomebody));
     CHECK(row(by_root, roots).process["user"] == "root");
     const auto as_user = [&](const Words &words) {
-        return start({joined({CURB_BINARY, "ps"}, words), theirs, {}, {}, becoming(kSomebody)});
+        return start({joined({tested::kCurb, "ps"}, words), theirs, {}, {}, becoming(kSomebody)});
     };
     const Json by_user = Json::parse(as_user({"--json"}).out);
     CHECK(row(by_user, users).held == Json(machine.held_of(0, users.pid())));
@@ -177,9 +177,9 @@ TEST_CASE("a process on an instance of a divided GPU is shown under that instanc
 
 TEST_CASE("curb ps shows the beginning of a very long command line") {
     const Machine machine;
-    Running wordy({CURB_SCENARIOS}, with(machine.environment(), under_curb()), [] {
+    Running wordy({tested::kScenarios}, with(machine.environment(), under_curb()), [] {
         Words words{std::string(120'000, 'x'), "runs_commands"};
-        ::execv(CURB_SCENARIOS, pointers(words).data());
+        ::execv(tested::kScenarios.c_str(), pointers(words).data());
     });
     REQUIRE(wordy.says() == "ready");
     REQUIRE(within(20s, [&] { return !socket_of(machine.runtime() / "curb", wordy).empty(); }));
@@ -235,7 +235,7 @@ TEST_CASE("NVML that hangs does not hang the commands: they show what the proces
     std::vector<Begun> begun;
     for (const auto &row : rows) {
         const Environment environment = with(machine.environment(), {{"CURB_SIM_NVML", "hangs:init"}});
-        begun.emplace_back(Start{joined({CURB_BINARY}, row.first), environment, {}, {}, {}, 90s});
+        begun.emplace_back(Start{joined({tested::kCurb}, row.first), environment, {}, {}, {}, 90s});
     }
     for (std::size_t i = 0; i < rows.size(); ++i) {
         const Outcome outcome = begun[i].end();

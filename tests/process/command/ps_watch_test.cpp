@@ -12,7 +12,7 @@ class OnTerminal : public Terminal {
     OnTerminal(const Machine &machine, const Words &words, unsigned short columns, unsigned short height = 24,
                const Environment &more = {}) {
         resize(columns, height);
-        curb_.emplace(joined({CURB_BINARY}, words), with(with(machine.environment(), {{"TERM", "xterm"}}), more),
+        curb_.emplace(joined({tested::kCurb}, words), with(with(machine.environment(), {{"TERM", "xterm"}}), more),
                       [end = name()] {
                           ::setsid();  // so that the terminal becomes its controlling terminal
                           const int fd = ::open(end.c_str(), O_RDWR);
@@ -26,7 +26,7 @@ class OnTerminal : public Terminal {
 };
 
 Outcome in_shell(const Machine &machine, const std::string &script) {
-    return start({{"/bin/sh", "-c", script}, with(machine.environment(), {{"CURB", CURB_BINARY}})});
+    return start({{"/bin/sh", "-c", script}, with(machine.environment(), {{"CURB", tested::kCurb}})});
 }
 
 constexpr const char *kEnter = "\x1b[?1049h", *kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l";
@@ -89,13 +89,13 @@ TEST_CASE("--watch shows as many lines as fit, and says how many more there are"
 
 TEST_CASE("--watch without a terminal prints again with the time, or one JSON document a line, until Ctrl-C") {
     const Machine machine;
-    Running curb({CURB_BINARY, "ps", "--watch", "0.1"}, machine.environment());
+    Running curb({tested::kCurb, "ps", "--watch", "0.1"}, machine.environment());
     CHECK(curb.says_until("curb ps at 20").empty());
     // Root's output may have processes of other tests, and then a line of column heads above the GPU.
     for (int i = 0; i < 3; ++i) CHECK_THAT("\n" + curb.says_until("curb ps at 20"), contains("\nGPU 0"));
     curb.kill(SIGINT);
     CHECK(curb.end() == 0);
-    Running json({CURB_BINARY, "ps", "--json", "--watch", "0.1"}, machine.environment());
+    Running json({tested::kCurb, "ps", "--json", "--watch", "0.1"}, machine.environment());
     for (int i = 0; i < 3; ++i) {
         const std::string line = json.says();
         CHECK(line.starts_with("{\"time\":"));
@@ -106,7 +106,7 @@ TEST_CASE("--watch without a terminal prints again with the time, or one JSON do
 TEST_CASE("--watch without a terminal prints at its times, however often a window is resized") {
     const Machine machine;
     const auto begin = std::chrono::steady_clock::now();
-    Running curb({CURB_BINARY, "ps", "--watch", "2"}, machine.environment());
+    Running curb({tested::kCurb, "ps", "--watch", "2"}, machine.environment());
     curb.says_until("curb ps at 20");
     for (int i = 0; i < 5; ++i) {  // one at a time: it is waiting again after each
         curb.kill(SIGWINCH);
@@ -124,7 +124,7 @@ TEST_CASE("--watch of a process ends with it") {
     REQUIRE(within(20s, [&] { return machine.curb({"ps", program.id()}).status == 0; }));
     int err[2];
     REQUIRE(::pipe2(err, O_CLOEXEC) == 0);
-    Running curb({CURB_BINARY, "ps", program.id(), "--watch", "0.1"}, machine.environment(), {}, err[1]);
+    Running curb({tested::kCurb, "ps", program.id(), "--watch", "0.1"}, machine.environment(), {}, err[1]);
     ::close(err[1]);
     curb.says_until("process " + program.id());
     CHECK(program.finish() == 0);

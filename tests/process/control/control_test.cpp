@@ -64,12 +64,12 @@ TEST_CASE("curb release prints what each step gave back") {
 TEST_CASE("curb release --all asks every process of the user") {
     // Not as root, who would ask the processes of every user on this machine.
     constexpr uid_t kNobodyElse = 54'321;
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
     const TempDir runtime;
     REQUIRE(::chown(runtime.path().c_str(), kNobodyElse, kNobodyElse) == 0);
     const auto become = becoming(kNobodyElse);
     const auto all = [&](Words more) {
-        more.insert(more.begin(), {CURB_BINARY, "release", "--all"});
+        more.insert(more.begin(), {tested::kCurb, "release", "--all"});
         return start({more, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, become});
     };
     CHECK_THAT(all({}).out, contains("no process to ask: none of this user has used CUDA under curb"));
@@ -88,11 +88,11 @@ TEST_CASE("curb release --all asks every process of the user") {
 }
 
 TEST_CASE("root's curb release reaches processes of several users at once") {
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
     constexpr uid_t kFirst = 54'351;
     std::vector<std::unique_ptr<TempDir>> runtimes;
     std::vector<std::unique_ptr<Capped>> processes;
-    Words words{CURB_BINARY, "release"};
+    Words words{tested::kCurb, "release"};
     for (uid_t user = kFirst; user < kFirst + 4; ++user) {
         const fs::path &runtime = runtimes.emplace_back(std::make_unique<TempDir>())->path();
         REQUIRE(::chown(runtime.c_str(), user, user) == 0);
@@ -111,7 +111,7 @@ TEST_CASE("root's curb release reaches processes of several users at once") {
 
 TEST_CASE("curb release --all ends although a process never answers, and prints the other answers first") {
     constexpr uid_t kUser = 54'361;
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
     const stand_in::Runtime runtime;
     for (const fs::path &folder : {runtime.path(), runtime.folder()})
         REQUIRE(::chown(folder.c_str(), kUser, kUser) == 0);
@@ -123,9 +123,9 @@ TEST_CASE("curb release --all ends although a process never answers, and prints 
     };
     const auto silent = one(""), good = one(control::text(control::Reply(ReleaseReport{})) + "\n");
     // The command's time limit of 30 s passes in 3 s.
-    Running all({CURB_BINARY, "release", "--all"},
+    Running all({tested::kCurb, "release", "--all"},
                 {{"XDG_RUNTIME_DIR", runtime.path().string()},
-                 {"LD_PRELOAD", preloaded(CURB_PACED_CLOCK)},
+                 {"LD_PRELOAD", preloaded(tested::kPacedClock)},
                  {"CLOCK_SPEED", "10"}},
                 becoming(kUser));
     CHECK_THAT(all.says(20s), contains("RELEASED"));
@@ -133,10 +133,10 @@ TEST_CASE("curb release --all ends although a process never answers, and prints 
     CHECK(all.end() == 1);
 }
 
-#ifndef CURB_SANITIZED  // a sanitizer's runtime takes terabytes of addresses
 TEST_CASE("curb release --all asks many processes in little memory, however much they have mapped") {
+    if (tested::has_sanitizer()) return skip("a sanitizer's runtime takes terabytes of addresses");
     constexpr uid_t kUser = 54'362;
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
     const stand_in::Runtime runtime;
     for (const fs::path &folder : {runtime.path(), runtime.folder()})
         REQUIRE(::chown(folder.c_str(), kUser, kUser) == 0);
@@ -155,13 +155,12 @@ TEST_CASE("curb release --all asks many processes in little memory, however much
         if (::setrlimit(RLIMIT_AS, &little) != 0) ::_exit(97);
         becoming(kUser)();
     };
-    const Outcome outcome =
-        start({{CURB_BINARY, "release", "--all"}, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, with_little});
+    const Outcome outcome = start(
+        {{tested::kCurb, "release", "--all"}, {{"XDG_RUNTIME_DIR", runtime.path().string()}}, {}, {}, with_little});
     CHECK(outcome.err.empty());
     CHECK(outcome.status == 0);
     CHECK(last_line(outcome.out) == "0 B in all, of 40 processes");
 }
-#endif
 
 TEST_CASE("an answer cannot send control characters to the terminal") {
     const stand_in::Runtime runtime;
@@ -181,7 +180,7 @@ TEST_CASE("an answer cannot send control characters to the terminal") {
     for (const Words &words :
          std::vector<Words>{{"release", pid}, {"cap", pid, "1GiB"}, {"suspend", pid}, {"resume", pid}, {"ps", pid}}) {
         CAPTURE(words);
-        const Outcome outcome = start({joined({CURB_BINARY}, words), {{"XDG_RUNTIME_DIR", runtime.path().string()}}});
+        const Outcome outcome = start({joined({tested::kCurb}, words), {{"XDG_RUNTIME_DIR", runtime.path().string()}}});
         const std::string shown = outcome.out + outcome.err;
         CAPTURE(shown);
         CHECK(!shown.empty());
@@ -192,7 +191,7 @@ TEST_CASE("an answer cannot send control characters to the terminal") {
 TEST_CASE("a process is found although the asking environment names another runtime directory") {
     const TempDir other;
     Capped process;
-    CHECK(start({{CURB_BINARY, "release", process.id()}, {{"XDG_RUNTIME_DIR", other.path().string()}}}).status == 0);
+    CHECK(start({{tested::kCurb, "release", process.id()}, {{"XDG_RUNTIME_DIR", other.path().string()}}}).status == 0);
 }
 
 TEST_CASE("while a release waits for Python's lock, status is answered and other releases join it", "[foreign]") {
@@ -252,7 +251,7 @@ TEST_CASE("a fork child does not keep its dead parent's place among the processe
 }
 
 TEST_CASE("a process that can have no socket directory runs on, and its log says why it has no control socket") {
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
     constexpr uid_t kUser = 54'323;
     const fs::path taken = "/tmp/curb-54323";
     fs::create_directory(taken);
@@ -274,7 +273,8 @@ TEST_CASE("on a terminal curb release prints what it waits for, and an interrupt
     Terminal terminal;
     const int side = ::open(terminal.name().c_str(), O_RDWR | O_NOCTTY | O_CLOEXEC);
     REQUIRE(side >= 0);
-    Running command({CURB_BINARY, "release", process.id()}, {{"XDG_RUNTIME_DIR", process.folder().string()}}, {}, side);
+    Running command({tested::kCurb, "release", process.id()}, {{"XDG_RUNTIME_DIR", process.folder().string()}}, {},
+                    side);
     terminal.until("waiting for process " + process.id() + ": a release waits for Python's lock");
     command.kill(SIGINT);
     CHECK(command.end() == 128 + SIGINT);

@@ -82,7 +82,7 @@ sys.stdin.readline()
 )";
 inline Capped::How python(Environment environment = {}) {
     environment.emplace("PYTHONUNBUFFERED", "1");
-    return {.command = {CURB_PYTHON, "-c", kHoldsTheLock}, .environment = std::move(environment)};
+    return {.command = {tested::kPython, "-c", kHoldsTheLock}, .environment = std::move(environment)};
 }
 
 }  // namespace steered

@@ -15,7 +15,7 @@ struct RuntimeFolder {
 class Capped : private RuntimeFolder, public Running {
   public:
     struct How {
-        Words command{CURB_SCENARIOS, "runs_commands"};
+        Words command{tested::kScenarios, "runs_commands"};
         Environment environment{};
         std::function<void()> prepare{};  // in the child, before exec
         bool socket = true;               // wait until it answers on its control socket
@@ -37,7 +37,7 @@ class Capped : private RuntimeFolder, public Running {
     }
     // Runs curb, which finds the process's socket.
     [[nodiscard]] Outcome curb(const Words &words) const {
-        return start({joined({CURB_BINARY}, words), {{"XDG_RUNTIME_DIR", path.string()}}});
+        return start({joined({tested::kCurb}, words), {{"XDG_RUNTIME_DIR", path.string()}}});
     }
 
     // Sends it a line; returns its answer.
@@ -82,8 +82,8 @@ class Capped : private RuntimeFolder, public Running {
     Environment environment(const How &how) const {
         Environment out = how.environment;
         out.emplace("XDG_RUNTIME_DIR", path.string());
-        out.emplace("LD_PRELOAD", preloaded(CURB_LIBRARY));
-        out.emplace("LD_LIBRARY_PATH", CURB_SIM);
+        out.emplace("LD_PRELOAD", preloaded(tested::kLibrary));
+        out.emplace("LD_LIBRARY_PATH", tested::kSim);
         if (how.policy.empty()) return out;
         write(how.policy);
         out.emplace("CURB_POLICY", policy().string());

@@ -38,20 +38,20 @@ class Job {
     [[nodiscard]] const fs::path &folder() const { return dir_.path(); }
     [[nodiscard]] fs::path log() const { return folder() / "curb.log"; }
 
-    Outcome run(const std::string &scenario, const char *program = CURB_SCENARIOS) {
+    Outcome run(const std::string &scenario, const std::string &program = tested::kScenarios) {
         return begin(scenario, program).end();
     }
     Outcome run_command(const Words &command) { return begin_command(command).end(); }
     // Starts the program. The job must outlive the result.
-    Begun begin(const std::string &scenario, const char *program = CURB_SCENARIOS) {
+    Begun begin(const std::string &scenario, const std::string &program = tested::kScenarios) {
         return begin_command({program, scenario});
     }
     Begun begin_command(const Words &command) {
         Environment environment = environment_;
         environment.emplace("HOME", folder().string());
         environment.emplace("XDG_RUNTIME_DIR", folder().string());
-        environment.emplace("LD_LIBRARY_PATH", CURB_SIM);
-        std::string &preload = environment.emplace("LD_PRELOAD", CURB_LIBRARY).first->second;
+        environment.emplace("LD_LIBRARY_PATH", tested::kSim);
+        std::string &preload = environment.emplace("LD_PRELOAD", tested::kLibrary).first->second;
         preload = preloaded(preload);
         return Begun({.words = command,
                       .environment = environment,

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "tested.hpp"
 #include "within.hpp"
 
 namespace fs = std::filesystem;
@@ -53,11 +54,11 @@ inline std::size_t count(const std::string &text, const std::string &part) {
 
 // For LD_PRELOAD: a sanitizer's runtime has to come first.
 inline std::string preloaded(const std::string &libraries) {
-    return (*CURB_SANITIZER_RUNTIME ? CURB_SANITIZER_RUNTIME ":" : "") + libraries;
+    return tested::kSanitizerRuntime.empty() ? libraries : tested::kSanitizerRuntime + ":" + libraries;
 }
 
 // Returns why this program cannot be started as another user; empty if it can.
-inline std::string no_other_user(const char *program) {
+inline std::string no_other_user(const std::string &program) {
     if (::geteuid() != 0) return "only root can be somebody else";
     struct stat folder {};
     for (std::filesystem::path path = program; path != path.root_path(); path = path.parent_path())

@@ -25,12 +25,12 @@ class Machine {
     }
     [[nodiscard]] Environment environment() const {
         return with({{"CURB_SIM_STATE", state_file().string()},
-                     {"LD_LIBRARY_PATH", CURB_SIM},
+                     {"LD_LIBRARY_PATH", tested::kSim},
                      {"XDG_RUNTIME_DIR", runtime().string()}},
                     more_);
     }
     [[nodiscard]] Begun begin_curb(const Words &words, const Environment &more = {}) const {
-        return Begun({joined({CURB_BINARY}, words), with(environment(), more)});
+        return Begun({joined({tested::kCurb}, words), with(environment(), more)});
     }
     [[nodiscard]] Outcome curb(const Words &words, const Environment &more = {}) const {
         return begin_curb(words, more).end();
@@ -81,7 +81,7 @@ class Machine {
   private:
     template <class Do>
     void each(pid_t pid, Do act) const {
-        const Outcome books = start({{CURB_BOOKS, state_file().string()}, {}});
+        const Outcome books = start({{tested::kBooks, state_file().string()}, {}});
         REQUIRE(books.status == 0);
         const Json machine = Json::parse(books.out);
         int number = 0;
@@ -99,18 +99,18 @@ class Machine {
 // Returns an environment that preloads libcurb.so and a harmless library of this name.
 inline Environment with_library(const Machine &machine, const std::string &name) {
     const fs::path path = machine.folder() / name;
-    fs::copy_file(CURB_SECOND_PRELOAD, path, fs::copy_options::overwrite_existing);
-    return {{"LD_PRELOAD", preloaded(CURB_LIBRARY ":" + path.string())}};
+    fs::copy_file(tested::kSecondPreload, path, fs::copy_options::overwrite_existing);
+    return {{"LD_PRELOAD", preloaded(tested::kLibrary + ":" + path.string())}};
 }
 
-inline Environment under_curb() { return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_CAP", "40GiB"}}; }
+inline Environment under_curb() { return {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_CAP", "40GiB"}}; }
 
 // A program that runs the test's commands (command_scenarios.cpp). Ready for the first one once constructed.
 class Program : public Running {
   public:
     explicit Program(const Machine &machine, const Environment &more = under_curb(),
                      const std::function<void()> &prepare = {})
-        : Running({CURB_SCENARIOS, "runs_commands"}, with(machine.environment(), more), prepare) {
+        : Running({tested::kScenarios, "runs_commands"}, with(machine.environment(), more), prepare) {
         REQUIRE(says() == "ready");
     }
 };

@@ -16,7 +16,7 @@ std::string answers(bool under_curb, const Setting &setting, const Words &words)
     for (const auto &[name, value] : setting.environment) job.with(name, value);
     if (!setting.has_driver) job.with("LD_LIBRARY_PATH", "");
     if (!under_curb) job.with("LD_PRELOAD", "");
-    const Outcome outcome = job.run_command(joined({CURB_STUB_HOST, CURB_PLUGINS}, words));
+    const Outcome outcome = job.run_command(joined({tested::kStubHost, tested::kPlugins}, words));
     INFO(outcome.err);
     CHECK(outcome.status == 0);
     return outcome.out;

@@ -57,3 +57,20 @@ SCENARIO_NAMED(a_family_of_memory_is_held_to_the_cap_and_comes_back) {
     EXPECT_EQ(in_use(), curb_sim_held_for(0, "context"));
     books_agree(family);
 }
+
+// Run it under a cap of 1026 MiB. Less what is kept for code, that leaves room for whole granules and 1.75 MiB.
+SCENARIO_NAMED(a_request_for_a_part_of_a_granule_needs_room_for_all_of_it) {
+    start();
+    const families::Family &family = *families::find(std::getenv("FAMILY"));
+    families::Calls calls;
+    const families::Place place = families::make_place(calls, 0, false);
+    take(352 * MiB);
+    CUdeviceptr last = 0;
+    fill([&] { return cuMemAlloc_v2(&last, 2 * MiB); });
+    MUST(cuMemFree_v2(last));
+    const std::uint64_t before = in_use();
+    families::Block block{.bytes = 5 * MiB / 2};  // it takes two granules, and there is room for 3.75 MiB
+    EXPECT_EQ(family.take({calls, place, 1}, block), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(in_use(), before);
+    take(2 * MiB);
+}

@@ -81,7 +81,7 @@ TEST_CASE("growth steps and waits go on under a clock that stands still") {
         Job()
             .policy(growing(
                 R"("cap": "2GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "100ms", "wait": "1s" })"))
-            .with("LD_PRELOAD", std::string(CURB_LIBRARY) + ":" + CURB_PACED_CLOCK)
+            .with("LD_PRELOAD", tested::kLibrary + ":" + tested::kPacedClock)
             .for_at_most(30)
             .run("a_request_stops_waiting"));
 }

@@ -13,6 +13,13 @@ TEST_CASE("each family of memory is held to the cap and comes back") {
     }
 }
 
+TEST_CASE("a request that does not fill its granules needs room for all of them") {
+    const std::string family = GENERATE("plain", "pitch", "managed", "array");
+    CAPTURE(family);
+    succeeds(
+        Job().cap("1026MiB").with("FAMILY", family).run("a_request_for_a_part_of_a_granule_needs_room_for_all_of_it"));
+}
+
 TEST_CASE("each family of memory is held to the cap, with books that agree with the driver's") {
     const std::string scenario = GENERATE(
         "stream_ordered_memory_stops_at_the_cap",
@@ -181,7 +188,7 @@ TEST_CASE("an instance of a GPU in MIG mode is found by its own name and by its 
 }
 
 TEST_CASE("a program without CUDA has no thread, no descriptor, no handler and no cuInit of curb's", "[bare]") {
-    const Outcome outcome = succeeds(Job().cap("1GiB").run("a_program_without_cuda_stays_one", CURB_NO_CUDA));
+    const Outcome outcome = succeeds(Job().cap("1GiB").run("a_program_without_cuda_stays_one", tested::kNoCuda));
     CHECK(outcome.err.empty());
 }
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 
 #include "../../bench/probe/symbols.hpp"
@@ -101,7 +102,8 @@ SCENARIO_NAMED(a_library_that_uses_cuda_as_it_is_loaded_waits_for_no_other_threa
         MUST(cuDevicePrimaryCtxRetain(&context, 0));
     };
     ::setenv("CURB_AT_LOAD", std::to_string(reinterpret_cast<std::uintptr_t>(at_load)).c_str(), 1);
-    EXPECT(dlopen(CURB_AT_LOAD_PLUGIN, RTLD_NOW) != nullptr);
+    const std::filesystem::path beside = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+    EXPECT(dlopen((beside / "plugins/libplugin_at_load.so").c_str(), RTLD_NOW) != nullptr);
     other.join();
     EXPECT(loading);
     EXPECT_EQ(curb_sim_held(0), kContext);

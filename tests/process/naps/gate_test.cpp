@@ -150,9 +150,9 @@ TEST_CASE("a suspended program may exit, fork and be killed", "[fork-child]") {
 
 TEST_CASE("a program with a library that bypasses the gate is not suspended, and the library is named", "[bare]") {
     const Machine machine;
-    const std::string library = CURB_PLUGINS "/libplugin_bound.so";
+    const std::string library = tested::kPlugins + "/libplugin_bound.so";
     Capped process(machine.runtime(),
-                   {{CURB_PLUGIN_HOST, "CUDA"}, with(machine.environment(), {{"CURB_CAP", "8GiB"}}), {}, true});
+                   {{tested::kPluginHost, "CUDA"}, with(machine.environment(), {{"CURB_CAP", "8GiB"}}), {}, true});
     REQUIRE(process("deep " + library) == "0");
     fails(machine.curb({"suspend", process.id()}), contains("CUDA calls would bypass curb") && contains(library));
     CHECK(process("deep " + library) == "0");
@@ -161,7 +161,7 @@ TEST_CASE("a program with a library that bypasses the gate is not suspended, and
 TEST_CASE("a program that closes libcuda more often than it opened it still reaches the driver", "[bare]") {
     const Machine machine;
     Capped process(machine.runtime(),
-                   {{CURB_PLUGIN_HOST, "CUDA"}, with(machine.environment(), {{"CURB_CAP", "8GiB"}}), {}, true});
+                   {{tested::kPluginHost, "CUDA"}, with(machine.environment(), {{"CURB_CAP", "8GiB"}}), {}, true});
     CHECK(process("close 5") == "0");
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("after a suspend an idle process still releases by itself, and its cac
     const Machine machine;
     const std::string policy = machine.write("policy.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB",
             "cache": { "max": "1GiB", "idle": "3s" } } }, "release": { "idle": "3s" } })");
-    Holding program(machine, 64, {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}});
+    Holding program(machine, 64, {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", policy}});
     const bool from_cache = GENERATE(true, false);
     CAPTURE(from_cache);
     const std::int64_t before = machine.held(program.pid());

@@ -40,8 +40,8 @@ class Installation {
         : prefix_(machine.folder() / "prefix"), library_(prefix_ / folder / "libcurb.so") {
         fs::create_directories(library_.parent_path());
         fs::create_directories(prefix_ / "bin");
-        fs::copy_file(CURB_LIBRARY, library_);
-        fs::copy_file(CURB_BINARY, command());
+        fs::copy_file(tested::kLibrary, library_);
+        fs::copy_file(tested::kCurb, command());
     }
     [[nodiscard]] fs::path prefix() const { return prefix_; }
     [[nodiscard]] fs::path library() const { return library_; }
@@ -225,29 +225,29 @@ TEST_CASE("a helper loads no library from a folder that others may write") {
     fs::create_directory(open);
     fs::permissions(open, fs::perms::all);
     for (const char *library : {"libcuda.so.1", "libnvidia-ml.so.1"})
-        fs::copy_file(fs::path(CURB_SIM) / library, open / library);
-    Holding program(machine, 64, with(napping(machine), {{"LD_LIBRARY_PATH", open.string() + ":" CURB_SIM}}));
+        fs::copy_file(fs::path(tested::kSim) / library, open / library);
+    Holding program(machine, 64, with(napping(machine), {{"LD_LIBRARY_PATH", open.string() + ":" + tested::kSim}}));
     const pid_t helper = helper_of_napping(machine, program);
     const std::string maps = contents(fs::path("/proc") / std::to_string(helper) / "maps");
-    CHECK_THAT(maps, contains(CURB_SIM "/libcuda.so") && !contains(open.string()));
+    CHECK_THAT(maps, contains(tested::kSim + "/libcuda.so") && !contains(open.string()));
     CHECK(program.answers("check") == "right");
 }
 
 TEST_CASE("curb starts no helper in a program that is set-user-ID", "[bare]") {
-    if (const std::string why = no_other_user(CURB_LIBRARY); !why.empty()) return skip(why);
+    if (const std::string why = no_other_user(tested::kLibrary); !why.empty()) return skip(why);
     const Machine machine;
     fs::permissions(machine.folder(), fs::perms::all);
     std::ofstream(machine.state_file()).flush();
     fs::permissions(machine.state_file(), fs::perms::all);
     const fs::path program = machine.folder() / "scenarios";
-    fs::copy_file(CURB_SCENARIOS, program);
+    fs::copy_file(tested::kScenarios, program);
     REQUIRE(::chown(program.c_str(), kNobody, kNobody) == 0);
     REQUIRE(::chmod(program.c_str(), 04755) == 0);
     const Ceiling ceiling(R"({ "version": 1, "suspend": { "idle": "100ms" } })");
     if (!can_try(ceiling)) return;
     const fs::path etc = ceiling.file().parent_path().parent_path();
     fs::permissions(etc, fs::perms(0755));
-    std::ofstream(etc / "ld.so.preload") << CURB_LIBRARY << "\n";
+    std::ofstream(etc / "ld.so.preload") << tested::kLibrary << "\n";
     Running running({program, "runs_commands"}, machine.environment(), [&] { (void)ceiling.put_in_place(); });
     if (running.says(5s) != "ready")
         return skip("the loader does not find the simulated driver for set-user-ID programs");
@@ -260,14 +260,14 @@ TEST_CASE("curb starts no helper in a program that is set-user-ID", "[bare]") {
 
 TEST_CASE("a process that holds no memory of a GPU has nothing to move, and naps soon after it has some") {
     const Machine machine;
-    Running program({CURB_SCENARIOS, "runs_commands_later"},
+    Running program({tested::kScenarios, "runs_commands_later"},
                     with(machine.environment(), napping(machine, R"("idle": "100ms")")));
     REQUIRE(program.says() == "imports");
     std::this_thread::sleep_for(4s);
     CHECK_THAT(log_of(machine), !contains("no nap now"));
     fails(machine.curb({"suspend", "--until-used", program.id()}), contains("it holds no memory of a GPU"));
     REQUIRE(program.answers("go on") == "ready");
-    CHECK(within(5s, [&] { return machine.state(program.pid()) == "checkpointed"; }));
+    CHECK(within(20s, [&] { return machine.state(program.pid()) == "checkpointed"; }));
     CHECK(program.answers("check") == "right");
 }
 
@@ -292,7 +292,7 @@ TEST_CASE("a helper whose process ends right after the move ends too") {
         }
         ::fcntl(1, F_SETFL, 0);
     };
-    Running helper({CURB_BINARY, "suspend", "--nap", program.id()}, machine.environment(), with_full_output);
+    Running helper({tested::kCurb, "suspend", "--nap", program.id()}, machine.environment(), with_full_output);
     REQUIRE(is_out(machine, program));
     program.killed();
     CHECK_THAT(helper.says(), contains("xout "));

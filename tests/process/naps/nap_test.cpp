@@ -238,7 +238,7 @@ TEST_CASE("a process that cannot leave its GPUs stays, and curb ps says why") {
                  Case{"hold 64", "(NCCL is loaded", {{"WORLD_SIZE", "2"}, {"RANK", "0"}}, "libnccl.so.2"},
                  Case{"hold 64", "is divided (MIG)", {{"CURB_SIM_MIG", "1"}}},
                  Case{"hold 64", "through MPS", {{"CURB_SIM_MPS", "1"}}},
-                 Case{"hold 64", "570 or newer", {{"LD_LIBRARY_PATH", CURB_SIM "/12.2:" CURB_SIM}}},
+                 Case{"hold 64", "570 or newer", {{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}}},
                  Case{"capture", "a graph capture is under way", {}}, Case{"export handle 2", "shares GPU memory", {}},
                  Case{"export pool", "shares GPU memory", {}},
                  Case{"import external memory", "imported memory of a graphics library", {}});
@@ -306,7 +306,7 @@ TEST_CASE("a process whose libcurb.so has no command curb beside it, or one that
     const Machine machine;
     fs::create_directories(machine.folder() / "lib");
     const fs::path alone = machine.folder() / "lib/libcurb.so";
-    fs::copy_file(CURB_LIBRARY, alone);
+    fs::copy_file(tested::kLibrary, alone);
     if (has_one) fs::permissions(machine.write("bin/curb", "of another machine"), fs::perms::owner_all);
     Program program(machine, with(napping(machine), {{"LD_PRELOAD", preloaded(alone.string())}}));
     REQUIRE(program.answers("hold 64") == "held");
@@ -427,7 +427,7 @@ TEST_CASE("a process that naps keeps its part of the cap of its job") {
     };
     Holding napper(machine, 2048, of_job(napping(machine)));
     REQUIRE(is_out(machine, napper));
-    Program other(machine, of_job({{"LD_PRELOAD", preloaded(CURB_LIBRARY)}}));
+    Program other(machine, of_job({{"LD_PRELOAD", preloaded(tested::kLibrary)}}));
     CHECK(other.answers("take 512") == "ok");
     CHECK(other.answers("take 512") == "refused");
     CHECK(machine.state(napper.pid()) == "checkpointed");
@@ -481,7 +481,7 @@ TEST_CASE("equal programs that wait for room get equal shares") {
     const Machine machine;  // of 80 GiB
     const std::string policy =
         machine.write("policy.json", R"({ "version": 1, "gpu": { "*": { "growth": { "wait": "60s" } } } })");
-    const Environment environment{{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}};
+    const Environment environment{{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", policy}};
     Program programs[3] = {Program(machine, environment), Program(machine, environment), Program(machine, environment)};
     for (Program &one : programs) one.tell("turns 4");
     std::vector<int> given;
@@ -496,10 +496,10 @@ TEST_CASE("a program ends at once if it exits just when a nap begins") {
     const Machine machine;
     const fs::path late = machine.folder() / "late";
     Holding program(machine, 64,
-                    with(under_curb(), {{"LD_PRELOAD", preloaded(CURB_LIBRARY ":" CURB_TARDY_THREADS)},
+                    with(under_curb(), {{"LD_PRELOAD", preloaded(tested::kLibrary + ":" + tested::kTardyThreads)},
                                         {"THREADS_ARE_LATE", late.native()}}));
     std::ofstream(late) << "yes";
-    const Running asks({CURB_BINARY, "suspend", "--until-used", program.id()}, machine.environment());
+    const Running asks({tested::kCurb, "suspend", "--until-used", program.id()}, machine.environment());
     std::this_thread::sleep_for(1s);  // the nap's thread has not begun yet
     auto status = std::async(std::launch::async, [&] { return program.finish(); });
     const bool in_time = status.wait_for(30s) == std::future_status::ready;

@@ -10,7 +10,7 @@ inline Environment napping(const Machine &machine, const std::string &suspend = 
     const std::string policy = machine.write(
         "policy.json", R"({ "version": 1, )" + more + R"( "log": { "level": "info", "file": ")" +
                            (machine.folder() / "nap.log").native() + R"(" }, "suspend": { )" + suspend + " } }");
-    return {{"LD_PRELOAD", preloaded(CURB_LIBRARY)}, {"CURB_POLICY", policy}};
+    return {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", policy}};
 }
 inline bool is_out(const Machine &machine, const Program &program) {
     return within(30s, [&] { return machine.state(program.pid()) == "checkpointed"; });

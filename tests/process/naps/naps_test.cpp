@@ -105,7 +105,7 @@ class Crowd {
     bool run(Member &member, const Words &words) {
         if (member.command) return false;
         member.resumes = words.front() == "resume";
-        member.command.emplace(joined({CURB_BINARY}, words), with(machine_.environment(), environment_of_commands_),
+        member.command.emplace(joined({tested::kCurb}, words), with(machine_.environment(), environment_of_commands_),
                                [] { ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO); });
         return true;
     }

@@ -14,7 +14,7 @@ namespace {
 constexpr uid_t kNobody = 65'534;
 
 Running curb_beside(const Machine &machine, const Words &words, const Environment &more = {}, int err = 2) {
-    return Running(joined({CURB_BINARY}, words), with(machine.environment(), more), {}, err);
+    return Running(joined({tested::kCurb}, words), with(machine.environment(), more), {}, err);
 }
 
 // Returns the words that suspend a process without a question to it.
@@ -72,7 +72,7 @@ TEST_CASE("suspend refuses a process that the driver cannot move, and it runs on
         Case{"MIG", {}, {{"CURB_SIM_MIG", "1"}}, "is divided (MIG)"},
         Case{"a part by name", {{"CUDA_VISIBLE_DEVICES", "MIG-317b"}, {"CURB_SIM_MIG", "1"}}, {}, "divided (MIG)"},
         Case{"MPS", {}, {{"CURB_SIM_MPS", "1"}}, "through MPS"},
-        Case{"an old driver", {}, {{"LD_LIBRARY_PATH", CURB_SIM "/12.2:" CURB_SIM}}, "570 or newer"},
+        Case{"an old driver", {}, {{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}}, "570 or newer"},
         Case{"no NVML", {}, {{"CURB_SIM_NVML", "broken"}}, "nvidia-smi"},
         Case{"not listed", {}, {{"CURB_SIM_NVML", "nopids"}}, "NVML lists no GPU memory of it"},
         Case{"a rank", {{"WORLD_SIZE", "2"}, {"RANK", "0"}}, {}, "WORLD_SIZE=2", false},
@@ -99,8 +99,8 @@ TEST_CASE("suspend refuses a process that is not there, does not use CUDA or bel
     const Running sleeper({"/bin/sleep", "60"}, {});
     CHECK_THAT(machine.curb(forced(sleeper)).err, contains("does not know it as a process that uses CUDA"));
     CHECK_THAT(machine.curb({"resume", sleeper.id()}).err, contains("does not know it as a process that uses CUDA"));
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
-    fails(start({{CURB_BINARY, "suspend", sleeper.id()}, machine.environment(), {}, {}, becoming(kNobody)}),
+    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    fails(start({{tested::kCurb, "suspend", sleeper.id()}, machine.environment(), {}, {}, becoming(kNobody)}),
           contains("it belongs to user 0"));
 }
 
@@ -348,7 +348,7 @@ struct OfNobody {
 };
 
 TEST_CASE("a user's lock on a claim does not keep root out, but a process that is locked meanwhile stays so") {
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
     const Machine machine;
     open_to_all(machine);
     const OfNobody of(machine, becoming(kNobody));
@@ -366,7 +366,7 @@ TEST_CASE("a user's lock on a claim does not keep root out, but a process that i
 }
 
 TEST_CASE("root does not move a process that has got the pid of the one it meant") {
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
     const Machine machine;
     open_to_all(machine);
     std::optional<OfNobody> first(std::in_place, machine, becoming(kNobody));
@@ -397,7 +397,7 @@ TEST_CASE("root does not move a process that has got the pid of the one it meant
         if (child > 0) ::waitpid(static_cast<pid_t>(child), &status, 0);
         ::_exit(exit_status(status));
     };
-    Running second({CURB_SCENARIOS, "runs_commands"}, machine.environment(), with_that_pid);
+    Running second({tested::kScenarios, "runs_commands"}, machine.environment(), with_that_pid);
     if (second.says(20s) != "ready") return skip("this machine does not let root choose a pid");
     REQUIRE(second.answers("hold 64") == "held");
     ::close(locked);
@@ -407,13 +407,13 @@ TEST_CASE("root does not move a process that has got the pid of the one it meant
 }
 
 TEST_CASE("a user can resume a process that root has suspended") {
-    if (const std::string why = no_other_user(CURB_BINARY); !why.empty()) return skip(why);
+    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
     const Machine machine;
     open_to_all(machine);
     Holding program(machine, 256, {}, becoming(kNobody));
     machine.succeeds(forced(program));
     const Outcome back =
-        start({{CURB_BINARY, "resume", program.id()}, machine.environment(), {}, {}, becoming(kNobody)});
+        start({{tested::kCurb, "resume", program.id()}, machine.environment(), {}, {}, becoming(kNobody)});
     INFO(back.err);
     CHECK(back.status == 0);
     CHECK(program.answers("check") == "right");

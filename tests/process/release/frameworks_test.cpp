@@ -12,12 +12,12 @@ class Program {
     explicit Program(const std::string &release = "{}") {
         job.policy(R"({ "version": 1, "log": { "level": "info", "file": "curb.log" }, "release": )" + release + " }")
             .in_its_folder()
-            .with("PYTHONPATH", std::string(CURB_PYTHON_PROGRAMS) + "/stand_ins")
+            .with("PYTHONPATH", tested::kPythonPrograms + "/stand_ins")
             .with("PYTHONDONTWRITEBYTECODE", "1")
             .with("ASAN_OPTIONS", "detect_leaks=0");  // of Python itself
     }
     Begun begin(const std::string &name) {
-        return job.begin_command({CURB_PYTHON, std::string(CURB_PYTHON_PROGRAMS) + "/scenarios.py", name});
+        return job.begin_command({tested::kPython, tested::kPythonPrograms + "/scenarios.py", name});
     }
     Outcome run(const std::string &name) { return begin(name).end(); }
     Job job;
@@ -94,7 +94,7 @@ TEST_CASE("one allocation of PyTorch or CuPy is refused so that it gives its cac
     std::deque<Job> jobs;
     std::vector<Begun> begun;  // all at once: they mostly wait
     for (const char *scenario : scenarios)
-        begun.push_back(pressing(jobs.emplace_back()).begin(scenario, CURB_PRESSURE_SCENARIOS));
+        begun.push_back(pressing(jobs.emplace_back()).begin(scenario, tested::kPressureScenarios));
     for (std::size_t i = 0; i < begun.size(); ++i) {
         CAPTURE(scenarios[i]);
         succeeds(begun[i].end());
@@ -107,21 +107,21 @@ TEST_CASE("PyTorch's cache comes back before a growth step, unless the policy sa
     for (const std::string &scenario :
          {comes_back, std::string("a_growth_step_that_is_needed_is_taken_by_the_second_attempt")}) {
         Job job;
-        succeeds(pressing(job, growth).run(scenario, CURB_PRESSURE_SCENARIOS));
+        succeeds(pressing(job, growth).run(scenario, tested::kPressureScenarios));
     }
     for (const char *release : {R"("before_growth": false)", R"("steps": ["pools", "frameworks"])"}) {
         Job job;
         pressing(job, growth + R"(, "release": { )" + release + " }").with("GROWS_FIRST", "1");
-        succeeds(job.run(comes_back, CURB_PRESSURE_SCENARIOS));
+        succeeds(job.run(comes_back, tested::kPressureScenarios));
     }
 }
 
 TEST_CASE("no request of PyTorch is refused when PyTorch has just been asked through Python", "[foreign]") {
     const std::string scenario = "what_was_asked_is_not_pressed";
     Program program;
-    program.job.with("C10_CUDA", CURB_C10_CUDA);
+    program.job.with("C10_CUDA", tested::kC10Cuda);
     succeeds(program.run(scenario));
     Program alone(R"({ "steps": ["pressure"] })");
-    alone.job.with("C10_CUDA", CURB_C10_CUDA).with("ALONE", "1");
+    alone.job.with("C10_CUDA", tested::kC10Cuda).with("ALONE", "1");
     succeeds(alone.run(scenario));
 }

@@ -48,10 +48,10 @@ std::vector<std::uint64_t> said_held(const std::string &err) {
 // True if the trace of threads_trace_as_fast_as_they_can has or counts as missing each of its events. Missing ones can
 // also be changes of the overhead, of which there is at most one in 2 ms.
 bool all_pairs_are_counted(const ReadTrace &read) {
-    constexpr std::uint64_t kEvents = 8 * CURB_TRACED_PAIRS * 2;
+    const std::uint64_t events = 8 * (tested::has_sanitizer() ? 500 : 20'000) * 2;
     const std::uint64_t counted =
         read.of(What::alloc, Kind::plain).size() + read.of(What::free, Kind::plain).size() + read.missing();
-    return counted >= kEvents && counted <= kEvents + (read.missing() == 0 ? 0 : 1000);
+    return counted >= events && counted <= events + (read.missing() == 0 ? 0 : 1000);
 }
 
 // Checks the whole trace of a process under a cap of 1 GiB.
@@ -229,7 +229,7 @@ TEST_CASE("the end of a program waits for its trace while that is written, and s
     CAPTURE(pause);
     Job job;
     job.policy(traced(R"("cap": "4GiB")"))
-        .with("LD_PRELOAD", std::string(CURB_LIBRARY) + ":" CURB_SLOW_WRITES)
+        .with("LD_PRELOAD", tested::kLibrary + ":" + tested::kSlowWrites)
         .with("WRITES_TAKE_MS", pause);
     const Outcome outcome = job.in_its_folder().run("threads_trace_as_fast_as_they_can");
     REQUIRE(outcome.status == 0);
@@ -317,7 +317,7 @@ TEST_CASE("curb takes at most 256 stacks at once, and then one in a millisecond"
 TEST_CASE("a program without CUDA has no trace, and neither has one with an invalid policy") {
     Job job;
     job.policy(traced(R"("cap": "1GiB")")).in_its_folder();
-    succeeds(job.run("a_program_without_cuda_stays_one", CURB_NO_CUDA));
+    succeeds(job.run("a_program_without_cuda_stays_one", tested::kNoCuda));
     Job other;
     other.policy(R"({ "version": 1, "trace": { "file": "trace-%p.json" }, "gpu": 1 })").in_its_folder();
     succeeds(other.run("a_policy_that_cannot_be_used_refuses_every_allocation"));
@@ -359,7 +359,8 @@ TEST_CASE("a trace is in the format that Chrome and Perfetto read") {
     Job job;
     job.policy(traced(R"("cap": "1GiB", "cache": { "max": "64MiB" })"));
     run(job, "usr1_trims_what_pools_keep");
-    const Outcome judged = start({{CURB_PYTHON, CURB_TRACE_FORMAT, traces_in(job.folder()).front().string()}, {}});
+    const Outcome judged =
+        start({{tested::kPython, tested::kTraceFormat, traces_in(job.folder()).front().string()}, {}});
     INFO(judged.err);
     CHECK(judged.status == 0);
 }
