@@ -81,6 +81,13 @@ TEST_CASE("CURB_CAP narrows the file's cap; without file, CURB_CAP and ceiling t
     CHECK(loaded(source("", "", (dir / "no/such/directory/policy.json").string())).policy == policy::Policy{});
 }
 
+TEST_CASE("A setting of a variable overrides the file's") {
+    const TempDir dir;
+    Source from = source(dir.write("job.json", R"({"version": 1, "suspend": {"idle": "1h"}})"));
+    from.flags = {{policy::Flag::nap, "30s"}};
+    CHECK(loaded(from).policy.suspend.idle == std::chrono::seconds(30));
+}
+
 TEST_CASE("CURB_SIGNAL names the release signal if no file does") {
     const TempDir dir;
     Source from = source("");

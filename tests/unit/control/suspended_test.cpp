@@ -58,6 +58,11 @@ TEST_CASE("A record is read as it was written, from each of its places") {
     CHECK(fs::is_empty(runtime.folder()));
 }
 
+TEST_CASE("A process that has the pid of one that has ended is not that one") {
+    CHECK_FALSE(has_ended(self().pid, self().start));
+    CHECK(has_ended(self().pid, self().start - 1));
+}
+
 TEST_CASE("A file that is no record of this process is refused") {
     const Process process{7, 100, 0, 0};
     const std::string begin = R"({"version":1,"pid":7,"start":100,"gpus":)";

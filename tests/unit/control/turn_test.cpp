@@ -127,6 +127,7 @@ TEST_CASE("memory that a process has reserved is not another's, until the proces
     CHECK(small.has_come(3 * kNeed));
     large.give_up_reservation();
     CHECK(small.has_come(kNeed));
+    CHECK(large.reserve(2 * kNeed));  // the small one did not get its reservation, and has kept nothing of it
     CHECK(folder.files() == 2);
 }
 

@@ -584,6 +584,14 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("What a process holds is over the cap for another one; only what it asks for at this moment is contended") {
+    const Job job;
+    const Process one = job.process(), other = job.process();
+    CHECK(one.reserve(600, 1000));
+    CHECK_FALSE(one.reserve(500, 1000));
+    CHECK(other.ask(Order::reserve, 500, 1000) == static_cast<std::uint64_t>(Share::Answer::over));
+}
+
 TEST_CASE("A process whose sandbox forbids robust futexes is noticed when it ends") {
     const Job job;
     const Process survivor = job.process();
