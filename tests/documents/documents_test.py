@@ -80,6 +80,7 @@ NOT_RUN = {
     "pip install --upgrade --no-index --find-links . curb-gpu": "as pip install",
     "pip uninstall curb-gpu": "packaging/check runs it with each Python",
     "apt purge curb curb-sim": "packaging/check removes them in new userlands, while a program runs under curb",
+    "scripts/mutants": "half an hour; it runs other tests",
     "scripts/package --test": "minutes; scripts/test --nightly runs it",
     "scripts/test-aarch64": "an hour, and it needs root",
     "scripts/demo": "scripts/test and scripts/try-clean run it",
