@@ -121,7 +121,7 @@ TEST_CASE("curb ps, metrics and doctor show a nap, and curb ps its end") {
     CHECK(nap["bytes_total"] == nap["count"].get<std::uint64_t>() * nap["bytes"].get<std::uint64_t>());
     CHECK(nap["waited_total_ms"] >= nap["waited_ms"]);
     CHECK_THAT(machine.curb({"metrics"}).out,
-               contains("curb_nap_waited_milliseconds{") && contains("curb_nap_waited_milliseconds_total{"));
+               contains("curb_nap_waited_seconds{") && contains("curb_nap_waited_seconds_total{"));
     CHECK_THAT(contents(machine.folder() / "nap.log"), contains("a nap begins: 2.5") &&
                                                            contains("the nap has ended, and a call waited ") &&
                                                            contains("back on the device in "));
