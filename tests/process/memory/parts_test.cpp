@@ -13,6 +13,7 @@
 #include "../../families/properties.hpp"
 #include "accounting/allocations.hpp"
 #include "accounting/graphs.hpp"
+#include "accounting/shared.hpp"
 #include "cache/cache.hpp"
 #include "catch.hpp"
 #include "driver/gate.hpp"
@@ -295,6 +296,32 @@ TEST_CASE("an alloc and free loop wakes the timer once, until that has found not
     CHECK_FALSE(cache::sweep());
     REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
     CHECK(wakes == 102);
+}
+
+TEST_CASE("what belongs to a context is forgotten when it ends") {
+    start();
+    Device &device = devices::at(1);
+    CUcontext context = nullptr;
+    CUevent event = nullptr;
+    CUipcEventHandle handle{};
+    CUdeviceptr block = 0;
+    REQUIRE(cuCtxCreate_v2(&context, 0, 1) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 64 * MiB) == CUDA_SUCCESS);
+    REQUIRE(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    REQUIRE(cuIpcGetEventHandle(&handle, event) == CUDA_SUCCESS);
+    REQUIRE(cuMemAllocAsync(&block, MiB, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuMemFreeAsync(block, nullptr) == CUDA_SUCCESS);
+    shared::opened(block, {}, context);  // as if another process had made it
+    CHECK(device.contexts.heap != 0);
+    CHECK(shared::any_event());
+    CHECK(shared::any());
+    CHECK(pools::current_on(device));
+    REQUIRE(cuCtxDestroy_v2(context) == CUDA_SUCCESS);
+    CHECK(device.contexts.heap == 0);
+    CHECK_FALSE(shared::any_event());
+    CHECK_FALSE(shared::any());
+    CHECK_FALSE(pools::current_on(device));
+    start();
 }
 
 TEST_CASE("a graph is recorded while another thread destroys the only other one") {
