@@ -35,6 +35,7 @@ std::vector<HelpRow> processes(bool suspended) {
         }
     }
     std::vector<HelpRow> out;
+    out.reserve(found.size());
     for (const auto &[pid, name] : found) out.push_back({pid, name});
     return out;
 }

@@ -178,7 +178,7 @@ class Commands {
         }
         if (!typed.empty() && typed.front() == kComplete) {
             for (const auto &[word, line] : candidates({typed.begin() + 1, typed.end()}))
-                print(line.empty() ? word + '\n' : word + '\t' + line + '\n');
+                print(fmt::format("{}{}{}\n", word, line.empty() ? "" : "\t", line));
             return 0;
         }
         const Words words = with_options(typed);
@@ -415,7 +415,7 @@ class Commands {
 
     // Returns CLI11's error about the words of one command in curb's words.
     static std::string text_of(const Place &at, const CLI::ParseError &error) {
-        const std::string said = error.what();
+        std::string said = error.what();
         if (dynamic_cast<const CLI::ExtrasError *>(&error)) {
             for (const std::string &word : at.command->remaining(true)) {
                 if (word.starts_with("-") && word != "-")

@@ -95,6 +95,7 @@ std::string option_tag(const std::string &left) {
 
 std::vector<HelpRow> bold_rows(const std::vector<HelpRow> &rows) {
     std::vector<HelpRow> out;
+    out.reserve(rows.size());
     for (const auto &[left, right] : rows) out.push_back({bold(left), escaped(right)});
     return out;
 }
