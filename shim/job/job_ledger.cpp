@@ -455,11 +455,6 @@ void Share::let_others_pass(int tries) const noexcept {
     if (tries > 8) sleep_us(std::uint64_t{20} * (mine + 1));
 }
 
-Bytes Share::held() const noexcept {
-    const Row *const row = row_.load(std::memory_order_acquire);
-    return row ? row->held[mine].load() : 0;
-}
-
 Bytes Share::others() const noexcept {
     const Row *const row = row_.load(std::memory_order_acquire);
     if (!row) return 0;

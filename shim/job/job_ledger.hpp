@@ -60,8 +60,6 @@ class Share : NoCopy {
     void ask_others(Bytes bytes) noexcept;
     // Waits a moment before another try. Processes with a lower slot wait less, so that one of two goes first.
     void let_others_pass(int tries) const noexcept;
-    // Returns the bytes that this process holds, as the others see them.
-    [[nodiscard]] Bytes held() const noexcept;
     // Returns the bytes that the other living processes hold and keep.
     [[nodiscard]] Bytes others() const noexcept;
     // Returns the bytes that all living processes hold. As others() and holders(), includes the memory that they have
