@@ -217,7 +217,8 @@ class Attempts : NoCopy {
     // and at most kMost times, because requests of other threads that are under way may return some each time.
     std::optional<Next> take_back_ahead(Attempt &now) noexcept {
         constexpr int kMost = 16;
-        if (taken_back_ == kMost || (device_.ledger.ahead().bytes() == 0 && now.seen <= device_.ledger.taken()))
+        if (taken_back_ == kMost ||
+            (device_.ledger.ahead().bytes() == 0 && now.seen <= device_.ledger.held_until_sync()))
             return std::nullopt;
         ++taken_back_;
         nothing_ahead_.settle();
@@ -227,7 +228,7 @@ class Attempts : NoCopy {
     // Frees kept blocks: first for the bytes that the request lacks, then all.
     std::optional<Next> free_kept(Attempt &now) noexcept {
         if (now.verdict == Verdict::refuse || from_cache_ == 2) return std::nullopt;  // refuse: freeing would not help
-        const Bytes missing = shortfall(now.asked, device_.ledger.taken(), bytes_);
+        const Bytes missing = shortfall(now.asked, device_.ledger.held_until_sync(), bytes_);
         const Bytes freed = cache::free_kept(device_, from_cache_++ == 0 ? missing : policy::kUnbounded);
         return freed != 0 ? std::optional(Next::again) : std::nullopt;
     }
@@ -267,7 +268,7 @@ class Attempts : NoCopy {
         job::Share &share = device_.ledger.share;
         if (asks_ == kMostAsks || !share.may_ask_others()) return std::nullopt;
         ++asks_;
-        const Bytes missing = shortfall(now.asked, device_.ledger.taken(), bytes_);
+        const Bytes missing = shortfall(now.asked, device_.ledger.held_until_sync(), bytes_);
         now.in_use.let_go();
         share.ask_others(missing);
         return Next::again;

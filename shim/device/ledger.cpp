@@ -17,12 +17,12 @@ constexpr bool is_seen_by_nvml(Kind kind) noexcept { return kind != Kind::manage
 
 Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, Bytes *seen) noexcept {
     activity::note();
-    Bytes taken = 0;
+    Bytes counted = 0;
     {
         const std::scoped_lock lock(lock_);
-        taken = policy::added(taken_under_lock(), ahead_.bytes());
-        if (seen) *seen = taken;
-        const Verdict verdict = policy::decide(terms, taken, bytes);
+        counted = policy::added(held_until_sync_locked(), ahead_.bytes());
+        if (seen) *seen = counted;
+        const Verdict verdict = policy::decide(terms, counted, bytes);
         if (verdict != Verdict::grant) return verdict;
         ++begun_;
         add_to_kind(kind, bytes);
@@ -32,10 +32,10 @@ Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, Bytes *see
         }
         set_held(held() + bytes);  // Share::reserve() shows them to the job
     }
-    return reserve_in_job(kind, bytes, terms, taken);
+    return reserve_in_job(kind, bytes, terms, counted);
 }
 
-Verdict Ledger::reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes taken) noexcept {
+Verdict Ledger::reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes counted) noexcept {
     using job::Share;
     share.keep(terms.kept_for_driver);
     Verdict verdict = Verdict::grant;
@@ -46,11 +46,11 @@ Verdict Ledger::reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Byt
         if (answer == Share::Answer::reserved) return Verdict::grant;
         if (answer == Share::Answer::over || tries == kTries) {
             policy::lay_job_over(terms, terms.job_cap, tries == kTries ? policy::kUnbounded : share.others());
-            verdict = policy::decide(terms, taken, bytes);
+            verdict = policy::decide(terms, counted, bytes);
         }
         if (verdict == Verdict::grant) share.let_others_pass(tries);
     }
-    if (taken == 0) share.keep(0);
+    if (counted == 0) share.keep(0);
     const std::scoped_lock lock(lock_);
     take_from_kind(kind, bytes);
     set_held(held() - bytes);
@@ -81,7 +81,7 @@ Ledger::Ahead Ledger::ahead() const noexcept {
 bool Ledger::reserve_ahead(const policy::Terms &terms, std::uint64_t take_backs) noexcept {
     const std::scoped_lock lock(lock_);
     if (exact_ != 0 || ahead_.offered != 0 || ahead_.take_backs != take_backs) return false;
-    const Bytes all = policy::added(taken_under_lock(), ahead_.bytes() + Ahead::kUnits * Ahead::kUnit);
+    const Bytes all = policy::added(held_until_sync_locked(), ahead_.bytes() + Ahead::kUnits * Ahead::kUnit);
     if (!policy::fits(terms, policy::limit(terms), all, policy::Staleness::kNear)) return false;
     ahead_.offered = Ahead::kUnits;
     return true;
@@ -138,9 +138,9 @@ Bytes Ledger::of(Kind kind) const noexcept {
     return held < 0 ? 0 : static_cast<Bytes>(held);
 }
 
-Bytes Ledger::taken() const noexcept {
+Bytes Ledger::held_until_sync() const noexcept {
     const std::scoped_lock lock(lock_);
-    return taken_under_lock();
+    return held_until_sync_locked();
 }
 
 void Ledger::add_returned_at_sync(Bytes bytes) noexcept {
@@ -164,7 +164,7 @@ void Ledger::synchronised(Bytes mark) noexcept {
 
 bool Ledger::open_share(std::string_view uuid) noexcept {
     const std::scoped_lock lock(lock_);
-    return share.joined() || share.open(uuid, taken_under_lock());
+    return share.joined() || share.open(uuid, held_until_sync_locked());
 }
 
 void Ledger::begin() noexcept {
@@ -245,6 +245,8 @@ std::int64_t Ledger::change_overhead(Bytes to) noexcept {
     return static_cast<std::int64_t>(change);
 }
 
-Bytes Ledger::taken_under_lock() const noexcept { return policy::added(held(), returned_at_sync_ - synchronised_); }
+Bytes Ledger::held_until_sync_locked() const noexcept {
+    return policy::added(held(), returned_at_sync_ - synchronised_);
+}
 
 }  // namespace curb::shim

@@ -43,7 +43,7 @@ class Ledger : NoCopy {
   public:
     // Adds `bytes` if the policy grants them. On `grant` the caller must end() the operation that has begun. Otherwise
     // the ledger is unchanged; if the job's cap refused, `terms` show what its other processes hold now. `*seen` gets
-    // the bytes that were taken.
+    // the bytes that the decision counted: held_until_sync() and those ahead.
     policy::Verdict reserve(Kind kind, Bytes bytes, policy::Terms &terms, Bytes *seen = nullptr) noexcept;
     // Adds bytes that the driver has taken already (a pool that grew more than expected).
     void charge(Kind kind, Bytes bytes) noexcept;
@@ -93,7 +93,7 @@ class Ledger : NoCopy {
     // Returns 0 while memory is credited that another thread has yet to charge.
     [[nodiscard]] Bytes of(Kind kind) const noexcept;
     // Returns held() plus the bytes that the driver returns only at a synchronisation: requests cannot use these yet.
-    [[nodiscard]] Bytes taken() const noexcept;
+    [[nodiscard]] Bytes held_until_sync() const noexcept;
 
     // Bytes that the program freed in streams and the ledger credits next, on a device where NVML cannot show when the
     // driver returns them. The driver returns them at a synchronisation, so no request may use them until curb has
@@ -179,7 +179,7 @@ class Ledger : NoCopy {
 
     // Asks the job for `bytes` that this ledger has added already, but not shown to the job. Takes them back on another
     // verdict than `grant`.
-    policy::Verdict reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes taken) noexcept;
+    policy::Verdict reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes counted) noexcept;
 
     // The caller holds the lock. Negative changes are modulo 2^64.
     void set_held(Bytes bytes) noexcept { held_.store(bytes, std::memory_order_relaxed); }
@@ -187,7 +187,7 @@ class Ledger : NoCopy {
     void add_to_kind(Kind kind, Bytes bytes) noexcept;
     void take_from_kind(Kind kind, Bytes bytes) noexcept;
     std::int64_t change_overhead(Bytes to) noexcept;
-    [[nodiscard]] Bytes taken_under_lock() const noexcept;
+    [[nodiscard]] Bytes held_until_sync_locked() const noexcept;
 
     alignas(64) mutable std::mutex lock_;
     std::atomic<Bytes> held_{0}, overhead_{0};  // written under the lock, and read by others without it
