@@ -55,6 +55,19 @@ TEST_CASE(
     CHECK(ledger.held() == kContext);
 }
 
+TEST_CASE("What several threads charge at once is all counted") {
+    constexpr Bytes kTimes = 200'000;
+    Ledger ledger;
+    std::vector<std::thread> threads(4);
+    for (std::thread &one : threads)
+        one = std::thread([&] {
+            for (Bytes i = 0; i < kTimes; ++i) ledger.charge(Kind::plain, 1);
+        });
+    for (std::thread &one : threads) one.join();
+    CHECK(ledger.held() == threads.size() * kTimes);
+    CHECK(ledger.of(Kind::plain) == threads.size() * kTimes);
+}
+
 TEST_CASE("What another thread allocates and frees while the device is measured is not overhead") {
     constexpr Bytes kBlock = 2 * curb::policy::MiB, kContext = 512 * curb::policy::MiB;
     Ledger ledger;
