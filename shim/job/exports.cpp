@@ -70,7 +70,7 @@ bool is_imported(std::uint64_t memory) noexcept {
     for_each_living([&](std::uint32_t slot) {
         const Pieces &all = segment->imported[slot];
         for (std::uint32_t i = 0, end = end_of(all); i < end && !found; ++i)
-            found = all.piece[i].memory.load(std::memory_order_acquire) == memory;
+            found = all.piece[i].memory.load() == memory;
     });
     return found;
 }
@@ -80,7 +80,7 @@ bool is_imported(std::uint64_t memory) noexcept {
 template <class Visit>
 void for_each_export(Visit visit) noexcept {
     for (std::uint32_t slot = 0, slots = std::min(segment->slots.load(), kSlots); slot < slots; ++slot) {
-        const bool is_alive = lives(segment->owner[slot].load(std::memory_order_acquire));
+        const bool is_alive = lives(segment->owner[slot].load());
         if (segment->member[slot].life.load() != life) continue;
         const Pieces &all = segment->exported[slot];
         for (std::uint32_t i = 0, end = end_of(all); i < end; ++i) {
@@ -108,7 +108,7 @@ void for_each_own_left_behind(std::uint32_t gpu, bool measured, Visit visit) noe
         const Read one = exports_detail::read(all.piece[i]);
         if (one.memory == 0 || one.gpu != gpu || one.measured != measured) continue;
         // The kernel marks a dying process before the driver frees its memory, so the figure may be first.
-        const bool is_alive = one.maker < kSlots && lives(segment->owner[one.maker].load(std::memory_order_acquire));
+        const bool is_alive = one.maker < kSlots && lives(segment->owner[one.maker].load());
         if (!is_alive || !exports_detail::has_its_maker(one)) visit(all.piece[i], one.bytes);
     }
 }
@@ -118,19 +118,19 @@ void for_each_own_left_behind(std::uint32_t gpu, bool measured, Visit visit) noe
 namespace exports_detail {
 
 Read read(const Piece &piece) noexcept {
-    Read out{.memory = piece.memory.load(std::memory_order_acquire),
-             .bytes = piece.bytes.load(std::memory_order_acquire),
-             .gpu = piece.gpu.load(std::memory_order_acquire),
-             .maker = piece.maker.load(std::memory_order_acquire),
-             .place = piece.place.load(std::memory_order_acquire),
-             .measured = piece.measured.load(std::memory_order_acquire) != 0};
-    if (piece.memory.load(std::memory_order_acquire) != out.memory) out.memory = 0;
+    Read out{.memory = piece.memory.load(),
+             .bytes = piece.bytes.load(),
+             .gpu = piece.gpu.load(),
+             .maker = piece.maker.load(),
+             .place = piece.place.load(),
+             .measured = piece.measured.load() != 0};
+    if (piece.memory.load() != out.memory) out.memory = 0;
     return out;
 }
 
 bool has_its_maker(const Read &read) noexcept {
     if (read.maker >= kSlots || read.place >= kPieces) return false;
-    const std::uint32_t owner = segment->owner[read.maker].load(std::memory_order_acquire);
+    const std::uint32_t owner = segment->owner[read.maker].load();
     if (!lives(owner) && !is_dying(owner)) return false;
     const Pieces &exports = segment->exported[read.maker];
     return segment->member[read.maker].number.load() == read.memory >> 32 && read.place < end_of(exports) &&
@@ -189,7 +189,7 @@ Read find_export(std::uint64_t name) noexcept {
     Read best;
     bool is_alive = false;
     for_each_export([&](const Piece &piece, const Read &one, bool alive) {
-        if (piece.name.load(std::memory_order_acquire) != name || (best.memory != 0 && !alive)) return;
+        if (piece.name.load() != name || (best.memory != 0 && !alive)) return;
         if (best.memory == 0 || !is_alive) best = one;
         is_alive = is_alive || alive;
     });
@@ -232,7 +232,7 @@ void imported_of_size(MemoryKey key, GpuRow gpu, Bytes bytes) noexcept {
     Read best;
     int best_rank = 0;
     for_each_export([&](const Piece &piece, const Read &one, bool alive) {
-        if (piece.name.load(std::memory_order_acquire) != 0 || one.gpu != *gpu || one.bytes != bytes) return;
+        if (piece.name.load() != 0 || one.gpu != *gpu || one.bytes != bytes) return;
         const int rank = !alive ? 1 : one.maker == mine ? 2 : is_imported(one.memory) ? 3 : 4;
         if (rank > best_rank) best = one;
         best_rank = std::max(best_rank, rank);
@@ -254,7 +254,7 @@ bool closed(MemoryKey key) noexcept {
 }
 
 void overhead_changed(GpuRow gpu, std::int64_t change) noexcept {
-    if (!gpu || segment->imports.load(std::memory_order_acquire) == 0) return;
+    if (!gpu || segment->imports.load() == 0) return;
     const bool counts = change > 0;
     const std::scoped_lock lock(places().mutex);
     const Bytes size = counts ? static_cast<Bytes>(change) : -static_cast<Bytes>(change);

@@ -222,7 +222,7 @@ bool take_slot(std::uint32_t owner, Prepare prepare) noexcept {
 }
 
 void set_slot_state(Slot state) noexcept {
-    slot_state.store(static_cast<std::uint32_t>(state), std::memory_order_seq_cst);
+    slot_state.store(static_cast<std::uint32_t>(state));
     futex_wake(slot_state);
 }
 
@@ -315,8 +315,8 @@ std::uint32_t index_of(const Row &row) noexcept { return static_cast<std::uint32
 }  // namespace
 
 bool has_slot() noexcept {
-    const std::uint32_t word = own_word.load(std::memory_order_acquire);  // written after `mine`
-    return word != 0 && segment->owner[mine].load(std::memory_order_relaxed) == word;
+    const std::uint32_t word = own_word.load();  // written after `mine`
+    return word != 0 && segment->owner[mine].load() == word;
 }
 
 void answered(std::uint64_t request) noexcept {
@@ -336,12 +336,12 @@ std::string join(std::string_view name, const Events &what) {
     if (out.fault.empty()) out.fault = take_own_slot();
     if (out.fault.empty()) {
         out.name = name;
-        out.has_name.store(true, std::memory_order_release);
+        out.has_name.store(true);
     }
     return out.fault;
 }
 
-std::string name() { return joined().has_name.load(std::memory_order_acquire) ? joined().name : ""; }
+std::string name() { return joined().has_name.load() ? joined().name : ""; }
 
 std::string key() { return std::to_string(hash_of(name())); }
 
@@ -354,21 +354,21 @@ bool Share::open(std::string_view uuid, Bytes held) noexcept {
         if (there != gpu) continue;
         Row &row = segment->row[i];
         row.held[mine].fetch_add(held);
-        row_.store(&row, std::memory_order_release);
+        row_.store(&row);
         return true;
     }
     return false;
 }
 
-void Share::add_joined(Bytes bytes) noexcept { row_.load(std::memory_order_acquire)->held[mine].fetch_add(bytes); }
+void Share::add_joined(Bytes bytes) noexcept { row_.load()->held[mine].fetch_add(bytes); }
 
 void Share::keep(Bytes bytes) const noexcept {
-    Row *const row = row_.load(std::memory_order_acquire);
-    if (row && row->kept[mine].load(std::memory_order_relaxed) != bytes) row->kept[mine].store(bytes);
+    Row *const row = row_.load();
+    if (row && row->kept[mine].load() != bytes) row->kept[mine].store(bytes);
 }
 
 Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
-    Row &row = *row_.load(std::memory_order_acquire);
+    Row &row = *row_.load();
     // A lower live cap applies at once, before this process has put it in force.
     if (const Bytes live = row.live_cap.in(life); live != 0) cap = std::min(cap, live - 1);
     if (bytes > cap) return Answer::over;
@@ -396,38 +396,36 @@ Share::Answer Share::reserve(Bytes bytes, Bytes cap) noexcept {
 }
 
 Bytes Share::context_cost() const noexcept {
-    const Row *const row = row_.load(std::memory_order_acquire);
+    const Row *const row = row_.load();
     return row ? row->context.in(life) : 0;
 }
 
 void Share::note_context_cost(Bytes bytes) const noexcept {
-    if (Row *const row = row_.load(std::memory_order_acquire)) row->context.set(bytes, life);
+    if (Row *const row = row_.load()) row->context.set(bytes, life);
 }
 
 std::optional<Bytes> Share::live_cap() const noexcept {
-    const Row *const row = row_.load(std::memory_order_acquire);
+    const Row *const row = row_.load();
     const Bytes cap = row ? row->live_cap.in(life) : 0;
     return cap == 0 ? std::nullopt : std::optional(cap - 1);
 }
 
 void Share::set_live_cap(std::optional<Bytes> cap) const noexcept {
-    Row *const row = row_.load(std::memory_order_acquire);
+    Row *const row = row_.load();
     if (!row) return;
     row->live_cap.set(cap ? policy::added(std::min(*cap, policy::kUnbounded - 1), 1) : 0, life);
     tell_others();
 }
 
-bool Share::may_ask_others() const noexcept {
-    return joined() && may_ask_at_ms_.load(std::memory_order_relaxed) <= now_ms();
-}
+bool Share::may_ask_others() const noexcept { return joined() && may_ask_at_ms_.load() <= now_ms(); }
 
 void Share::ask_others(Bytes bytes) noexcept {
     constexpr std::uint64_t kMostMs = 500, kAgainMs = 100, kUnansweredAgainMs = 10'000;
-    if (asking_.exchange(true, std::memory_order_acq_rel)) {
-        poll_until([&] { return !asking_.load(std::memory_order_acquire); }, kMostMs);
+    if (asking_.exchange(true)) {
+        poll_until([&] { return !asking_.load(); }, kMostMs);
         return;
     }
-    Row &row = *row_.load(std::memory_order_acquire);
+    Row &row = *row_.load();
     const Bytes before = others();
     const auto given = [&] { return before - std::min(before, others()); };
     row.wanted_bytes.store(bytes);
@@ -445,9 +443,8 @@ void Share::ask_others(Bytes bytes) noexcept {
         return all || given() >= bytes;
     };
     const bool all_answered = poll_until(is_answered, kMostMs);
-    if (given() == 0)
-        may_ask_at_ms_.store(now_ms() + (all_answered ? kAgainMs : kUnansweredAgainMs), std::memory_order_relaxed);
-    asking_.store(false, std::memory_order_release);
+    if (given() == 0) may_ask_at_ms_.store(now_ms() + (all_answered ? kAgainMs : kUnansweredAgainMs));
+    asking_.store(false);
 }
 
 void Share::let_others_pass(int tries) const noexcept {
@@ -456,7 +453,7 @@ void Share::let_others_pass(int tries) const noexcept {
 }
 
 Bytes Share::others() const noexcept {
-    const Row *const row = row_.load(std::memory_order_acquire);
+    const Row *const row = row_.load();
     if (!row) return 0;
     if (!has_slot()) return policy::kUnbounded;
     Bytes out = 0;
@@ -467,7 +464,7 @@ Bytes Share::others() const noexcept {
 }
 
 Bytes Share::held_by_all() const noexcept {
-    const Row *const row = row_.load(std::memory_order_acquire);
+    const Row *const row = row_.load();
     Bytes out = 0;
     if (!row) return out;
     for_each_living([&](std::uint32_t slot) { out = policy::added(out, row->held[slot].load()); });
@@ -475,19 +472,19 @@ Bytes Share::held_by_all() const noexcept {
 }
 
 Bytes Share::kept_by_all() const noexcept {
-    const Row *const row = row_.load(std::memory_order_acquire);
+    const Row *const row = row_.load();
     Bytes out = 0;
     if (row) for_each_living([&](std::uint32_t slot) { out = policy::added(out, row->kept[slot].load()); });
     return out;
 }
 
 std::optional<std::uint32_t> Share::row() const noexcept {
-    const Row *const row = row_.load(std::memory_order_acquire);
+    const Row *const row = row_.load();
     return row ? std::optional(index_of(*row)) : std::nullopt;
 }
 
 std::vector<Share::Holder> Share::holders() const {
-    const Row *const row = row_.load(std::memory_order_acquire);
+    const Row *const row = row_.load();
     std::vector<Holder> out;
     if (!row) return out;
     out.reserve(kSlots);
