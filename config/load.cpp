@@ -21,18 +21,19 @@ void take(std::string_view text, const std::string &file, Document &document, Di
     }
 }
 
+// Reads the user's file, or takes `text` for it.
+void read_own(const Source &source, std::optional<std::string_view> text, Document &into, Diagnostics &wrong) {
+    if (source.file.empty()) return;
+    if (text && !source.own) return take(*text, source.file, into, wrong);
+    if (const auto read = read_file(source.file, source.own))
+        take(*read, source.file, into, wrong);
+    else
+        wrong.push_back(read.error());
+}
+
 Reading read_all(const Source &source, std::optional<std::string_view> text, Diagnostics &wrong) {
     Reading out;
-    if (!source.file.empty() && text && !source.own) {
-        take(*text, source.file, out.own, wrong);
-    } else if (!source.file.empty()) {
-        const auto read = read_file(source.file, source.own);
-        if (read) {
-            take(*read, source.file, out.own, wrong);
-        } else {
-            wrong.push_back(read.error());
-        }
-    }
+    read_own(source, text, out.own, wrong);
     const auto take_caps = [&](const std::string &list, const char *name, std::vector<policy::CapFor> &caps) {
         if (list.empty()) return;
         if (auto parsed = policy::parse_caps(list))

@@ -13,22 +13,29 @@ constexpr const char *kVariables[] = {"NVIDIA_GPU_MEMORY_LIMIT",   kRequest,
                                       "GPU_MEMORY_LIMIT",          "CUDA_DEVICE_MEMORY_LIMIT",
                                       "CUDA_DEVICE_MEMORY_LIMIT_", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"};
 
+// Returns the unit that "g", "M", "GiB", "kB" name. nullopt if the text names none.
+std::optional<Bytes> unit_of(std::string_view text) {
+    const std::string_view rest = text.substr(1);
+    if (!rest.empty() && rest != "i" && rest != "iB" && rest != "B" && rest != "b") return std::nullopt;
+    switch (text.front() | 0x20) {  // in lower case
+        case 'k': return KiB;
+        case 'm': return MiB;
+        case 'g': return GiB;
+        case 't': return 1024 * GiB;
+        default: return std::nullopt;
+    }
+}
+
 // Reads "4096", "4g", "4096M", "4GiB". `unit`: of a number without one. Returns nullopt if the text is no such size.
 std::optional<Bytes> bytes_of(std::string_view text, Bytes unit) {
     Bytes number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc() || number == 0) return std::nullopt;
-    std::string_view rest(end, text.size() - static_cast<std::size_t>(end - text.data()));
+    const std::string_view rest(end, text.size() - static_cast<std::size_t>(end - text.data()));
     if (!rest.empty()) {
-        switch (rest.front() | 0x20) {  // in lower case
-            case 'k': unit = KiB; break;
-            case 'm': unit = MiB; break;
-            case 'g': unit = GiB; break;
-            case 't': unit = 1024 * GiB; break;
-            default: return std::nullopt;
-        }
-        rest.remove_prefix(1);
-        if (!rest.empty() && rest != "i" && rest != "iB" && rest != "B" && rest != "b") return std::nullopt;
+        const auto named = unit_of(rest);
+        if (!named) return std::nullopt;
+        unit = *named;
     } else if (unit == 1 && number < MiB) {
         unit = MiB;
     }

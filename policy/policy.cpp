@@ -15,7 +15,7 @@ namespace curb::policy {
 namespace {
 
 constexpr const char *kStepNames[] = {
-#define CURB_STEP(name, text) #name,
+#define CURB_STEP(name, ...) #name,
 #include "policy/release_steps.def"
 };
 
@@ -25,7 +25,7 @@ const char *step_name(Step step) noexcept { return kStepNames[static_cast<std::s
 
 std::vector<Step> all_steps() {
     return {
-#define CURB_STEP(name, text) Step::name,
+#define CURB_STEP(name, ...) Step::name,
 #include "policy/release_steps.def"
     };
 }
@@ -203,6 +203,20 @@ std::string lay_handed_in_under(GpuPolicy &own, const Policy &policy, const GpuI
     return lowest ? lowest->variable : std::string();
 }
 
+// Sets the cap of the job: the lowest of those that the process has, or `live_cap`, within those of the ceiling.
+// `own_cap`: of the device's own policy.
+void set_job_cap(GpuTerms &out, const Policy &policy, const GpuIdentity &gpu, Bytes device_total,
+                 const std::optional<Size> &own_cap, std::optional<Bytes> live_cap) {
+    const auto lower = [&](std::optional<Bytes> least, const std::optional<Size> &other) {
+        if (other) least = std::min(least.value_or(kUnbounded), other->on(device_total));
+        return least;
+    };
+    const auto own = live_cap ? live_cap : lower(lowest_on(policy.job_caps, gpu, device_total), own_cap);
+    const auto bound = lower(lower(std::nullopt, policy.job_ceiling), gpu_policy_for(policy.ceiling, gpu).job_cap);
+    if (own || bound) out.job_cap = std::min(own.value_or(kUnbounded), bound.value_or(kUnbounded));
+    out.job_ceiling = bound && bound < own.value_or(kUnbounded);
+}
+
 }  // namespace
 
 GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_total, std::optional<Size> live_cap,
@@ -213,33 +227,25 @@ GpuTerms terms_for(const Policy &policy, const GpuIdentity &gpu, Bytes device_to
     if (live_cap) own.cap = live_cap;
     if (narrowed) own.cap = Size{Size::Unit::bytes, *by_variable};
     const std::string handed_in = lay_handed_in_under(own, policy, gpu);
-    const GpuPolicy merged = within(own, gpu_policy_for(policy.ceiling, gpu), device_total);
+    GpuTerms out;
+    out.fields = within(own, gpu_policy_for(policy.ceiling, gpu), device_total);
     const auto bytes = [](const std::optional<Size> &size) {
         return size ? std::optional<Bytes>(size->amount) : std::nullopt;
     };
-    GpuTerms out;
-    out.cap = bytes(merged.cap);
+    out.cap = bytes(out.fields.cap);
     out.ceiling = out.cap && (!own.cap || *out.cap < own.cap->on(device_total));
     if (!out.ceiling) out.handed_in = handed_in;
     out.narrowed = narrowed && !out.ceiling;
-    const auto lower = [&](std::optional<Bytes> least, const std::optional<Size> &other) {
-        if (other) least = std::min(least.value_or(kUnbounded), other->on(device_total));
-        return least;
-    };
-    const auto own_job =
-        live_job_cap ? live_job_cap : lower(lowest_on(policy.job_caps, gpu, device_total), own.job_cap);
-    const auto bound_job = lower(lower(std::nullopt, policy.job_ceiling), gpu_policy_for(policy.ceiling, gpu).job_cap);
-    if (own_job || bound_job) out.job_cap = std::min(own_job.value_or(kUnbounded), bound_job.value_or(kUnbounded));
-    out.job_ceiling = bound_job && bound_job < own_job.value_or(kUnbounded);
-    const GrowthPolicy &growth = merged.growth;
+    set_job_cap(out, policy, gpu, device_total, own.job_cap, live_job_cap);
+    const GrowthPolicy &growth = out.fields.growth;
     out.growth = {.start = bytes(growth.start),
                   .step = bytes(growth.step).value_or(0),
                   .factor = growth.factor.value_or(0),
                   .every = *growth.every,
                   .keep_free = bytes(growth.keep_free).value_or(0),
                   .wait = *growth.wait};
-    if (merged.cache.max) out.cache = {.max = merged.cache.max->amount, .idle = *merged.cache.idle};
-    out.report = *merged.report;
+    const CachePolicy &cache = out.fields.cache;
+    if (cache.max) out.cache = {.max = cache.max->amount, .idle = *cache.idle};
     return out;
 }
 
@@ -283,44 +289,54 @@ bool needs_nvml_index(const Policy &policy) {
            std::any_of(policy.handed_in.caps.begin(), policy.handed_in.caps.end(), is_handed_in);
 }
 
-std::vector<Conflict> conflicts(std::span<const GpuRule> rules) {
+namespace {
+
+// Returns the conflicts of one rule. `merged`: with the rules for "*" under it. `starts_elsewhere`: the rule is for
+// "*", and other rules set growth.start: then a step without start is no fault there.
+std::vector<Conflict> conflicts_of(const GpuRule &rule, const GpuPolicy &merged, bool starts_elsewhere) {
     std::vector<Conflict> out;
+    const auto complain = [&](const char *field, std::string message) {
+        out.push_back({rule.key, field, std::move(message)});
+    };
+    const GrowthPolicy &growth = merged.growth, &own = rule.policy.growth;
+    if (growth.start && !growth.step && !growth.factor)
+        complain("growth/start", R"(the allowance would never grow; add "step" or "factor", or write "cap" instead)");
+    if (!growth.start && !starts_elsewhere) {
+        constexpr const char *kStart = R"(this has no effect without "start"; add where the allowance begins)";
+        if (own.step) complain("growth/step", kStart);
+        if (own.factor) complain("growth/factor", kStart);
+        if (own.every) complain("growth/every", kStart);
+    }
+    if (growth.start && merged.cap && growth.start->unit == merged.cap->unit &&
+        growth.start->amount > merged.cap->amount)
+        complain("growth/start", "it begins above the cap: " + format(*growth.start) + " is more than " +
+                                     format(*merged.cap) + "; write less, or leave the growth out");
+    return out;
+}
+
+}  // namespace
+
+std::vector<Conflict> conflicts(std::span<const GpuRule> rules) {
+    const auto is_every = [](const auto &one) { return one.key.kind == GpuKey::Kind::every; };
     GpuPolicy every;
     bool some_start = false;
     for (const GpuRule &rule : rules) {
-        if (rule.key.kind == GpuKey::Kind::every) lay_over(every, rule.policy);
+        if (is_every(rule)) lay_over(every, rule.policy);
         some_start |= rule.policy.growth.start.has_value();
     }
     std::vector<GpuRule> every_first(rules.begin(), rules.end());
-    std::stable_partition(every_first.begin(), every_first.end(),
-                          [](const GpuRule &rule) { return rule.key.kind == GpuKey::Kind::every; });
+    std::stable_partition(every_first.begin(), every_first.end(), is_every);
+    std::vector<Conflict> out;
     for (const GpuRule &rule : every_first) {
-        const bool is_every = rule.key.kind == GpuKey::Kind::every;
         GpuPolicy merged = every;
-        if (!is_every) lay_over(merged, rule.policy);
-        const GrowthPolicy &growth = merged.growth;
-        const auto complain = [&](const char *field, std::string message) {
+        if (!is_every(rule)) lay_over(merged, rule.policy);
+        for (Conflict &conflict : conflicts_of(rule, merged, is_every(rule) && some_start)) {
             // A conflict in "*" holds for every device; report it once.
             const bool said = std::any_of(out.begin(), out.end(), [&](const Conflict &one) {
-                return one.key.kind == GpuKey::Kind::every && one.field == field && one.message == message;
+                return is_every(one) && one.field == conflict.field && one.message == conflict.message;
             });
-            if (!said) out.push_back({rule.key, field, std::move(message)});
-        };
-        if (growth.start && !growth.step && !growth.factor)
-            complain("growth/start",
-                     R"(the allowance would never grow; add "step" or "factor", or write "cap" instead)");
-        // "*" may be meant for devices whose own keys set `start`: then a step without start is no fault there.
-        if (!growth.start && !(is_every && some_start)) {
-            constexpr const char *kStart = R"(this has no effect without "start"; add where the allowance begins)";
-            const GrowthPolicy &own = rule.policy.growth;
-            if (own.step) complain("growth/step", kStart);
-            if (own.factor) complain("growth/factor", kStart);
-            if (own.every) complain("growth/every", kStart);
+            if (!said) out.push_back(std::move(conflict));
         }
-        if (growth.start && merged.cap && growth.start->unit == merged.cap->unit &&
-            growth.start->amount > merged.cap->amount)
-            complain("growth/start", "it begins above the cap: " + format(*growth.start) + " is more than " +
-                                         format(*merged.cap) + "; write less, or leave the growth out");
     }
     return out;
 }

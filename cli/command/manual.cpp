@@ -178,7 +178,7 @@ std::string fields() {
 
 std::string steps() {
     std::vector<HelpRow> rows;
-#define CURB_STEP(name, text) rows.push_back({bold(#name), escaped(text ".")});
+#define CURB_STEP(name, text, how) rows.push_back({bold(#name), escaped(text ".")});
 #include "policy/release_steps.def"
     return list(rows);
 }

@@ -308,7 +308,7 @@ class Builder {
         if (overflow) return {at, {}, word + " is too large a number"};
         if (c == '"') return scan_.string_fault(at);
         if (scan_.opens_comment(at)) return unclosed_comment(at);
-        if (c == '}' || c == ']' || c == ',' || c == ':')
+        if (std::string_view("}],:").find(c) != std::string_view::npos)
             return {at, {}, "a value is missing before " + quote({&c, 1})};
         if (is_digit(c) || c == '-' || c == '+' || c == '.')
             return {at, {}, word + " is not a number as JSON writes it"};

@@ -171,12 +171,16 @@ void Reader::read_rules(const Value &array) {
 
 // ---- fields that contradict each other ----
 
-// True if conflicts of devices' fields can be checked in spite of a fault at this pointer. A field that could not be
-// read seems to be missing: a growth with one wrong field would be blamed for lacking it.
+// True if conflicts of devices' fields can be checked in spite of a fault at this pointer. They are between fields of
+// `growth`. A field that could not be read seems to be missing: a growth with one wrong field would be blamed for
+// lacking it.
 bool leaves_conflicts(std::string_view pointer) {
-    if (pointer.ends_with("/cap") || pointer.ends_with("/report") || pointer.find("/cache/") != std::string_view::npos)
-        return true;
-    return !pointer.starts_with("/gpu") && !pointer.starts_with("/rules");
+    if (!pointer.starts_with("/gpu") && !pointer.starts_with("/rules")) return true;
+    const std::vector<std::string_view> members = known_members("/gpu/*");
+    return std::any_of(members.begin(), members.end(), [&](std::string_view member) {
+        const std::string inner = "/" + std::string(member);
+        return member != "growth" && (pointer.ends_with(inner) || pointer.find(inner + "/") != std::string_view::npos);
+    });
 }
 
 bool is_every(const policy::GpuRule &one) { return one.key.kind == policy::GpuKey::Kind::every; }

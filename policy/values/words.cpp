@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <utility>
 
 namespace curb::policy {
 namespace {
@@ -79,15 +80,29 @@ std::string one_line(std::string_view text) {
     return out;
 }
 
+namespace {
+
+// Returns the least and the greatest second byte of a character that begins with `lead`. They exclude overlong forms,
+// surrogates and code points beyond U+10FFFF.
+std::pair<unsigned, unsigned> second_byte(unsigned lead) {
+    switch (lead) {
+        case 0xE0: return {0xA0, 0xBF};
+        case 0xED: return {0x80, 0x9F};
+        case 0xF0: return {0x90, 0xBF};
+        case 0xF4: return {0x80, 0x8F};
+        default: return {0x80, 0xBF};
+    }
+}
+
+}  // namespace
+
 std::size_t character(std::string_view text, std::size_t i) {
     const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
     const unsigned lead = byte(i);
     if (lead < 0x80) return 1;
     const std::size_t length = lead >= 0xC2 && lead <= 0xDF ? 2 : lead >= 0xE0 && lead <= 0xEF ? 3 : 4;
     if (lead < 0xC2 || lead > 0xF4) return 0;
-    // The second byte excludes overlong forms, surrogates and code points beyond U+10FFFF.
-    const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-    const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    const auto [low, high] = second_byte(lead);
     if (byte(i + 1) < low || byte(i + 1) > high) return 0;
     for (std::size_t k = 2; k < length; ++k)
         if (byte(i + k) < 0x80 || byte(i + k) > 0xBF) return 0;

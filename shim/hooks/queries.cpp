@@ -24,7 +24,7 @@ namespace {
 struct Shown {
     explicit Shown(const Device &device) noexcept : Shown(device, *process::snapshot()) {}
     Shown(const Device &device, const Snapshot &now) noexcept
-        : nothing(now.unusable), unchanged(now.of(device.ordinal).terms.report == policy::Report::device) {
+        : nothing(now.unusable), unchanged(now.of(device.ordinal).terms.fields.report == policy::Report::device) {
         if (unchanged) return;
         const policy::GpuTerms &terms = now.of(device.ordinal).terms;
         cap = terms.job_cap ? std::min(*terms.job_cap, terms.cap.value_or(policy::kUnbounded)) : terms.cap;

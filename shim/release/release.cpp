@@ -84,7 +84,7 @@ std::optional<std::uint64_t> held_on(Device &device) {
 std::string run_body(policy::Step step) {
     using Body = std::string (*)();
     constexpr Body kBodies[] = {
-#define CURB_STEP(name, text) &step::name,
+#define CURB_STEP(name, ...) &step::name,
 #include "policy/release_steps.def"
     };
     return kBodies[static_cast<std::size_t>(step)]();

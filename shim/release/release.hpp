@@ -45,7 +45,7 @@ inline constexpr const char *kCapture = "deferred: graph capture";
 
 // The steps' bodies, in steps/NAME.cpp. Each returns why it could not free everything it is for; empty if it did.
 namespace step {
-#define CURB_STEP(name, text) std::string name();
+#define CURB_STEP(name, ...) std::string name();
 #include "policy/release_steps.def"
 }  // namespace step
 

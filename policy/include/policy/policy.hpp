@@ -55,11 +55,11 @@ struct GpuRule {
 
 // The release steps, in the order of release_steps.def.
 enum class Step : std::uint8_t {
-#define CURB_STEP(name, text) name,
+#define CURB_STEP(name, ...) name,
 #include "policy/release_steps.def"
 };
 inline constexpr std::size_t kSteps = 0
-#define CURB_STEP(name, text) +1
+#define CURB_STEP(name, ...) +1
 #include "policy/release_steps.def"
     ;
 const char *step_name(Step step) noexcept;
@@ -197,7 +197,7 @@ struct GpuTerms {
     std::optional<Bytes> job_cap{};  // for all processes of the job together; nullopt: none
     Growth growth;
     Cache cache{};
-    Report report = Report::cap;
+    GpuPolicy fields{};        // all fields, with sizes in bytes and defaults
     bool ceiling = false;      // the cap comes from the machine's ceiling, because the process's own is higher or unset
     bool job_ceiling = false;  // the job's cap comes from the machine's ceiling, for the same reasons
     std::string handed_in{};   // the cap comes from this variable of another system; empty: it does not

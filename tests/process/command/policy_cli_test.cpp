@@ -142,7 +142,7 @@ TEST_CASE("curb policy show prints every field, with the default of one that is 
     }
     CHECK(words_of_line_with(outcome.out, "  signal ") == "signal SIGUSR1 default");
     std::string steps;
-#define CURB_STEP(name, text) steps += (steps.empty() ? "" : ", ") + std::string(#name);
+#define CURB_STEP(name, ...) steps += (steps.empty() ? "" : ", ") + std::string(#name);
 #include "policy/release_steps.def"
     CHECK(words_of_line_with(outcome.out, "  steps ") == "steps " + steps + " default");
     CHECK(words_of_line_with(outcome.out, "  cap ") == "cap - default");

@@ -188,7 +188,9 @@ TEST_CASE("A GPU's key names it and all its instances; an instance's key names t
 // ---- the terms of a GPU ----
 
 TEST_CASE("Without a policy there is no cap and no growth, and programs see the cap as the total") {
-    CHECK(terms_for(Policy{}, kFirst, 80 * GiB) == GpuTerms{.cap = {}, .growth = Growth{}, .report = Report::cap});
+    const GpuTerms none = terms_for(Policy{}, kFirst, 80 * GiB);
+    CHECK(none == GpuTerms{.cap = {}, .growth = Growth{}, .fields = none.fields});
+    CHECK(none.fields.report == Report::cap);
     CHECK(gpu_policy_for({}, kFirst) == GpuPolicy{});
 }
 
@@ -213,11 +215,13 @@ TEST_CASE("The most specific key that names a GPU wins, in any order") {
 TEST_CASE("Keys of a device are laid over each other field by field, and percentages become bytes of the device") {
     const Policy policy = with({reported("GPU-8f3a1", Report::device), capped("cuda:0", "60GiB"), capped("*", "8GiB")});
     const GpuTerms first = terms_for(policy, kFirst, 80 * GiB), second = terms_for(policy, kSecond, 80 * GiB);
-    CHECK(first == GpuTerms{.cap = 60 * GiB, .growth = Growth{}, .report = Report::device});
-    CHECK(second == GpuTerms{.cap = 8 * GiB, .growth = Growth{}, .report = Report::cap});
+    CHECK(first == GpuTerms{.cap = 60 * GiB, .growth = Growth{}, .fields = first.fields});
+    CHECK(second == GpuTerms{.cap = 8 * GiB, .growth = Growth{}, .fields = second.fields});
+    CHECK(first.fields.report == Report::device);
+    CHECK(second.fields.report == Report::cap);
     const Policy back = with({reported("*", Report::device), reported("nvml:3", Report::cap)});
-    CHECK(terms_for(back, kFirst, 80 * GiB).report == Report::cap);
-    CHECK(terms_for(back, kSecond, 80 * GiB).report == Report::device);
+    CHECK(terms_for(back, kFirst, 80 * GiB).fields.report == Report::cap);
+    CHECK(terms_for(back, kSecond, 80 * GiB).fields.report == Report::device);
 }
 
 TEST_CASE("All keys of a device together make its growth, in its bytes") {
@@ -270,8 +274,9 @@ TEST_CASE("A cap from outside the files narrows the cap of policy and ceiling, a
     Policy growing = with({grown("*", {.start = "2GiB", .step = "1GiB"}), reported("cuda:0", Report::device)});
     const GpuTerms before = terms_for(growing, kFirst, 80 * GiB);
     growing.narrowed_to = {size("1GiB")};
-    CHECK(terms_for(growing, kFirst, 80 * GiB) ==
-          GpuTerms{.cap = 1 * GiB, .growth = before.growth, .report = Report::device, .narrowed = true});
+    const GpuTerms after = terms_for(growing, kFirst, 80 * GiB);
+    CHECK(after == GpuTerms{.cap = 1 * GiB, .growth = before.growth, .fields = after.fields, .narrowed = true});
+    CHECK(after.fields.report == Report::device);
 }
 
 TEST_CASE("NVML's index is needed only if a key uses it") {

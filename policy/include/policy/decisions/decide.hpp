@@ -84,17 +84,21 @@ constexpr bool fits(const Terms &terms, Bytes limit, Bytes held, Bytes bytes) no
     return limit == kUnbounded || bytes <= room(limit, terms.kept_for_driver, held);
 }
 
+// True if `bytes` would not even fit if nothing else was held, so that no release, growth or wait can help.
+constexpr bool never_fits(const Terms &terms, Bytes bytes) noexcept {
+    const Bytes limit = terms.job_cap != 0 ? terms.alone : terms.cap.value_or(kUnbounded);
+    return !fits(terms, limit, 0, bytes) || bytes > terms.ever;
+}
+
 // Decides on a request for `bytes` while the process holds `held`. After any verdict but `grant` and `refuse` the
 // caller does what the verdict says and decides again.
 constexpr Verdict decide(const Terms &terms, Bytes held, Bytes bytes) noexcept {
     if (terms.refuse_everything) return Verdict::refuse;
     if (bytes == 0) return Verdict::grant;
-    const Bytes cap = terms.cap.value_or(kUnbounded);
-    const bool under_cap = fits(terms, cap, held, bytes);
+    const bool under_cap = fits(terms, terms.cap.value_or(kUnbounded), held, bytes);
     const bool leaves_free = terms.limit_beside_others == kUnbounded || added(held, bytes) <= terms.limit_beside_others;
     if (under_cap && leaves_free && fits(terms, terms.allowance, held, bytes)) return Verdict::grant;
-    // It would not even fit if nothing else was held, so no release, growth or wait can help.
-    if (!fits(terms, terms.job_cap != 0 ? terms.alone : cap, 0, bytes) || bytes > terms.ever) return Verdict::refuse;
+    if (never_fits(terms, bytes)) return Verdict::refuse;
     const bool may_grow = under_cap && leaves_free && terms.step_due;
     if (!terms.released && (terms.release_before_growth || !may_grow)) return Verdict::release_first;
     if (may_grow) return Verdict::grow;
