@@ -320,16 +320,15 @@ bool reserve_growth(Device &device, Kind kind, Bytes bytes) noexcept {
 void reserve_ahead(pools::Pool &pool) noexcept {
     Device &device = *pool.device;
     Ledger &ledger = device.ledger;
-    const bool kept = pool.keeps.load();
+    const bool kept = pool.keeps();
     if (pool.kind != Kind::pools || (kept && ledger.ahead().offered != 0)) return;
-    // Most pools that do not keep their memory never will, so ask now and then.
-    if (!kept && pool.requests.fetch_add(1) % Ledger::Ahead::kUnits != 0) return;
+    if (!kept && !pool.is_due_to_ask()) return;
     const std::uint64_t take_backs = ledger.ahead().take_backs;
     const auto now = process::snapshot();
     if (now->unusable || now->of(device.ordinal).beside_others || ledger.share.joined()) return;
     policy::Terms terms;
     limits::fill(device, *now, terms);
-    if (ledger.reserve_ahead(terms, take_backs) || ledger.ahead().offered != 0) pools::query_keeps(pool);
+    if (ledger.reserve_ahead(terms, take_backs) || ledger.ahead().offered != 0) pool.ask_if_it_keeps();
 }
 
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept {

@@ -39,7 +39,7 @@ std::optional<CUresult> take_once(const graphs::Needs &needs, wait_queue::Wait &
     for (std::size_t i = 0; i < needs.size(); ++i) {
         const graphs::Need &need = needs[i];
         pools::Pool *pool = pools::graphs_of(*need.device);
-        const Bytes taken = pool ? pools::raise(*pool) : 0;
+        const Bytes taken = pool ? pool->raise() : 0;
         charges[i]->keep(0);
         if (result == CUDA_SUCCESS)
             trace::allocated(*need.device, Kind::graphs, 0, need.bytes, taken);

@@ -4,7 +4,6 @@
 
 #include "accounting/reconcile.hpp"
 #include "host/process_state.hpp"
-#include "trace/trace.hpp"
 
 namespace curb::shim {
 namespace {
@@ -38,37 +37,15 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    const pools::Pool *known = process::active() ? pools::known(pool) : nullptr;
-    if (!known) return driver().cuMemPoolDestroy(pool);
-    Device *device = known->device;
+    if (!process::active()) return driver().cuMemPoolDestroy(pool);
     CUresult result = CUDA_SUCCESS;
-    // Forget it first: after the call the driver may reuse the handle for another thread's pool.
+    Device *device = nullptr;
     {
-        const Ledger::Operation operation(device ? &device->ledger : nullptr);
-        const pools::Forgotten forgotten = pools::forget(pool);
+        pools::Removal removal(pool);
         result = driver().cuMemPoolDestroy(pool);
-        const bool destroyed = result == CUDA_SUCCESS;
-        const Kind kind = forgotten.pool ? forgotten.pool->kind : Kind::pools;
-        const Bytes in_use = forgotten.pool && destroyed ? pools::ended(*forgotten.pool, forgotten.kept_charged) : 0;
-        if (device && forgotten.pool) {
-            // Without NVML we could not see the memory return, so credit it now.
-            const bool has_nvml = kind != Kind::managed && device->has_nvml;
-            const Bytes kept = destroyed && has_nvml ? forgotten.kept_charged : 0;
-            if (destroyed && !has_nvml) device->ledger.add_returned_at_sync(forgotten.kept_charged - in_use);
-            device->ledger.leave_to_overhead(kind, kept);
-            device->ledger.credit(kind, forgotten.charged - in_use - kept);
-            trace::books(*device, kind, -static_cast<std::int64_t>(forgotten.charged - in_use));
-            trace::books(*device, Kind::overhead, static_cast<std::int64_t>(kept));
-        }
-        if (forgotten.pool && !destroyed) {
-            pools::put_back(*forgotten.pool);
-            const RelaxedCapture relaxed;
-            if (device) trace::books(*device, kind, static_cast<std::int64_t>(pools::raise(*forgotten.pool)));
-        }
-        // If nothing came back, do not measure: it would be too slow for thousands of pools.
-        if (forgotten.charged == 0) return result;
+        if (result == CUDA_SUCCESS) device = removal.destroyed();
     }
-    if (device && result == CUDA_SUCCESS) reconcile(*device);
+    if (device) reconcile(*device);
     return result;
 }
 
@@ -97,7 +74,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
     pools::Pool *known = pools::known(pool);
     if (!known) return call();
     const CUresult result = known->threshold.set(*static_cast<std::uint64_t *>(value), call);
-    pools::threshold_changed(*known);
+    known->threshold_changed();
     return result;
 }
 

