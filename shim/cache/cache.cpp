@@ -17,27 +17,36 @@
 #include "trace/trace.hpp"
 
 namespace curb::shim::cache {
-namespace detail {
-constinit std::atomic<std::size_t> kept{0};
-}  // namespace detail
-
 namespace {
 
 using Block = KeptBlocks::Block;
 constexpr std::uint64_t kAnyAge = ~std::uint64_t{0};
 
-// True if a sweep is scheduled; and the callback that wakes the worker.
-constinit std::atomic<bool> sweep_scheduled{false};
-constinit std::atomic<void (*)()> wake_worker{nullptr};
+// The worker's timer, for sweep(). Each free that keeps a block looks here, so it takes no lock.
+class Timer {
+  public:
+    void set(void (*call)()) noexcept { wake_ = call; }
+    void wake() const noexcept {
+        if (auto *call = wake_.load()) call();
+    }
+    // Wakes the worker, unless a sweep is due already.
+    void start() noexcept {
+        if (wake_.load() && !due_ && !due_.exchange(true)) wake();
+    }
+    // Call it when nothing is kept. False if a block was kept since then: that free did not wake the worker.
+    bool stop() noexcept {
+        due_ = false;
+        return !any_kept() || due_.exchange(true);
+    }
+
+  private:
+    std::atomic<bool> due_{false};
+    std::atomic<void (*)()> wake_{nullptr};
+};
+constinit Timer timer;
 
 KeptBlocks &kept_blocks_of(const Device &device) noexcept {
     return leaked<std::array<KeptBlocks, devices::kMost>>()[static_cast<std::size_t>(device.ordinal)];
-}
-
-void count(Device &device, bool more) noexcept {
-    const std::size_t change = more ? 1 : ~std::size_t{0};
-    device.kept.blocks += change;
-    detail::kept.fetch_add(change, std::memory_order_seq_cst);
 }
 
 policy::Cache terms(const Device &device) noexcept { return limits::in_force(device)->terms.cache; }
@@ -67,26 +76,25 @@ bool wait_for_work(CUcontext owner, contexts::Id id) noexcept {
 // True if the current context has failed, so that the driver would refuse an allocation. Calls the driver (0.3 us) only
 // if work was launched since the last wait.
 bool context_failed() noexcept {
-    if (!detail::work_since_check.load(std::memory_order_relaxed)) return false;
+    if (!detail::work_since_check) return false;
     const RelaxedCapture relaxed;
     const CUresult now = driver().cuStreamQuery(CU_STREAM_LEGACY);
     return now != CUDA_SUCCESS && now != CUDA_ERROR_NOT_READY;
 }
 
-void schedule_sweep() noexcept {
-    auto *wake = wake_worker.load(std::memory_order_seq_cst);
-    if (wake && !sweep_scheduled.load(std::memory_order_seq_cst) &&
-        !sweep_scheduled.exchange(true, std::memory_order_seq_cst))
-        wake();
+// Counts a block that is kept no longer.
+void left(const Block &block) noexcept {
+    --block.allocation.device->kept.blocks;
+    allocations::use_again(block.pointer, block.allocation);
 }
 
-// Adds the block to the kept blocks. False if that failed: then the block is recorded as the program's again.
+// Adds the block to the kept blocks. False if that failed: then the block is recorded as the program's again. Counts it
+// first, because drop_context() looks for it only then.
 bool put(Device &device, const Block &block) noexcept {
     allocations::keep(block.pointer, block.allocation);
-    count(device, true);
+    ++device.kept.blocks;
     if (kept_blocks_of(device).put(block)) return true;
-    count(device, false);
-    allocations::use_again(block.pointer, block.allocation);
+    left(block);
     allocations::remember(block.pointer, block.allocation);
     return false;
 }
@@ -104,8 +112,7 @@ bool is_freed(CUdeviceptr pointer) noexcept {
 // Returns the bytes that came back. nullopt if the driver refused; then the block stays kept, as the newest.
 std::optional<Bytes> free_now(const Block &block) noexcept {
     Device &device = *block.allocation.device;
-    count(device, false);
-    allocations::use_again(block.pointer, block.allocation);
+    left(block);
     const Ledger::Operation operation(&device.ledger);
     const contexts::Current context(block.allocation.context);
     const auto freed_it = [&] {
@@ -157,8 +164,7 @@ CUdeviceptr detail::take(Device &device, CUcontext context, Bytes bytes) noexcep
         return 0;
     }
     activity::note();
-    count(device, false);
-    allocations::use_again(block->pointer, block->allocation);
+    left(*block);
     return block->pointer;
 }
 
@@ -173,7 +179,7 @@ bool keep(CUdeviceptr pointer) noexcept {
     const contexts::Id owner = contexts::id_of(known->context);
     if (owner == 0) return false;
     // Cleared before the wait, so that work launched meanwhile is noted. Only with one context: we wait for no other.
-    if (devices::contexts() == 1) detail::work_since_check.store(false, std::memory_order_relaxed);
+    if (devices::contexts() == 1) detail::work_since_check = false;
     if (!wait_for_work(known->context, owner)) {
         note_work();
         return false;
@@ -186,7 +192,7 @@ bool keep(CUdeviceptr pointer) noexcept {
     if (!put(device, {pointer, allocation, owner, now_ms()})) return false;
     trace::freed(device, allocation.kind, pointer, allocation.bytes, 0, moment, true);
     activity::note();
-    schedule_sweep();
+    timer.start();
     trim(device);
     wait_queue::changed();  // a waiting request can use it
     return true;
@@ -216,11 +222,10 @@ Bytes detail::free_kept(Device &device, Bytes wanted) noexcept {
 }
 
 void drop_context(CUcontext context) noexcept {
-    if (detail::kept.load(std::memory_order_seq_cst) == 0) return;
+    if (!any_kept()) return;
     for (Device &device : devices::all()) {
         kept_blocks_of(device).take_all_of(context, [&](const Block &block) {
-            count(device, false);
-            allocations::use_again(block.pointer, block.allocation);
+            left(block);
             const Bytes freed = allocations::credit(block.pointer, block.allocation);
             trace::books(device, block.allocation.kind, -static_cast<std::int64_t>(freed));
         });
@@ -239,10 +244,10 @@ void share(CUdeviceptr address, bool exports) noexcept {
 }
 
 void enforce() noexcept {
-    if (detail::kept.load(std::memory_order_seq_cst) == 0) return;
+    if (!any_kept()) return;
     for (Device &device : devices::all()) trim(device);
     // A shorter idle time may make blocks due earlier.
-    if (auto *wake = wake_worker.load(std::memory_order_seq_cst)) wake();
+    timer.wake();
 }
 
 std::optional<std::uint64_t> sweep() noexcept {
@@ -263,17 +268,13 @@ std::optional<std::uint64_t> sweep() noexcept {
             }
         }
         if (next) return next;
-        sweep_scheduled.store(false, std::memory_order_seq_cst);
-        // A block kept between the check above and this store did not wake us, so check again.
-        if (detail::kept.load(std::memory_order_seq_cst) == 0 ||
-            sweep_scheduled.exchange(true, std::memory_order_seq_cst))
-            return std::nullopt;
+        if (timer.stop()) return std::nullopt;
     }
 }
 
 void on_first_kept(void (*wake)()) noexcept {
-    wake_worker.store(wake, std::memory_order_seq_cst);
-    if (detail::kept.load(std::memory_order_seq_cst) != 0) schedule_sweep();
+    timer.set(wake);
+    if (any_kept()) timer.start();
 }
 
 }  // namespace curb::shim::cache

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -16,12 +15,18 @@
 namespace curb::shim::cache {
 
 namespace detail {
-extern constinit std::atomic<std::size_t> kept;  // blocks on all devices
 inline constinit std::atomic<bool> work_since_check{false};
 CUdeviceptr take(Device &device, CUcontext context, Bytes bytes) noexcept;
 bool free_kept(CUdeviceptr pointer) noexcept;
 Bytes free_kept(Device &device, Bytes wanted) noexcept;
 }  // namespace detail
+
+// True if blocks are kept on any device.
+inline bool any_kept() noexcept {
+    for (const Device &device : devices::all())
+        if (device.kept.blocks != 0) return true;
+    return false;
+}
 
 // Hands out a kept block of `context`, the calling thread's owner_of_memory(), and records it as the program's. Returns
 // 0 if there is none or none may be reused now. Costs one load if the device has no kept blocks.
@@ -34,9 +39,7 @@ inline CUdeviceptr take(Device &device, CUcontext context, Bytes bytes) noexcept
 bool keep(CUdeviceptr pointer) noexcept;
 
 // Frees the kept block at this address, because the program frees it a second time. False if none is kept there.
-inline bool free_kept(CUdeviceptr pointer) noexcept {
-    return detail::kept.load(std::memory_order_relaxed) != 0 && detail::free_kept(pointer);
-}
+inline bool free_kept(CUdeviceptr pointer) noexcept { return any_kept() && detail::free_kept(pointer); }
 // Frees kept blocks of the device, oldest first, until `wanted` bytes came back. Returns the bytes that came back.
 inline Bytes free_kept(Device &device, Bytes wanted = policy::kUnbounded) noexcept {
     return device.kept.blocks == 0 ? 0 : detail::free_kept(device, wanted);
@@ -46,15 +49,14 @@ inline Bytes free_kept(Device &device, Bytes wanted = policy::kUnbounded) noexce
 template <class Call>
 CUresult with_room(Call call) {
     const CUresult result = call();
-    if (result != CUDA_ERROR_OUT_OF_MEMORY || detail::kept.load(std::memory_order_relaxed) == 0) return result;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !any_kept()) return result;
     Device *device = devices::current();
     return device && free_kept(*device) != 0 ? call() : result;
 }
 
 // Notes that the program launched work, which may fail: take() then checks the context first. Usually one load.
 inline void note_work() noexcept {
-    if (!detail::work_since_check.load(std::memory_order_relaxed))
-        detail::work_since_check.store(true, std::memory_order_relaxed);
+    if (!detail::work_since_check) detail::work_since_check = true;
 }
 
 // Forgets and credits the kept blocks of a destroyed context. Call it before other records of the context are dropped.

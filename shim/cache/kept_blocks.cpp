@@ -67,6 +67,16 @@ std::optional<KeptBlocks::Block> KeptBlocks::take_at(CUdeviceptr pointer, Pin &p
     return remove(entry);
 }
 
+std::size_t KeptBlocks::take_some_of(CUcontext context, std::span<Block> some) noexcept {
+    const std::scoped_lock lock(mutex_);
+    std::size_t size = 0;
+    for (auto entry = entries_.begin(); entry != entries_.end() && size != some.size();) {
+        const auto one = entry++;
+        if (one->second.block.allocation.context == context) some[size++] = remove(one);
+    }
+    return size;
+}
+
 std::optional<std::uint64_t> KeptBlocks::oldest_ms() noexcept {
     const std::scoped_lock lock(mutex_);
     if (by_age_.empty()) return std::nullopt;

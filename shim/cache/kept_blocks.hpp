@@ -5,10 +5,13 @@
 // out or freed.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "accounting/allocations.hpp"
@@ -38,13 +41,13 @@ class KeptBlocks {
     std::optional<Block> take_oldest(std::uint64_t latest_ms, Pin &pin) noexcept;
     // Takes the block at this address.
     std::optional<Block> take_at(CUdeviceptr pointer, Pin &pin) noexcept;
-    // Takes all blocks of a destroyed context. Calls `taken` with each, under the lock.
+    // Takes all blocks of a destroyed context. Calls `taken` with each, without the lock.
     template <class Taken>
     void take_all_of(CUcontext context, Taken taken) noexcept {
-        const std::scoped_lock lock(mutex_);
-        for (auto entry = entries_.begin(); entry != entries_.end();) {
-            const auto one = entry++;
-            if (one->second.block.allocation.context == context) taken(remove(one));
+        std::array<Block, 64> some;
+        for (std::size_t size = some.size(); size == some.size();) {
+            size = take_some_of(context, some);
+            for (std::size_t i = 0; i < size; ++i) taken(some[i]);
         }
     }
 
@@ -70,6 +73,8 @@ class KeptBlocks {
     using Entries = ReusingMap<CUdeviceptr, Entry>;
     using Sizes = std::unordered_map<Size, Pointers, Hash>;
 
+    // Returns how many it has taken.
+    std::size_t take_some_of(CUcontext context, std::span<Block> some) noexcept;
     Block remove(Entries::iterator entry, Pointers &alike) noexcept;
     Block remove(Entries::iterator entry) noexcept;
 
