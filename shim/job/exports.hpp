@@ -59,7 +59,7 @@ template <class Visit>
 void for_each_left_behind(std::uint32_t gpu, Visit visit) noexcept;
 [[nodiscard]] Bytes left_behind_by_any(std::uint32_t gpu) noexcept;
 [[nodiscard]] inline Bytes left_behind(std::uint32_t gpu) noexcept {
-    return segment->imports.load(std::memory_order_acquire) == 0 ? 0 : left_behind_by_any(gpu);
+    return segment->imports.load() == 0 ? 0 : left_behind_by_any(gpu);
 }
 
 // ---- implementation ----
@@ -98,7 +98,7 @@ Read read(const Piece &piece) noexcept;
 bool has_its_maker(const Read &read) noexcept;
 
 inline std::uint32_t end_of(const Pieces &pieces) noexcept {
-    return std::min(pieces.end.load(std::memory_order_acquire), std::uint32_t{kPieces});
+    return std::min(pieces.end.load(), std::uint32_t{kPieces});
 }
 
 }  // namespace exports_detail

@@ -25,14 +25,7 @@
 #include "threads/own_thread.hpp"
 
 namespace curb::shim::job {
-
-constinit Segment *segment = nullptr;
-constinit std::uint32_t mine = 0;
-constinit std::uint32_t life = 0;
-
 namespace {
-
-constinit std::atomic<std::uint32_t> own_word{0};  // the value of its owner's word
 
 // The result of join(). Never destroyed.
 struct Joined {
@@ -44,13 +37,23 @@ Joined &joined() noexcept { return leaked<Joined>(); }
 
 // ---- the slot ----
 
-// The list that the kernel walks when the thread that called set_robust_list(2) ends. All of it is this process's own
-// memory, so that nothing in the segment can mislead the kernel or the C library; only the owner's word lies there.
-constinit robust_list entry{};
-constinit robust_list_head robust{};
+// This process's slot.
+struct OwnSlot {
+    enum State : std::uint32_t { starting, taken, none_free };
+    std::atomic<std::uint32_t> state{starting};  // a futex
+    std::atomic<std::uint32_t> word{0};          // the value of its owner's word; written after `mine`
+    // The list that the kernel walks when the thread that called set_robust_list(2) ends. All of it is this process's
+    // own memory, so that nothing in the segment can mislead the kernel or the C library; only the owner's word lies
+    // there.
+    robust_list entry{};
+    robust_list_head robust{};
 
-enum class Slot : std::uint32_t { starting, taken, none_free, by_pid };
-constinit std::atomic<std::uint32_t> slot_state{static_cast<std::uint32_t>(Slot::starting)};  // a futex
+    void set(State now) noexcept {
+        state.store(now);
+        futex_wake(state);
+    }
+};
+constinit OwnSlot own_slot{};
 
 // Identifies the namespaces in which this process sees pids and start times: /proc shows the latter by the clock of the
 // reader's namespace of time. 0: unknown.
@@ -80,7 +83,7 @@ void enter(std::uint32_t slot, std::uint32_t owner) noexcept {
         if (!is_empty || segment->life.compare_exchange_strong(before, ((before >> 32) + 1) << 32)) break;
     }
     mine = slot;
-    own_word.store(owner);
+    own_slot.word.store(owner);
     segment->owner[slot].store(owner);
     life = static_cast<std::uint32_t>(segment->life.fetch_add(1) >> 32);
     segment->member[slot].life.store(life);
@@ -221,11 +224,6 @@ bool take_slot(std::uint32_t owner, Prepare prepare) noexcept {
     return false;
 }
 
-void set_slot_state(Slot state) noexcept {
-    slot_state.store(static_cast<std::uint32_t>(state));
-    futex_wake(slot_state);
-}
-
 // As futex_wait() and futex_wake(), between processes. The wait ends after a day.
 void wait_for_others(std::atomic<std::uint32_t> &word, std::uint32_t value) noexcept {
     const KeepErrno keep_errno;
@@ -269,18 +267,20 @@ void pass_on_changes() noexcept {
 
 // The thread curb-job: holds the slot until the process ends, and passes on the requests of the others.
 void hold_slot() {
+    robust_list &entry = own_slot.entry;
+    robust_list_head &robust = own_slot.robust;
     robust.list.next = &entry;
     entry.next = &robust.list;
     robust.futex_offset = 0;
     auto owner = static_cast<std::uint32_t>(syscall(SYS_gettid));
     if (syscall(SYS_set_robust_list, &robust, sizeof robust) != 0)  // a sandbox may forbid it
         owner = static_cast<std::uint32_t>(getpid()) | kByPid;
-    const bool taken = take_slot(owner, [](std::uint32_t slot) {
+    const bool taken = take_slot(owner, [&](std::uint32_t slot) {
         robust.futex_offset =
             reinterpret_cast<char *>(&segment->owner[slot]) - reinterpret_cast<char *>(&entry);  // NOLINT
         std::atomic_signal_fence(std::memory_order_seq_cst);
     });
-    set_slot_state(taken ? Slot::taken : Slot::none_free);
+    own_slot.set(taken ? OwnSlot::taken : OwnSlot::none_free);
     if (!taken) return;
     for (;;) {
         const std::uint32_t seen = segment->changes.load();
@@ -297,12 +297,12 @@ std::string take_own_slot() {
     forget_ended();
     wait_for_dying();
     if (own_thread::start(hold_slot, "curb-job")) {
-        const auto starting = static_cast<std::uint32_t>(Slot::starting);
-        for (std::uint64_t waited = 0; slot_state.load() == starting && waited < kPatienceMs; waited += 100)
-            futex_wait(slot_state, starting, 100);
-        const auto state = static_cast<Slot>(slot_state.load());
-        if (state == Slot::taken) return {};
-        return state == Slot::none_free ? kFull : "curb's thread for it does not start";
+        for (std::uint64_t waited = 0; own_slot.state.load() == OwnSlot::starting && waited < kPatienceMs;
+             waited += 100)
+            futex_wait(own_slot.state, OwnSlot::starting, 100);
+        const std::uint32_t state = own_slot.state.load();
+        if (state == OwnSlot::taken) return {};
+        return state == OwnSlot::none_free ? kFull : "curb's thread for it does not start";
     }
     if (take_slot(static_cast<std::uint32_t>(getpid()) | kByPid, [](std::uint32_t) {})) return {};
     return kFull;
@@ -315,7 +315,7 @@ std::uint32_t index_of(const Row &row) noexcept { return static_cast<std::uint32
 }  // namespace
 
 bool has_slot() noexcept {
-    const std::uint32_t word = own_word.load();  // written after `mine`
+    const std::uint32_t word = own_slot.word.load();
     return word != 0 && segment->owner[mine].load() == word;
 }
 

@@ -29,7 +29,7 @@ struct Row;
 class Share : NoCopy {
   public:
     // True once the process has joined a job.
-    [[nodiscard]] bool joined() const noexcept { return row_.load(std::memory_order_acquire) != nullptr; }
+    [[nodiscard]] bool joined() const noexcept { return row_.load() != nullptr; }
     // Adds to the bytes held; negative numbers modulo 2^64.
     void add(Bytes bytes) noexcept {
         if (joined()) [[unlikely]]

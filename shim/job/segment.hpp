@@ -140,9 +140,9 @@ constexpr bool is_of_life(std::uint64_t gpu, std::uint32_t life) noexcept {
 static_assert(std::atomic<Bytes>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
 // The segment that this process has attached, and its slot there. Set by join(), before any other thread uses them.
-extern constinit Segment *segment;
-extern constinit std::uint32_t mine;
-extern constinit std::uint32_t life;  // the job's, as long as this process is in it
+inline constinit Segment *segment = nullptr;
+inline constinit std::uint32_t mine = 0;
+inline constinit std::uint32_t life = 0;  // the job's, as long as this process is in it
 // False if this process has taken no slot, or if another program has overwritten it: then nothing in the ledger can be
 // trusted. The segment must be attached.
 bool has_slot() noexcept;
@@ -153,9 +153,9 @@ bool clear_if_gone(std::uint32_t slot, std::uint32_t owner) noexcept;
 // Calls `visit(slot)` for each slot whose process lives, or is dying and may still hold memory.
 template <class Visit>
 void for_each_living(Visit visit) noexcept {
-    const std::uint32_t in_use = std::max(segment->slots.load(std::memory_order_acquire), mine + 1);
+    const std::uint32_t in_use = std::max(segment->slots.load(), mine + 1);
     for (std::uint32_t slot = 0, end = std::min(in_use, kSlots); slot < end; ++slot) {
-        const std::uint32_t owner = segment->owner[slot].load(std::memory_order_acquire);
+        const std::uint32_t owner = segment->owner[slot].load();
         if (lives(owner) || (is_dying(owner) && !clear_if_gone(slot, owner))) visit(slot);
     }
 }
