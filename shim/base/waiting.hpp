@@ -71,13 +71,13 @@ class FutexEvent {
   public:
     // Async-signal-safe.
     void post() noexcept {
-        if (posted_.exchange(1, std::memory_order_seq_cst) == 0) futex_wake(posted_, 1);
+        if (posted_.exchange(1) == 0) futex_wake(posted_, 1);
     }
     // Sleeps until post(), at most `milliseconds`. Returns at once if post() ran since the last wait. A signal may end
     // the sleep early.
     void wait(std::uint64_t milliseconds) noexcept {
         futex_wait(posted_, 0, milliseconds);
-        posted_.exchange(0, std::memory_order_seq_cst);  // synchronises with the post() whose 1 it reads
+        posted_.exchange(0);  // synchronises with the post() whose 1 it reads
     }
 
   private:
