@@ -57,15 +57,27 @@ void remove_unused() noexcept {
 constexpr const char *kOtherVersion =
     "a process of another version of curb made it. Let all processes of the job run under one version";
 
+// Returns the id of the segment of this key, which it makes if there is none. Negative, with errno, if it cannot.
+int find_or_make(std::int32_t key) noexcept {
+    const int made = shared_memory(key, sizeof(Segment), IPC_CREAT | IPC_EXCL | 0600);
+    if (made >= 0) remove_unused();
+    return made < 0 && errno == EEXIST ? shared_memory(key, 0, 0600) : made;
+}
+
+// Returns why the segment is not the ledger of this job; null: it is.
+const char *why_not_of(Segment &there, std::uint64_t job) noexcept {
+    std::uint64_t layout = 0, name = 0;
+    if (!there.layout.compare_exchange_strong(layout, Segment::kLayout) && layout != Segment::kLayout)
+        return kOtherVersion;
+    if (!there.job.compare_exchange_strong(name, job) && name != job)
+        return "another job has the same key. Give the job another name (CURB_JOB)";
+    return nullptr;
+}
+
 }  // namespace
 
 std::string attach(std::int32_t key, std::uint64_t job, Segment *&attached, bool &again) {
-    int id = shared_memory(key, sizeof(Segment), IPC_CREAT | IPC_EXCL | 0600);
-    if (id >= 0) {
-        remove_unused();
-    } else if (errno == EEXIST) {
-        id = shared_memory(key, 0, 0600);
-    }
+    const int id = find_or_make(key);
     if (id < 0) {
         again = errno == ENOENT;
         if (errno == EACCES) return "it belongs to another user. ipcs -m lists it, its owner may remove it by ipcrm";
@@ -90,13 +102,7 @@ std::string attach(std::int32_t key, std::uint64_t job, Segment *&attached, bool
         return std::strerror(errno);
     }
     auto *const there = static_cast<Segment *>(at);
-    std::uint64_t layout = 0, name = 0;
-    const char *why = nullptr;
-    if (!there->layout.compare_exchange_strong(layout, Segment::kLayout) && layout != Segment::kLayout)
-        why = kOtherVersion;
-    else if (!there->job.compare_exchange_strong(name, job) && name != job)
-        why = "another job has the same key. Give the job another name (CURB_JOB)";
-    if (why) {
+    if (const char *why = why_not_of(*there, job)) {
         detach_memory(at);
         return why;
     }
