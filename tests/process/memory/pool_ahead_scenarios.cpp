@@ -28,7 +28,7 @@ SCENARIO_NAMED(a_pool_that_keeps_its_memory_is_asked_for_its_size_only_now_and_t
     const std::uint64_t before = questions();
     make_pairs(1600);
     EXPECT(questions() - before <= 3 * 1600 / 10);  // the current pool, its size, its threshold
-    // curb charges growth at once.
+    // cuMemGetInfo reads the pool first.
     std::vector<CUdeviceptr> blocks(60);
     for (CUdeviceptr &block : blocks) {
         MUST(cuMemAllocAsync(&block, 20 * MiB, nullptr));
@@ -38,7 +38,7 @@ SCENARIO_NAMED(a_pool_that_keeps_its_memory_is_asked_for_its_size_only_now_and_t
     MUST(cuCtxSynchronize());
     MUST(cuMemPoolTrimTo(default_pool(), 0));
     EXPECT_EQ(shown_held(), kContext);
-    make_pairs(1, 20 * MiB);  // at an address that the pool had before
+    make_pairs(1, 20 * MiB);
     EXPECT_EQ(shown_held(), curb_sim_held(0));
     EXPECT_EQ(shown_held(), kContext + 32 * MiB);
 }
