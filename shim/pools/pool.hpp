@@ -86,7 +86,7 @@ class Pool : NoCopy {
     Bytes kept_charged = 0;  // the charge for them
 
   private:
-    // So far have readings of the size come.
+    // The state before a reading.
     struct Mark {
         std::uint64_t readings, returned;
     };

@@ -17,7 +17,6 @@ namespace {
 struct Registry {
     std::mutex mutex;
     std::unordered_map<CUmemoryPool, Pool *> by_handle;
-    std::unordered_map<CUdeviceptr, Block> blocks;
     std::array<Pool *, devices::kMost> of_graphs{};
     std::uint64_t current_changes = 0;
     Pool *newest = nullptr;  // of all records
@@ -34,12 +33,6 @@ struct Registry {
     void use_again(Pool &pool) noexcept {
         pool.destroyed = false;
         pool.next_unused = std::exchange(unused, &pool);
-    }
-    // Stores a block. Returns the one that was freed there without curb's knowledge. May throw std::bad_alloc.
-    Block put(CUdeviceptr pointer, const Block &block) {
-        const auto [entry, added] = blocks.try_emplace(pointer, block);
-        detail::any_blocks = true;
-        return added ? Block{} : std::exchange(entry->second, block);
     }
 };
 
@@ -100,26 +93,6 @@ void change_thresholds(Device &device, void (Threshold::*how)(CUmemoryPool) noex
 
 job::MemoryKey key_of(const Pool *pool) noexcept { return reinterpret_cast<job::MemoryKey>(pool); }
 
-// A block has been freed. The last block of a managed pool that was destroyed credits the pool's remaining charge.
-void block_gone(const Block &block) noexcept {
-    Pool &pool = *block.pool;
-    if (block.is_imported) {
-        if (job::closed(key_of(&pool))) devices::measure_all_soon();
-        return;
-    }
-    Bytes remaining = 0;
-    {
-        const std::scoped_lock lock(registry().mutex);
-        if (--pool.blocks != 0 || !pool.destroyed) return;
-        remaining = std::exchange(pool.kept_charged, 0);
-        registry().use_again(pool);
-    }
-    Ledger &ledger = pool.device->ledger;
-    ledger.add_returned_at_sync(remaining);
-    ledger.credit(Kind::managed, remaining);
-    trace::books(*pool.device, Kind::managed, -static_cast<std::int64_t>(remaining));
-}
-
 std::uint64_t name_of(const CUmemPoolPtrExportData &pointer) noexcept {
     return job::hash_of({reinterpret_cast<const char *>(pointer.reserved), sizeof pointer.reserved});  // NOLINT
 }
@@ -175,8 +148,7 @@ void imported_block(CUmemoryPool handle, const CUmemPoolPtrExportData &pointer, 
     Pool *const pool = known(handle);
     if (!pool || !job::imported_from_pool(key_of(pool), name_of(pointer))) return;
     try {
-        const std::scoped_lock lock(registry().mutex);
-        registry().put(address, {pool, true});
+        detail::blocks().put(address, {pool, true});
     } catch (...) {
         // Out of host memory: the pool counts until this process ends.
     }
@@ -226,7 +198,7 @@ Device *Removal::destroyed() noexcept {
     if (charged == 0) return nullptr;
     Device &device = *pool->device;
     // Without NVML we could not see the memory return, so credit it now.
-    const bool has_nvml = pool->kind != Kind::managed && device.has_nvml.load(std::memory_order_relaxed);
+    const bool has_nvml = pool->kind != Kind::managed && device.has_nvml;
     const Bytes to_overhead = has_nvml ? kept_ : 0;
     if (!has_nvml) device.ledger.add_returned_at_sync(kept_ - in_use);
     device.ledger.leave_to_overhead(pool->kind, to_overhead);
@@ -236,35 +208,39 @@ Device *Removal::destroyed() noexcept {
     return &device;
 }
 
-void detail::note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept try {
-    Block before;
+void detail::note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept {
     {
         const std::scoped_lock lock(registry().mutex);
-        before = registry().put(pointer, {&pool, false});
         ++pool.blocks;
     }
-    if (before.pool) block_gone(before);
-} catch (...) {
-    // Out of host memory.
+    const Block block{&pool, false};
+    try {
+        // A former block was freed without curb's knowledge.
+        if (const auto before = blocks().put(pointer, block)) block_gone(*before);
+    } catch (...) {
+        block_gone(block);  // out of host memory
+    }
 }
 
-void FreedBlock::take() noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().blocks.find(pointer_);
-    if (found == registry().blocks.end()) return;
-    block_ = found->second;
-    registry().blocks.erase(found);
-    detail::any_blocks = !registry().blocks.empty();
+// A block has been freed. The last block of a managed pool that was destroyed credits the pool's remaining charge.
+void detail::block_gone(const Block &block) noexcept {
+    Pool &pool = *block.pool;
+    if (block.is_imported) {
+        if (job::closed(key_of(&pool))) devices::measure_all_soon();
+        return;
+    }
+    Bytes remaining = 0;
+    {
+        const std::scoped_lock lock(registry().mutex);
+        if (--pool.blocks != 0 || !pool.destroyed) return;
+        remaining = std::exchange(pool.kept_charged, 0);
+        registry().use_again(pool);
+    }
+    Ledger &ledger = pool.device->ledger;
+    ledger.add_returned_at_sync(remaining);
+    ledger.credit(Kind::managed, remaining);
+    trace::books(*pool.device, Kind::managed, -static_cast<std::int64_t>(remaining));
 }
-
-void FreedBlock::put_back() noexcept try {
-    const std::scoped_lock lock(registry().mutex);
-    registry().put(pointer_, block_);
-} catch (...) {
-    // Out of host memory: the pool stays charged.
-}
-
-void FreedBlock::end() noexcept { block_gone(std::exchange(block_, {})); }
 
 bool ahead_under_way(const Device &device) noexcept {
     // Read before the pools: their readers return the units.

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/table.hpp"
 #include "pools/pool.hpp"
 
 namespace curb::shim::pools {
@@ -65,8 +66,10 @@ struct Block {
 };
 
 namespace detail {
-inline constinit std::atomic<bool> any_blocks{false};
+using Blocks = Table<CUdeviceptr, Block>;
+inline Blocks &blocks() noexcept { return leaked<Blocks>(); }
 void note_managed_block(Pool &pool, CUdeviceptr pointer) noexcept;
+void block_gone(const Block &block) noexcept;
 }  // namespace detail
 
 // Records a block of a managed pool. Does nothing for other pools. If host memory is exhausted, the destroyed pool is
@@ -75,27 +78,17 @@ inline void note_block(Pool &pool, CUdeviceptr pointer) noexcept {
     if (pool.kind == Kind::managed) detail::note_managed_block(pool, pointer);
 }
 // Guards the free of a block. If it is a managed or an imported pool's, removes its record before the driver frees it,
-// because afterwards another thread may get the same pointer.
+// because afterwards another thread may get the same pointer. The destructor restores the record unless freed() was
+// called.
 class FreedBlock : NoCopy {
   public:
-    explicit FreedBlock(CUdeviceptr pointer) noexcept : pointer_(pointer) {
-        if (detail::any_blocks) take();
-    }
-    ~FreedBlock() {  // restores the record unless freed() was called
-        if (block_.pool) put_back();
-    }
-
+    explicit FreedBlock(CUdeviceptr pointer) noexcept : removal_(detail::blocks().remove(pointer)) {}
     void freed() noexcept {
-        if (block_.pool) end();
+        if (removal_) detail::block_gone(removal_.commit());
     }
 
   private:
-    void take() noexcept;
-    void put_back() noexcept;
-    void end() noexcept;
-
-    CUdeviceptr pointer_;
-    Block block_;
+    detail::Blocks::Removal removal_;
 };
 
 // Far from the cap, a request of up to kPoolUnit takes a unit that the ledger has reserved ahead, and asks neither for
