@@ -45,7 +45,6 @@ Reader *unused_or_new() noexcept {
     auto *made = new (std::nothrow) Reader;
     if (!made) return nullptr;
     made->next = all.first;
-    made->number = static_cast<std::uint16_t>(all.first ? all.first->number + 1 : 0);
     all.first = made;
     return made;
 }

@@ -13,7 +13,6 @@ struct Reader {
     std::atomic<std::uint32_t> reading{0};  // 1: the thread uses a snapshot
     std::atomic<bool> used{true};           // by a live thread
     bool seen_idle = false;                 // during this grace period; only the freeing thread uses it
-    std::uint16_t number = 0;               // in the order in which records were made, modulo 2^16
     Reader *next = nullptr;
     std::atomic<const void *> driver_call{nullptr};  // the function that the thread is in
     std::byte padding[96]{};                         // keeps other threads' data off this cache line
