@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
+#include <optional>
 
 #include "abi/cuda_abi.h"
 #include "base/keep_errno.hpp"
@@ -17,13 +19,47 @@ constinit std::atomic<std::uint32_t> curb_gate{curb::shim::gate::kNoDriver};
 namespace curb::shim::gate {
 namespace {
 
-// Held while the gate is closed or opened. So a call that opens it after the lease cannot open a later closing.
-constinit std::mutex closing;
-constinit For closed_for = For::client;            // guarded by `closing`
-constinit std::atomic<std::uint32_t> closings{0};  // counts close() and renewals
-constinit std::atomic<std::uint64_t> lease_until_ms{0};
-constinit std::atomic<bool> ending{false};
-constinit std::atomic<void (*)() noexcept> waits{nullptr}, opens{nullptr};
+// Who has closed the gate, and what waits for it to open.
+struct Gate {
+    // A leaf. A call that waits only tries it, to open the gate.
+    std::mutex mutex;
+    For closed_for = For::client;
+    std::uint64_t opened_ms = 0;
+    struct Out {
+        For by;
+        policy::Bytes bytes;
+        Back back;
+    };
+    std::optional<Out> out;  // the process is out of its GPUs
+
+    // Written under the lock. Calls that wait read them without it: a signal handler may leave such a call by
+    // siglongjmp.
+    std::atomic<std::uint32_t> closings{0};  // calls of close(), renewals included
+    std::atomic<std::uint64_t> lease_until_ms{0};
+    // Written by calls that wait, and by exit().
+    std::atomic<std::uint64_t> waiting_since_ms{0};
+    FutexEvent called;
+    std::atomic<bool> ending{false};
+
+    [[nodiscard]] bool lease_is_over() const noexcept { return now_ms() >= lease_until_ms; }
+    // The caller of these two holds the lock.
+    void note_back(std::uint64_t resumed_ms) noexcept {
+        if (!out) return;
+        const std::uint64_t since = waiting_since_ms;
+        out->back(out->bytes, out->by == For::nap && since != 0 ? now_ms() - since : resumed_ms);
+        out.reset();
+    }
+    void open(std::uint64_t resumed_ms) noexcept {
+        if (is_closed()) {
+            opened_ms = now_ms();
+            note_back(resumed_ms);
+        }
+        curb_gate &= ~kClosed;
+        futex_wake(curb_gate);
+        worker::wake_up();  // its timers stood still while the gate was closed
+    }
+};
+constinit Gate the_gate;
 
 // How often a waiting call asks the driver whether the process is running again: another tool, or a `curb resume` that
 // was killed before it opened the gate, may have brought it back.
@@ -37,20 +73,14 @@ bool is_running() noexcept {
     return get_state && get_state(getpid(), &state) == CUDA_SUCCESS && state == CU_PROCESS_STATE_RUNNING;
 }
 
-bool lease_is_over() noexcept { return now_ms() >= lease_until_ms.load(std::memory_order_acquire); }
-
-// The caller holds the lock.
-void open() noexcept {
-    if (auto *call = opens.load(std::memory_order_acquire); call && is_closed()) call();
-    curb_gate.fetch_and(~kClosed, std::memory_order_seq_cst);
-    futex_wake(curb_gate);
-    worker::wake_up();  // its timers stood still while the gate was closed
-}
-
-// Opens the gate, unless it was closed or its lease renewed after `seen` was read from `closings`. Does not block.
-void open_after(std::uint32_t seen) noexcept {
-    const std::unique_lock lock(closing, std::try_to_lock);
-    if (lock && closings.load(std::memory_order_relaxed) == seen) open();
+// Opens the gate if its lease is over and the driver says that the process is running, unless it was closed or its
+// lease renewed while we asked. False if it is not so. Does not block.
+bool open_expired() noexcept {
+    const std::uint32_t seen = the_gate.closings;
+    if (!is_closed() || !the_gate.lease_is_over() || !is_running()) return false;
+    const std::unique_lock lock(the_gate.mutex, std::try_to_lock);
+    if (lock && the_gate.closings == seen) the_gate.open(0);
+    return true;
 }
 
 }  // namespace
@@ -59,58 +89,77 @@ bool wait() noexcept {
     const KeepErrno keep_errno;
     const bool is_own = own_thread::is_own();
     for (;;) {
-        const std::uint32_t seen = closings.load(std::memory_order_acquire);
-        const std::uint32_t word = curb_gate.load(std::memory_order_acquire);
-        if (ending.load(std::memory_order_acquire)) return false;
+        const std::uint32_t word = curb_gate;
+        if (the_gate.ending) return false;
         if ((word & kClosed) == 0) return true;
         // Each time: the gate may have opened and closed again, for a nap that does not know of this call.
-        if (auto *call = waits.load(std::memory_order_acquire); call && !is_own) call();
-        if (lease_is_over() && is_running())
-            open_after(seen);
-        else
-            futex_wait(curb_gate, word, kPollMs);
+        if (!is_own) note_waiting();
+        if (!open_expired()) futex_wait(curb_gate, word, kPollMs);
     }
 }
 
 Closing close(For whom, std::chrono::milliseconds lease) noexcept {
-    const std::scoped_lock lock(closing);
-    const bool was_closed = is_closed();
-    if (was_closed && closed_for != whom && (whom == For::nap || !lease_is_over())) return Closing::taken;
-    closings.fetch_add(1, std::memory_order_seq_cst);
-    closed_for = whom;
-    lease_until_ms.store(now_ms() + static_cast<std::uint64_t>(lease.count()), std::memory_order_release);
-    if (was_closed) return Closing::closed;
-    curb_gate.fetch_or(kClosed, std::memory_order_seq_cst);
+    {
+        const std::scoped_lock lock(the_gate.mutex);
+        const bool was_closed = is_closed();
+        if (was_closed && the_gate.closed_for != whom && (whom == For::nap || !the_gate.lease_is_over()))
+            return Closing::taken;
+        the_gate.closed_for = whom;
+        the_gate.lease_until_ms = now_ms() + static_cast<std::uint64_t>(lease.count());
+        ++the_gate.closings;  // last: a call that sees it also sees the lease
+        if (was_closed) return Closing::closed;
+        the_gate.waiting_since_ms = 0;
+        curb_gate |= kClosed;
+    }
     if (readers::barrier()) return Closing::closed;
-    open();
+    open(whom);
     return Closing::uncounted;
 }
 
-void open_if_abandoned() noexcept {
-    const std::uint32_t seen = closings.load(std::memory_order_acquire);
-    if (is_closed() && lease_is_over() && is_running()) open_after(seen);
-}
+void open_if_abandoned() noexcept { open_expired(); }
 
-void open(For whom) noexcept {
-    const std::scoped_lock lock(closing);
-    if (closed_for == whom || (whom == For::client && lease_is_over())) open();
+void open(For whom, std::uint64_t resumed_ms) noexcept {
+    const std::scoped_lock lock(the_gate.mutex);
+    if (the_gate.closed_for == whom || (whom == For::client && the_gate.lease_is_over())) the_gate.open(resumed_ms);
 }
 
 const void *call_under_way() noexcept { return readers::driver_call(); }
 
-void on_wait(void (*call)() noexcept) noexcept { waits.store(call, std::memory_order_release); }
-void on_open(void (*call)() noexcept) noexcept { opens.store(call, std::memory_order_release); }
+std::uint64_t waiting_since() noexcept { return the_gate.waiting_since_ms; }
+std::optional<std::uint64_t> waited_ms() noexcept {
+    const std::scoped_lock lock(the_gate.mutex);
+    const std::uint64_t since = the_gate.waiting_since_ms, until = is_closed() ? now_ms() : the_gate.opened_ms;
+    return since == 0 ? std::nullopt : std::optional(until - std::min(until, since));
+}
+void note_waiting() noexcept {
+    std::uint64_t none = 0;
+    the_gate.waiting_since_ms.compare_exchange_strong(none, now_ms());
+    the_gate.called.post();
+}
+void sleep_until_called(std::uint64_t milliseconds) noexcept { the_gate.called.wait(milliseconds); }
 
-bool take_called() noexcept { return (curb_gate.fetch_or(kWatched, std::memory_order_acq_rel) & kWatched) == 0; }
+void note_out(For by, policy::Bytes bytes, Back back) noexcept {
+    const std::scoped_lock lock(the_gate.mutex);
+    the_gate.out = {by, bytes, back};
+}
+void note_kept_out() noexcept {
+    const std::scoped_lock lock(the_gate.mutex);
+    if (the_gate.out) the_gate.out->by = For::client;
+}
+void note_back() noexcept {
+    const std::scoped_lock lock(the_gate.mutex);
+    the_gate.note_back(0);
+}
+bool take_called() noexcept { return (curb_gate.fetch_or(kWatched) & kWatched) == 0; }
 void note_call() noexcept {
-    if (!own_thread::is_own()) curb_gate.fetch_and(~kWatched, std::memory_order_acq_rel);
+    if (!own_thread::is_own()) curb_gate &= ~kWatched;
 }
 
 void at_exit() noexcept {
-    ending.store(true, std::memory_order_release);
+    the_gate.ending = true;
     futex_wake(curb_gate);
 }
 
-void in_fork_child() noexcept { curb_gate.fetch_and(~kClosed, std::memory_order_relaxed); }
+void in_fork_child() noexcept { curb_gate &= ~kClosed; }
 
 }  // namespace curb::shim::gate

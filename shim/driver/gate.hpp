@@ -11,9 +11,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "base/lifetime.hpp"
 #include "base/readers.hpp"
+#include "policy/values/size.hpp"
 
 // 0: calls pass. Read by the thunks' assembly too.
 extern "C" __attribute__((visibility("hidden"))) std::atomic<std::uint32_t> curb_gate;
@@ -25,7 +27,7 @@ inline constexpr std::uint32_t kClosed = 1;
 inline constexpr std::uint32_t kNoDriver = 2;  // libcuda has not been found yet
 inline constexpr std::uint32_t kWatched = 4;   // the program's next call clears this bit, and passes
 
-inline bool is_closed() noexcept { return (curb_gate.load(std::memory_order_acquire) & kClosed) != 0; }
+inline bool is_closed() noexcept { return (curb_gate.load() & kClosed) != 0; }
 
 // Waits while the gate is closed. False if the process is ending: the gate will not open again, and the call must
 // return CUDA_ERROR_DEINITIALIZED. Keeps errno. No cancellation point.
@@ -42,19 +44,33 @@ enum class Closing : std::uint8_t {
 // says that the process is running, the next call of the program opens the gate: the client may have died. A client
 // also takes over a gate whose lease is over; a nap begins only at an open gate. Not async-signal-safe.
 Closing close(For whom, std::chrono::milliseconds lease) noexcept;
-// Opens the gate if it is closed for this one. A client also opens a gate whose lease is over. Not async-signal-safe.
-void open(For whom) noexcept;
+// Opens the gate if it is closed for this one. A client also opens a gate whose lease is over. `resumed_ms`: how long
+// the client took to bring the process back. Not async-signal-safe.
+void open(For whom, std::uint64_t resumed_ms = 0) noexcept;
 // Opens the gate if its lease is over and the driver says that the process is running. Does not block.
 void open_if_abandoned() noexcept;
 // Returns the slot of a running function that must return before the process may be moved (name_of_slot). Null if there
 // is none. Exact only while the gate is closed.
 const void *call_under_way() noexcept;
 
-// Sets the function that each call of the program runs before it waits, and every 100 ms while it waits. It must not
-// block.
-void on_wait(void (*call)() noexcept) noexcept;
-// Sets the function that runs each time the gate opens, before any call passes. It must be async-signal-safe.
-void on_open(void (*call)() noexcept) noexcept;
+// Returns when the first call of the program began to wait since the gate closed (now_ms()). 0 if none has.
+std::uint64_t waiting_since() noexcept;
+// Returns how long that call has waited, or did wait until the gate opened. nullopt if none has.
+std::optional<std::uint64_t> waited_ms() noexcept;
+// Has waiting_since() answer as if a call waited.
+void note_waiting() noexcept;
+// Sleeps until a call of the program waits, at most `milliseconds`. One thread at a time.
+void sleep_until_called(std::uint64_t milliseconds) noexcept;
+
+// Records that the process is out of its GPUs, moved by this one. When the gate opens, and before any call passes, curb
+// calls `back` with the bytes and the milliseconds of the return: those that a call waited, or the client's. `back` may
+// run in a signal handler, and takes no lock.
+using Back = void (*)(policy::Bytes bytes, std::uint64_t took_ms) noexcept;
+void note_out(For by, policy::Bytes bytes, Back back) noexcept;
+// A client keeps the process out that a nap has moved.
+void note_kept_out() noexcept;
+// Calls `back` if the process is back and the gate has not called it.
+void note_back() noexcept;
 
 // True if the program has begun a call of the driver since the last take_called(). Only its next call pays for that.
 bool take_called() noexcept;
@@ -70,17 +86,16 @@ void in_fork_child() noexcept;
 class Crossing : NoCopy {
   public:
     // Waits while the gate is closed. `function`: the slot.
-    explicit Crossing(const void *function) noexcept
-        : reader_(readers::mine()), outer_(reader_.driver_call.load(std::memory_order_relaxed)) {
+    explicit Crossing(const void *function) noexcept : reader_(readers::mine()), outer_(reader_.driver_call) {
         mark(function);
         while (is_closed()) {
-            reader_.driver_call.store(outer_, std::memory_order_release);
+            leave();
             passes_ = wait();
             if (!passes_) return;
             mark(function);
         }
     }
-    ~Crossing() { reader_.driver_call.store(outer_, std::memory_order_release); }
+    ~Crossing() { leave(); }
 
     [[nodiscard]] bool passes() const noexcept { return passes_; }
 
@@ -90,6 +105,7 @@ class Crossing : NoCopy {
         // This fence orders the compiler; the closing thread's membarrier orders the processors.
         std::atomic_signal_fence(std::memory_order_seq_cst);
     }
+    void leave() noexcept { reader_.driver_call.store(outer_, std::memory_order_release); }
 
     readers::Reader &reader_;
     const void *outer_;  // a signal handler may call within a call

@@ -40,8 +40,10 @@ namespace {
 // Those that the command, the driver and NVML read. Not LD_PRELOAD, and none that hides GPUs.
 constexpr std::string_view kLibraries = "LD_LIBRARY_PATH=", kKept[] = {"XDG_RUNTIME_DIR=", kLibraries, "CURB_SIM"};
 // Their values at the program's start, each with its final zero. Pages without text are never touched.
-constinit std::array<char, 64 << 10> environment{};
-constinit std::size_t environment_size = 0;
+constinit struct {
+    std::array<char, 64 << 10> text{};
+    std::size_t size = 0;
+} environment;
 
 // ---- the command ----
 
@@ -215,9 +217,9 @@ void Helper::note_environment(const char *const *variables) noexcept {
             while (same < name.size() && (*variables)[same] == name[same]) ++same;
             if (same < name.size()) continue;
             const std::size_t size = strlen(*variables) + 1;
-            if (size > environment.size() - environment_size) continue;
-            memcpy(environment.data() + environment_size, *variables, size);
-            environment_size += size;
+            if (size > environment.text.size() - environment.size) continue;
+            memcpy(environment.text.data() + environment.size, *variables, size);
+            environment.size += size;
         }
     }
 }
@@ -241,11 +243,11 @@ bool Helper::start(std::initializer_list<std::string> words) {
     now.texts.push_back(command());
     now.texts.insert(now.texts.end(), words);
     for (std::string &text : now.texts) now.arguments.push_back(text.data());
-    for (std::size_t at = 0; at < environment_size; at += strlen(&environment[at]) + 1) {
-        const std::string_view one = &environment[at];
+    for (std::size_t at = 0; at < environment.size; at += strlen(&environment.text[at]) + 1) {
+        const std::string_view one = &environment.text[at];
         if (one.starts_with(kLibraries))
             now.libraries = std::string(kLibraries) + trusted_folders(one.substr(kLibraries.size()));
-        now.variables.push_back(one.starts_with(kLibraries) ? now.libraries.data() : &environment[at]);
+        now.variables.push_back(one.starts_with(kLibraries) ? now.libraries.data() : &environment.text[at]);
     }
     now.arguments.push_back(nullptr);
     now.variables.push_back(nullptr);
@@ -253,10 +255,9 @@ bool Helper::start(std::initializer_list<std::string> words) {
     now.envp = now.variables.data();
     now.socket = theirs.number();
     now.program = getpid();
-    is_begun.store(0, std::memory_order_seq_cst);
+    is_begun = 0;
     stand_in_ = __clone(stand_in, stand_in_stack.data() + kStack, CLONE_VM, &now);
-    while (stand_in_ > 0 && is_begun.load(std::memory_order_seq_cst) == 0 && !has_ended(stand_in_))
-        futex_wait(is_begun, 0, 10);
+    while (stand_in_ > 0 && is_begun == 0 && !has_ended(stand_in_)) futex_wait(is_begun, 0, 10);
     return stand_in_ > 0;
 }
 
@@ -297,9 +298,19 @@ std::size_t Helper::receive(char *bytes, std::size_t size, int milliseconds) noe
     return 0;
 }
 
-void Helper::read_for(int milliseconds) {
+std::optional<std::string> Helper::line_now() {
     std::array<char, 4096> bytes;
-    text_.append(bytes.data(), receive(bytes.data(), bytes.size(), milliseconds));
+    text_.append(bytes.data(), receive(bytes.data(), bytes.size(), 0));
+    return take_line();
+}
+
+std::optional<std::string> Helper::line() {
+    for (;;) {
+        if (auto found = take_line()) return found;
+        if (closed_) return std::nullopt;
+        std::array<char, 4096> bytes;
+        text_.append(bytes.data(), receive(bytes.data(), bytes.size(), 100));
+    }
 }
 
 int Helper::end() noexcept {

@@ -38,31 +38,22 @@ class Helper : NoCopy {
         end();
     }
 
-    // Waits for the helper's next line. nullopt if it has closed its output, or once `stop()`, called every 100 ms,
-    // returns true.
-    template <class Stop>
-    std::optional<std::string> line(Stop stop) {
-        for (;;) {
-            if (auto found = take_line()) return found;
-            if (closed_ || stop()) return std::nullopt;
-            read_for(100);
-        }
-    }
-    std::optional<std::string> line() {
-        return line([] { return false; });
-    }
+    // Waits for the helper's next line. nullopt if it has closed its output. May throw std::bad_alloc.
+    std::optional<std::string> line();
+    // Returns the next line if it is there. Does not wait.
+    std::optional<std::string> line_now();
+    // True if no line will come.
+    [[nodiscard]] bool has_closed() const noexcept { return closed_; }
     // Writes a line to its standard input. Does not wait. False if that fails: a filter of system calls may forbid it,
-    // or the program has closed the socket. Thread-safe.
+    // or the program has closed the socket.
     [[nodiscard]] bool tell(const char *line) const noexcept;
-    // Closes the socket. The helper then brings the process back by itself, and ends. No other thread may use the
-    // object meanwhile.
+    // Closes the socket. The helper then brings the process back by itself, and ends.
     void hang_up() noexcept;
     // Waits until it ends. Returns its exit status, or kUnknown: 0 only if it succeeded.
     int end() noexcept;
 
   private:
     std::optional<std::string> take_line();
-    void read_for(int milliseconds);
     // Reads what comes within this time. Returns the number of bytes; sets closed_ if there will be no more.
     std::size_t receive(char *bytes, std::size_t size, int milliseconds) noexcept;
 

@@ -4,15 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <mutex>
 #include <new>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "accounting/shared.hpp"
+#include "base/guarded.hpp"
 #include "base/lifetime.hpp"
 #include "base/waiting.hpp"
 #include "contexts/captures.hpp"
@@ -24,6 +25,7 @@
 #include "driver/thunks/thunks.hpp"
 #include "host/clock.hpp"
 #include "host/log.hpp"
+#include "host/process_state.hpp"
 #include "host/real_libc.hpp"
 #include "limits/in_force.hpp"
 #include "nap/helper.hpp"
@@ -44,76 +46,26 @@ using policy::LogLevel;
 // whether the process is running, and so does not open the gate.
 constexpr std::chrono::minutes kMove{60};
 
-constinit std::atomic<bool> napping{false};         // a nap's thread runs
-constinit std::atomic<bool> ending{false};          // exit() has begun
-constinit std::atomic<std::uint64_t> called_ms{0};  // when the first call of the program began to wait; 0: none waits
-// The phase of the nap. A call of the program and stay_out() both change `out`; the first one decides.
-enum class Phase : std::uint8_t { in, out, coming_back, staying_out };
-constinit std::atomic<Phase> phase{Phase::in};
-bool change_from_out(Phase to) noexcept {
-    Phase expected = Phase::out;
-    return phase.compare_exchange_strong(expected, to, std::memory_order_acq_rel);
-}
-constinit std::atomic<int> refusals{0};  // in a row
-constinit std::atomic<bool> refused_since_poll{false};
-constinit std::atomic<bool> wanted{false}, was_wanted{false};  // set by begin_soon()
-constinit std::atomic<bool> by_request{false};                 // begin_soon() requested the nap
+// Not `none`: the thread curb-nap runs. A call of the program and stay_out() both end `out`; the first one decides.
+enum class Phase : std::uint8_t { none, begun, leaving, out, coming_back, staying_out };
 
-// The last move: its cause and bytes, when the gate opened at the return, and how long the resume took.
-enum class MovedOutBy : std::uint8_t { nothing, nap, command };
-constinit std::atomic<MovedOutBy> moved_out_by{MovedOutBy::nothing};
-constinit std::atomic<policy::Bytes> moved_out_bytes{0};
-constinit std::atomic<std::uint64_t> opened_ms{0}, resume_took_ms{0};
-
-// Runs when the gate opens: traces the return, if the process was out. Async-signal-safe.
-void opened() noexcept {
-    const MovedOutBy what = moved_out_by.exchange(MovedOutBy::nothing, std::memory_order_acq_rel);
-    if (what == MovedOutBy::nothing) return;
-    const std::uint64_t now = now_ms(), called = called_ms.load(std::memory_order_acquire),
-                        resume = resume_took_ms.exchange(0, std::memory_order_acq_rel);
-    opened_ms.store(now, std::memory_order_release);
-    trace::back(moved_out_bytes.load(std::memory_order_relaxed),
-                what == MovedOutBy::nap && called != 0 ? now - called : resume);
-}
-
-void note_out(MovedOutBy what, policy::Bytes bytes) noexcept {
-    moved_out_bytes.store(bytes, std::memory_order_relaxed);
-    resume_took_ms.store(0, std::memory_order_relaxed);
-    gate::on_open(opened);
-    moved_out_by.store(what, std::memory_order_release);
-    trace::out(bytes, what == MovedOutBy::nap ? "nap" : "suspend");
-}
-
-struct Shared {
-    std::mutex mutex;
-    control::NapStatus status;
+struct Nap {
+    Phase phase = Phase::none;
+    bool is_requested = false, was_requested = false;  // by begin_soon()
+    bool by_request = false;                           // this nap
+    bool process_ends = false;                         // exit() has begun
+    int refusals = 0;                                  // in a row
+    bool is_refused = false;                           // since the last poll()
+    std::uint64_t no_room_since_ms = 0;  // since when it has waited for room to come back; 0: it does not wait
+    control::NapStatus status;           // without `out` and `leaving`, which the phase shows
 };
-Shared &shared() noexcept { return leaked<Shared>(); }
-
-template <class Change>
-void note(Change change) {
-    const std::scoped_lock lock(shared().mutex);
-    change(shared().status);
+// Runs `act` with the state of naps, under its lock.
+template <class Act>
+auto locked(Act act) {
+    return leaked<Guarded<Nap>>().locked(act);
 }
-
-void mark_back(control::NapStatus &now) noexcept {
-    now.out = now.leaving = false;
-    now.since = now.no_room_since = 0;
-}
-void note_in() { note(mark_back); }
-
-// Ends an attempt without a nap: opens the gate, and doubles the time to the next attempt.
-void refuse(const std::string &why) {
-    gate::open(gate::For::nap);
-    bool is_new = false;
-    note([&](control::NapStatus &now) {
-        is_new = now.refused != why;
-        now.refused = why;
-        now.leaving = false;
-    });
-    refusals.fetch_add(1, std::memory_order_relaxed);
-    refused_since_poll.store(true, std::memory_order_release);
-    log::write(is_new ? LogLevel::info : LogLevel::debug, "no nap now: " + why);
+bool is_under_way() noexcept {
+    return locked([](const Nap &nap) { return nap.phase != Phase::none; });
 }
 
 std::optional<CUprocessState> state_by_driver() noexcept {
@@ -124,6 +76,10 @@ std::optional<CUprocessState> state_by_driver() noexcept {
 }
 
 bool is_in_its_gpus() noexcept { return state_by_driver() == CU_PROCESS_STATE_RUNNING; }
+
+bool holds_memory() noexcept { return std::any_of(devices::all().begin(), devices::all().end(), devices::in_use); }
+
+// ---- back ----
 
 // Returns when the driver says that the process is in its GPUs, whatever a helper says. Brings it back if needed, by as
 // many helpers as it takes. Waits for room without limit.
@@ -142,11 +98,123 @@ void bring_back() {
     }
 }
 
+// The way back of a process that is out: waits until a call of the program needs it, and brings it back.
+class Return : NoCopy {
+  public:
+    explicit Return(Helper &helper) noexcept : helper_(helper) {}
+
+    // False if the process stays out (stay_out()).
+    bool run() {
+        wait_for_call();
+        const bool stays_out = locked([](Nap &nap) {
+            if (nap.phase == Phase::out) nap.phase = Phase::coming_back;
+            return nap.phase == Phase::staying_out;
+        });
+        if (stays_out && helper_.tell("leave")) {
+            helper_.end();
+            log::write(LogLevel::info, "the nap is a suspend now: calls of CUDA wait until curb resume");
+            return false;
+        }
+        if (!helper_.tell("back")) {
+            read_lines();  // of a helper that has ended
+            helper_.hang_up();
+        }
+        while (const auto line = helper_.line()) take(*line);
+        helper_.end();
+        bring_back();
+        note_back();
+        return true;
+    }
+
+  private:
+    void wait_for_call() {
+        const auto may_stay = [] {
+            return locked([](const Nap &nap) { return nap.phase == Phase::out && !nap.process_ends; });
+        };
+        while (may_stay() && gate::waiting_since() == 0 && gate::is_closed() && !helper_.has_closed()) {
+            read_lines();
+            const own_thread::Asleep asleep;
+            gate::sleep_until_called(100);
+        }
+    }
+
+    void read_lines() {
+        while (const auto line = helper_.line_now()) take(*line);
+    }
+
+    void take(const std::string &line) {
+        if (line != "waits" && line != "comes") {
+            last_ = line;
+            return;
+        }
+        const bool waits = line == "waits";
+        locked([&](Nap &nap) {
+            nap.no_room_since_ms = waits ? now_ms() : 0;
+            nap.status.no_room_since = waits ? control::unix_now() : 0;
+        });
+    }
+
+    void note_back() {
+        const auto waited_ms = gate::waited_ms();
+        locked([&](Nap &nap) {
+            nap.status.waited_ms = waited_ms.value_or(0);
+            nap.status.waited_total_ms += waited_ms.value_or(0);
+        });
+        const std::string waited =
+            waited_ms ? ", and a call waited " + std::to_string(*waited_ms) + " ms for its end" : "";
+        log::write(LogLevel::info, "the nap has ended" + waited + (last_.empty() ? "" : ": " + last_));
+    }
+
+    Helper &helper_;
+    std::string last_;  // what the helper said last
+};
+
+// ---- out ----
+
+// One attempt to leave the GPUs, on the thread curb-nap.
+struct Leaving {
+    // The most host memory that the nap may take, by the user's policy and by the ceiling.
+    std::string host_memory, ceiling;
+    Helper helper{};
+};
+
+// A step out. Returns nullopt if the next step may follow, else why there is no nap. An empty text is no refusal: the
+// process is used again, or a command moves it.
+using Step = std::optional<std::string> (*)(Leaving &);
+
+std::optional<std::string> unless_empty(std::string why) {
+    return why.empty() ? std::nullopt : std::optional(std::move(why));
+}
+
+// Asks before the gate closes: without an answer of the driver curb could not see later whether the process is back.
+std::optional<std::string> prepare(Leaving & /*now*/) {
+    if (!state_by_driver()) return "the driver cannot move processes out of their GPUs; that takes 570 or newer";
+    if (std::string why = Helper::why_none(); !why.empty()) return why;
+    if (!holds_memory()) return "it holds no memory of a GPU";
+    return std::nullopt;
+}
+
 // Returns why some calls would reach the driver while the process is out. Empty if none would.
 std::string bypassing() {
     const auto found = bypasses();
     if (!found.empty()) return "calls of " + found.front().library + " would bypass curb (" + found.front().how + ")";
     return thunks::all_gated() ? "" : "the program has looked up more functions of the driver than curb has thunks for";
+}
+
+std::optional<std::string> close_gate(Leaving & /*now*/) {
+    switch (gate::close(gate::For::nap, kMove)) {
+        case gate::Closing::closed: break;
+        case gate::Closing::taken: return "";
+        case gate::Closing::uncounted:
+            return "the kernel has no membarrier, so it is not known which calls are under way";
+    }
+    if (std::string why = why_not(); !why.empty()) return why;
+    return unless_empty(bypassing());
+}
+
+std::optional<std::string> wait_for_calls(Leaving & /*now*/) {
+    if (poll_until([] { return gate::call_under_way() == nullptr; }, 100) && !wait_queue::any()) return std::nullopt;
+    return locked([](const Nap &nap) { return nap.by_request; }) ? "a call of CUDA is under way" : "";
 }
 
 // Returns the bytes that the helper has moved, from its line "out 2147483648". nullopt for another line.
@@ -159,145 +227,64 @@ std::optional<policy::Bytes> moved(const std::string &line) {
     return bytes;
 }
 
-// The helper of a process that is out.
-constinit std::atomic<const Helper *> mover{nullptr};
-constinit std::atomic<std::uint64_t> no_room_since_ms{0};  // since when it has waited for room; 0: it does not wait
-constinit std::atomic<int> callers{0};                     // threads in noted_call(), which may use `mover`
-void wait_for_callers() noexcept {
-    while (callers.load(std::memory_order_seq_cst) != 0) sleep_ms(1);
-}
-// While this lives, a call of the program tells `helper` to bring the process back.
-class WithinReach : NoCopy {
-  public:
-    explicit WithinReach(const Helper &helper) noexcept {
-        mover.store(&helper, std::memory_order_release);
-        phase.store(Phase::out, std::memory_order_release);
-    }
-    ~WithinReach() {
-        phase.store(Phase::in, std::memory_order_seq_cst);
-        wait_for_callers();
-    }
-};
-
-// Runs when a call of the program begins to wait. Tells the helper at once to bring the process back, without waiting
-// for the nap's thread.
-void noted_call() noexcept {
-    std::uint64_t none = 0;
-    called_ms.compare_exchange_strong(none, now_ms(), std::memory_order_acq_rel);
-    callers.fetch_add(1, std::memory_order_seq_cst);
-    // If it cannot be told, the nap's thread hangs up.
-    if (change_from_out(Phase::coming_back)) static_cast<void>(mover.load(std::memory_order_acquire)->tell("back"));
-    callers.fetch_sub(1, std::memory_order_release);
-}
-
-bool wants_back() noexcept { return called_ms.load(std::memory_order_acquire) != 0 || !gate::is_closed(); }
-
-// Waits until a call of the program needs the process back, and brings it back. False if it stays out (stay_out()).
-bool wait_and_come_back(Helper &helper) {
-    std::string last;
-    const auto read = [&](auto stop) {
-        while (const auto line = helper.line(stop)) {
-            if (*line != "waits" && *line != "comes") {
-                last = *line;
-                continue;
-            }
-            const bool waits = *line == "waits";
-            no_room_since_ms.store(waits ? now_ms() : 0, std::memory_order_release);
-            note([=](control::NapStatus &now) { now.no_room_since = waits ? control::unix_now() : 0; });
-        }
-    };
-    read([] { return wants_back() || phase.load(std::memory_order_acquire) != Phase::out; });
-    if (!change_from_out(Phase::coming_back) && phase.load(std::memory_order_acquire) == Phase::staying_out &&
-        helper.tell("leave")) {
-        helper.end();
-        log::write(LogLevel::info, "the nap is a suspend now: calls of CUDA wait until curb resume");
-        return false;
-    }
-    wait_for_callers();
-    if (!helper.tell("back")) helper.hang_up();  // the call may have told it already
-    read([] { return false; });
-    helper.end();
-    bring_back();
-    const std::uint64_t since = called_ms.load(std::memory_order_acquire);
-    const std::uint64_t end_ms = gate::is_closed() ? now_ms() : opened_ms.load(std::memory_order_acquire);
-    const std::uint64_t waited_ms = since == 0 ? 0 : end_ms - std::min(end_ms, since);
-    note([&](control::NapStatus &now) {
-        now.waited_ms = waited_ms;
-        now.waited_total_ms += waited_ms;
-    });
-    const std::string waited = since == 0 ? "" : ", and a call waited " + std::to_string(waited_ms) + " ms for its end";
-    log::write(LogLevel::info, "the nap has ended" + waited + (last.empty() ? "" : ": " + last));
-    return true;
-}
-
-// The most host memory that a nap may take, by the user's policy and by the ceiling.
-struct HostMemory {
-    std::string own, ceiling;
-};
-HostMemory host_memory() {
-    const auto snapshot = process::snapshot();
-    const auto text = [](const std::optional<policy::Size> &most) { return most ? policy::format(*most) : "100%"; };
-    return {text(snapshot->policy.suspend.host_memory), text(snapshot->policy.host_memory_ceiling)};
-}
-
-bool holds_memory() noexcept { return std::any_of(devices::all().begin(), devices::all().end(), devices::in_use); }
-
-// Takes one nap, on the thread curb-nap. The gate is open again when it returns, unless the process is then suspended.
-void take_nap(const HostMemory &most) {
-    called_ms.store(0, std::memory_order_seq_cst);
-    // Read after the store: it may have erased the call by which at_exit() ends this nap.
-    if (ending.load(std::memory_order_seq_cst)) return;
-    no_room_since_ms.store(0, std::memory_order_relaxed);
-    gate::on_wait(noted_call);
-    // Ask before the gate closes: without an answer curb could not see later whether the process is back.
-    if (!state_by_driver())
-        return refuse("the driver cannot move processes out of their GPUs; that takes 570 or newer");
-    if (const std::string why = Helper::why_none(); !why.empty()) return refuse(why);
-    if (!holds_memory()) return refuse("it holds no memory of a GPU");
-    switch (gate::close(gate::For::nap, kMove)) {
-        case gate::Closing::closed: break;
-        case gate::Closing::taken: return;  // a command moves the process
-        case gate::Closing::uncounted:
-            return refuse("the kernel has no membarrier, so it is not known which calls are under way");
-    }
-    if (const std::string why = why_not(); !why.empty()) return refuse(why);
-    if (const std::string why = bypassing(); !why.empty()) return refuse(why);
-    if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100) || wait_queue::any()) {
-        if (by_request.load(std::memory_order_relaxed)) return refuse("a call of CUDA is under way");
-        return gate::open(gate::For::nap);  // it is not idle
-    }
-    Helper helper;
-    note([](control::NapStatus &now) { now.leaving = true; });
-    helper.start(
-        {"suspend", "--nap", "--host-memory", most.own, "--host-memory", most.ceiling, std::to_string(getpid())});
-    const auto first = helper.line();
+// The driver moves what the process holds, by the helper.
+std::optional<std::string> move_out(Leaving &now) {
+    locked([](Nap &nap) { nap.phase = Phase::leaving; });
+    now.helper.start(
+        {"suspend", "--nap", "--host-memory", now.host_memory, "--host-memory", now.ceiling, std::to_string(getpid())});
+    const auto first = now.helper.line();
     const auto bytes = first ? moved(*first) : std::nullopt;
     if (!bytes) {
-        const bool has_run = helper.end() != Helper::kNotExecuted;
+        const bool has_run = now.helper.end() != Helper::kNotExecuted;
         bring_back();
-        return refuse(has_run ? first.value_or("the command curb ended without a word") : Helper::kNone);
+        return has_run ? first.value_or("the command curb ended without a word") : Helper::kNone;
     }
-    refusals.store(0, std::memory_order_relaxed);
-    note_out(MovedOutBy::nap, *bytes);
-    note([&](control::NapStatus &now) {
-        now.out = true;
-        now.leaving = false;
-        now.since = control::unix_now();
-        ++now.count;
-        now.bytes = *bytes;
-        now.bytes_total += *bytes;
-        now.refused.clear();
+    gate::note_out(gate::For::nap, *bytes, trace::back);
+    trace::out(*bytes, "nap");
+    locked([&](Nap &nap) {
+        nap.phase = Phase::out;
+        nap.refusals = 0;
+        nap.status.since = control::unix_now();
+        ++nap.status.count;
+        nap.status.bytes = *bytes;
+        nap.status.bytes_total += *bytes;
+        nap.status.refused.clear();
     });
     log::write(LogLevel::info, "a nap begins: " + policy::format_human(*bytes) +
                                    " moved to host memory; the next call of CUDA ends it");
-    const WithinReach until_back(helper);
+    return std::nullopt;
+}
+
+constexpr Step kLeaving[] = {prepare, close_gate, wait_for_calls, move_out};
+
+// Ends an attempt without a nap: opens the gate. A refusal doubles the time to the next attempt.
+void stop(const std::string &why) {
+    gate::open(gate::For::nap);
+    if (why.empty()) return;
+    const bool is_new = locked([&](Nap &nap) {
+        ++nap.refusals;
+        nap.is_refused = true;
+        return std::exchange(nap.status.refused, why) != why;
+    });
+    log::write(is_new ? LogLevel::info : LogLevel::debug, "no nap now: " + why);
+}
+
+// Takes one nap, on the thread curb-nap. The gate is open again when it returns, unless the process is then suspended.
+void take_nap() {
+    Leaving now;
+    {
+        const auto snapshot = process::snapshot();
+        const auto text = [](const std::optional<policy::Size> &most) { return most ? policy::format(*most) : "100%"; };
+        now.host_memory = text(snapshot->policy.suspend.host_memory);
+        now.ceiling = text(snapshot->policy.host_memory_ceiling);
+    }
+    for (const Step step : kLeaving)
+        if (const auto why = step(now)) return stop(*why);
     // End the lease: from here on another tool may bring the process back, and then a waiting call opens the gate.
     gate::close(gate::For::nap, std::chrono::milliseconds(0));
-    const bool is_back = wait_and_come_back(helper);
-    note_in();
-    if (!is_back) return;
+    if (!Return(now.helper).run()) return;
     gate::open(gate::For::nap);
-    opened();  // the gate may have opened before note_out()
+    gate::note_back();  // a client may have closed the gate again
 }
 
 // Out of host memory: brings the process back from any state of a nap.
@@ -305,7 +292,6 @@ void come_back_at_any_cost() noexcept {
     for (;;) {
         try {
             bring_back();
-            note_in();
             return gate::open(gate::For::nap);
         } catch (...) {
             sleep_ms(100);
@@ -317,16 +303,19 @@ void run() {
     {
         const own_thread::Awake awake;
         try {
-            take_nap(host_memory());
+            take_nap();
         } catch (...) {
             come_back_at_any_cost();
         }
     }
-    napping.store(false, std::memory_order_seq_cst);
-    if (wanted.load(std::memory_order_seq_cst)) worker::wake_up();  // requested while this nap ended
+    const bool is_requested = locked([](Nap &nap) {
+        nap.phase = Phase::none;
+        return nap.is_requested;
+    });
+    if (is_requested) worker::wake_up();
 }
 
-constinit std::atomic<pid_t> naps_in{0};  // a fork child inherits the handler, not the nap
+constinit process::Home home;  // a fork child inherits the handler, not the nap
 
 // Looks up a function of libc at run time: each symbol that libcurb.so refers to costs time at every start of a
 // program.
@@ -338,50 +327,38 @@ Function *of_libc(const char *name) noexcept {
 // Brings the process back at exit: the driver's own exit handler must not run while the process is out of its GPUs or
 // on its way. If there is no room for it for 5 s, ends the process here, where it holds no GPU memory.
 void at_exit(int status, void *) noexcept {
-    if (naps_in.load(std::memory_order_relaxed) != getpid()) return;
-    ending.store(true, std::memory_order_seq_cst);
-    if (!napping.load(std::memory_order_seq_cst)) return;
-    noted_call();
-    const auto is_over = [] { return !napping.load(std::memory_order_acquire); };
-    const auto has_no_room = [] {
-        constexpr std::uint64_t kPatienceMs = 5000;
-        const std::uint64_t since = no_room_since_ms.load(std::memory_order_acquire);
-        return since != 0 && now_ms() - since > kPatienceMs;
-    };
     // No return takes so long, and a helper that hangs must not keep the process from its end.
-    constexpr std::uint64_t kMostMs = 300'000;
-    poll_until([&] { return is_over() || has_no_room() || own_thread::stopped(); }, kMostMs);
-    if (is_over()) return;
+    constexpr std::uint64_t kMostMs = 300'000, kPatienceMs = 5000;
+    if (!home.is_here()) return;
+    locked([](Nap &nap) { nap.process_ends = true; });
+    if (!is_under_way()) return;
+    gate::note_waiting();
+    const auto has_no_room = [] {
+        return locked(
+            [](const Nap &nap) { return nap.no_room_since_ms != 0 && now_ms() - nap.no_room_since_ms > kPatienceMs; });
+    };
+    poll_until([&] { return !is_under_way() || has_no_room() || own_thread::stopped(); }, kMostMs);
+    if (!is_under_way()) return;
     of_libc<int(FILE *)>("fflush")(nullptr);
     syscall(SYS_exit_group, status);
 }
 
-void begin(bool requested) noexcept {
+void begin(bool by_request) noexcept {
     // Registered after the exit handlers of curb's threads, so it runs before them.
     static const int registered = of_libc<int(void (*)(int, void *), void *)>("on_exit")(at_exit, nullptr);
     if (registered != 0) return;
-    by_request.store(requested, std::memory_order_relaxed);
-    naps_in.store(getpid(), std::memory_order_relaxed);
-    napping.store(true, std::memory_order_seq_cst);
-    if (ending.load(std::memory_order_seq_cst)) {
-        napping.store(false, std::memory_order_release);
-        return;
-    }
-    if (!own_thread::start(run, "curb-nap")) napping.store(false, std::memory_order_release);
+    home.set();
+    const bool may_begin = locked([&](Nap &nap) {
+        if (nap.process_ends) return false;
+        nap.phase = Phase::begun;
+        nap.by_request = by_request;
+        nap.no_room_since_ms = 0;
+        return true;
+    });
+    if (may_begin && !own_thread::start(run, "curb-nap")) locked([](Nap &nap) { nap.phase = Phase::none; });
 }
 
-struct State {
-    policy::IdlePeriod period{now_ms()};
-    std::uint64_t sampled_ms = now_ms();
-};
-
-// Returns the idle time before the next attempt. Each refusal in a row doubles it, until it is an hour or more.
-policy::Duration backed_off(policy::Duration idle) noexcept {
-    constexpr policy::Duration kLongest = std::chrono::hours(1);
-    policy::Duration out = idle;
-    for (int i = refusals.load(std::memory_order_relaxed); i > 0 && out < kLongest; --i) out *= 2;
-    return out;
-}
+// ---- when ----
 
 bool has_naps(const policy::SuspendPolicy &policy) noexcept { return policy.idle || policy.when_others_wait; }
 
@@ -391,53 +368,72 @@ bool others_wait() noexcept {
     });
 }
 
+// The present idle period. Only the worker uses it.
+struct Period {
+    policy::IdlePeriod idle{now_ms()};
+    std::uint64_t sampled_ms = now_ms();
+};
+
+// Returns the idle time before the next attempt. Each refusal in a row doubles it, until it is an hour or more.
+policy::Duration backed_off(policy::Duration idle) noexcept {
+    constexpr policy::Duration kLongest = std::chrono::hours(1);
+    for (int i = locked([](const Nap &nap) { return nap.refusals; }); i > 0 && idle < kLongest; --i) idle *= 2;
+    return idle;
+}
+
+// True if the process has been idle for long enough. Calls NVML if it seems so, and each second.
+bool is_due(Period &period, policy::Duration idle, policy::Duration beside) noexcept {
+    const std::uint64_t now = now_ms();
+    const auto due = [&] {
+        return period.idle.due(now, backed_off(idle)) || (period.idle.due(now, backed_off(beside)) && others_wait());
+    };
+    if (now - period.sampled_ms >= idle::kSampleMs || due()) {
+        if (const auto when = idle::seen_running(period.sampled_ms)) period.idle.used(*when);
+        period.sampled_ms = now;
+    }
+    return due();
+}
+
 }  // namespace
 
 std::string begin_soon() {
-    if (gate::is_closed() && !napping.load(std::memory_order_seq_cst)) return "it is suspended already";
-    note([](control::NapStatus &now) { now.refused.clear(); });
-    was_wanted.store(true, std::memory_order_release);
-    wanted.store(true, std::memory_order_seq_cst);
+    if (gate::is_closed() && !is_under_way()) return "it is suspended already";
+    locked([](Nap &nap) {
+        nap.status.refused.clear();
+        nap.is_requested = nap.was_requested = true;
+    });
     worker::wake_up();
     return {};
 }
 
 std::optional<std::uint64_t> poll() noexcept try {
-    if (wanted.load(std::memory_order_acquire) && !gate::is_closed() && !napping.load(std::memory_order_seq_cst)) {
-        wanted.store(false, std::memory_order_release);
-        begin(true);
-    }
-    auto &state = leaked<std::optional<State>>();
+    const auto take_request = [] {
+        return locked([](Nap &nap) { return nap.phase == Phase::none && std::exchange(nap.is_requested, false); });
+    };
+    if (!gate::is_closed() && take_request()) begin(true);
+    auto &period = leaked<std::optional<Period>>();
     const policy::SuspendPolicy policy = process::snapshot()->policy.suspend;
     if (!has_naps(policy)) {
-        state.reset();
+        period.reset();
         return std::nullopt;
     }
-    const bool is_used = gate::take_called() || gate::call_under_way() || wait_queue::any();
-    if (is_used) refusals.store(0, std::memory_order_relaxed);  // what prevented the last nap may be over
     constexpr policy::Duration kNever = policy::Duration::max();
     const policy::Duration idle = policy.idle.value_or(kNever), beside = policy.when_others_wait.value_or(kNever);
-    const std::uint64_t next = policy::IdlePeriod::poll_interval_ms(std::min(idle, beside)), now = now_ms();
-    // An idle period begins when a nap, or a suspend, has ended, or when a nap was refused.
-    if (!state || napping.load(std::memory_order_acquire) || gate::is_closed() ||
-        refused_since_poll.exchange(false, std::memory_order_acq_rel)) {
-        state.emplace();
-        return next;
-    }
     // A waiting request counts as use: out of its GPUs, the process would wait for itself to come back, and block
-    // others. A process that holds nothing has nothing to move.
-    if (is_used || !holds_memory()) state->period.used(now);
-    const auto due = [&] {
-        return state->period.due(now, backed_off(idle)) ||
-               (state->period.due(now, backed_off(beside)) && others_wait());
-    };
-    if (now - state->sampled_ms >= idle::kSampleMs || due()) {
-        if (const auto when = idle::seen_running(state->sampled_ms)) state->period.used(*when);
-        state->sampled_ms = now;
-    }
-    if (!due()) return next;
-    begin(false);
-    return next;
+    // others.
+    const bool is_used = gate::take_called() || gate::call_under_way() || wait_queue::any();
+    const bool begins_anew = locked([&](Nap &nap) {
+        if (is_used) nap.refusals = 0;  // what prevented the last nap may be over
+        return std::exchange(nap.is_refused, false) || nap.phase != Phase::none;
+    });
+    // An idle period begins when a nap, or a suspend, has ended, or when a nap was refused.
+    if (!period || begins_anew || gate::is_closed())
+        period.emplace();
+    else if (is_used || !holds_memory())  // a process that holds nothing has nothing to move
+        period->idle.used(now_ms());
+    else if (is_due(*period, idle, beside))
+        begin(false);
+    return policy::IdlePeriod::poll_interval_ms(std::min(idle, beside));
 } catch (...) {
     return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());
 }
@@ -446,8 +442,7 @@ std::string why_not() noexcept try {
     if (captures::any()) return "a graph capture is under way";
     if (shared::any())
         return "it shares GPU memory with other processes (CUDA IPC or exported handles), and the driver cannot move "
-               "such "
-               "memory";
+               "such memory";
     if (shared::any_event()) return "it shares events with other processes (CUDA IPC), which curb does not move";
     if (shared::any_external())
         return "it has imported memory of a graphics library or a device (cuImportExternalMemory), which curb does not "
@@ -458,23 +453,31 @@ std::string why_not() noexcept try {
 }
 
 bool stay_out() noexcept {
-    if (!change_from_out(Phase::staying_out)) return false;
-    MovedOutBy nap = MovedOutBy::nap;
-    moved_out_by.compare_exchange_strong(nap, MovedOutBy::command, std::memory_order_acq_rel);
-    return true;
+    const bool stays_out = locked([](Nap &nap) {
+        if (nap.phase != Phase::out || gate::waiting_since() != 0) return false;
+        nap.phase = Phase::staying_out;
+        return true;
+    });
+    if (stays_out) gate::note_kept_out();
+    return stays_out;
 }
 
-void moved_out_by_command(policy::Bytes bytes) noexcept { note_out(MovedOutBy::command, bytes); }
-void brought_back(std::uint64_t took_ms) noexcept { resume_took_ms.store(took_ms, std::memory_order_release); }
+void moved_out_by_command(policy::Bytes bytes) noexcept {
+    gate::note_out(gate::For::client, bytes, trace::back);
+    trace::out(bytes, "suspend");
+}
 
 std::optional<control::NapStatus> status() {
-    if (!was_wanted.load(std::memory_order_acquire) && !has_naps(process::snapshot()->policy.suspend))
-        return std::nullopt;
-    const std::scoped_lock lock(shared().mutex);
-    control::NapStatus now = shared().status;
-    // The gate opens when the process is back. The nap's thread notes that only when its helper has ended.
-    if (!gate::is_closed()) mark_back(now);
-    return now;
+    const bool by_policy = has_naps(process::snapshot()->policy.suspend);
+    return locked([&](const Nap &nap) -> std::optional<control::NapStatus> {
+        if (!by_policy && !nap.was_requested) return std::nullopt;
+        control::NapStatus now = nap.status;
+        // The gate opens when the process is back. The nap's thread goes on until its helper has ended.
+        now.leaving = nap.phase == Phase::leaving && gate::is_closed();
+        now.out = nap.phase > Phase::leaving && gate::is_closed();
+        if (!now.out) now.since = now.no_room_since = 0;
+        return now;
+    });
 }
 
 }  // namespace curb::shim::nap

@@ -26,10 +26,8 @@ std::string why_not() noexcept;
 // does not nap. Thread-safe.
 bool stay_out() noexcept;
 
-// Record a move for the trace: `curb suspend` has moved `bytes` to host memory, or `curb resume` has brought the
-// process back in `took_ms` and opens the gate next.
+// Records for the trace that `curb suspend` has moved `bytes` to host memory.
 void moved_out_by_command(policy::Bytes bytes) noexcept;
-void brought_back(std::uint64_t took_ms) noexcept;
 
 // Returns the status of naps. nullopt if the policy has no naps and none was requested. Thread-safe. May throw
 // std::bad_alloc.

@@ -366,8 +366,7 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
         return out;
     }
     if (!asked.close_for) {
-        nap::brought_back(asked.took_ms);
-        gate::open(gate::For::client);
+        gate::open(gate::For::client, asked.took_ms);
         return out;
     }
     if (!gate::is_closed()) {

@@ -9,6 +9,7 @@
 #include <new>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "../../families/properties.hpp"
 #include "accounting/allocations.hpp"
@@ -92,29 +93,43 @@ void operator delete(void *memory) noexcept { std::free(memory); }
 void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
 #endif
 
-TEST_CASE("A call that waits at the closed gate runs the callback again and again: a nap may begin meanwhile") {
+TEST_CASE("A call that waits at the closed gate says so again and again: a nap may begin meanwhile") {
     start();
-    static std::atomic<int> said{0};
-    gate::on_wait([]() noexcept { ++said; });
     REQUIRE(gate::close(gate::For::client, 1min) == gate::Closing::closed);
+    CHECK(gate::waiting_since() == 0);
     std::thread call([] { gate::wait(); });
-    for (int i = 0; i < 1000 && said < 3; ++i) std::this_thread::sleep_for(10ms);
-    CHECK(said >= 3);
+    const auto begun = std::chrono::steady_clock::now();
+    for (int i = 0; i < 3; ++i) gate::sleep_until_called(60'000);
+    CHECK(std::chrono::steady_clock::now() - begun < 50s);
+    CHECK(gate::waiting_since() != 0);
     gate::open(gate::For::client);
     call.join();
 }
 
-TEST_CASE("A call that finds the lease over does not open a gate that is closed anew before it has opened it") {
+TEST_CASE("A call that finds the lease over does not open a gate whose lease is renewed before it has opened it") {
     start();
-    static std::atomic<int> renewals{0};
-    gate::on_wait([]() noexcept { gate::close(gate::For::client, ++renewals == 1 ? 0ms : 1min); });
-    REQUIRE(gate::close(gate::For::client, 0ms) == gate::Closing::closed);
-    std::thread call([] { gate::wait(); });
-    for (int i = 0; i < 1000 && renewals < 3; ++i) std::this_thread::sleep_for(10ms);
-    CHECK(gate::is_closed());
-    gate::on_wait(nullptr);
+    std::atomic<bool> done{false};
+    std::vector<std::thread> calls;
+    for (int i = 0; i < 4; ++i)
+        calls.emplace_back([&] {
+            while (!done) gate::wait();
+        });
+    const auto pass = [](std::chrono::microseconds time, auto each) {
+        for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end;) each();
+    };
+    int opened = 0, opened_in_lease = 0;
+    for (int round = 0; round < 5000; ++round) {
+        gate::close(gate::For::client, 0ms);
+        pass(20us, [] {});
+        opened += !gate::is_closed();  // by a call, as it may
+        gate::close(gate::For::client, 1min);
+        pass(100us, [&] { opened_in_lease += !gate::is_closed(); });
+    }
+    CHECK(opened > 0);
+    CHECK(opened_in_lease == 0);
+    done = true;
     gate::open(gate::For::client);
-    call.join();
+    for (std::thread &call : calls) call.join();
 }
 
 TEST_CASE("A nap and a client leave each other's gate as it is") {
