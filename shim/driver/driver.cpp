@@ -42,12 +42,12 @@ void *export_address() noexcept {
 }
 template <auto Member>
 void *slot_address() noexcept {
-    return reinterpret_cast<void *>((the_driver.*Member).address.load(std::memory_order_acquire));
+    return reinterpret_cast<void *>((the_driver.*Member).address.load());
 }
 template <auto Member>
 void fill_slot(void *address) noexcept {
     auto &slot = (the_driver.*Member).address;
-    slot.store(reinterpret_cast<decltype(slot.load())>(address), std::memory_order_release);
+    slot.store(reinterpret_cast<decltype(slot.load())>(address));
 }
 
 // Takes the address of every export, so a row without a wrapper does not link.
@@ -65,42 +65,43 @@ constexpr Row kRows[] = {
 constexpr std::size_t kRowCount = std::size(kRows);
 
 // Rows sorted by the driver's address. Built once, when the driver is found.
-struct ByAddress {
-    void *address;
-    void *wrapper;
+struct Wrappers {
+    struct Wrapper {
+        void *address;
+        void *wrapper;
+    };
+    std::array<Wrapper, kRowCount> rows{};
+    std::size_t count = 0;
 };
-constinit std::array<ByAddress, kRowCount> by_address{};
-constinit std::size_t by_address_count = 0;
+constinit Wrappers wrappers;
 
 // Fills the slots of all functions that libcuda exports. Two threads may run it at once, or one late: all store the
 // same values, and keep those that adopt() has stored.
 void fill(void *handle) noexcept {
     auto *look_up = real::dlsym();
-    std::array<ByAddress, kRowCount> sorted{};
-    std::size_t count = 0;
+    Wrappers sorted;
     for (const Row &row : kRows) {
         void *address = look_up(handle, row.symbol), *wrapper = row.wrapper();
         if (!address || address == wrapper) continue;
         row.fill(address);
-        sorted[count++] = {address, wrapper};
+        sorted.rows[sorted.count++] = {address, wrapper};
     }
 #define CURB_CALL(symbol) fill_slot<&Driver::symbol>(look_up(handle, #symbol));
 #include "driver/tables/entry_points.def"
     dlerror();  // clear the error for symbols that an older driver lacks
-    std::sort(sorted.begin(), sorted.begin() + count,
-              [](const ByAddress &a, const ByAddress &b) { return a.address < b.address; });
-    by_address = sorted;
-    by_address_count = count;
+    std::sort(sorted.rows.begin(), sorted.rows.begin() + sorted.count,
+              [](const auto &a, const auto &b) { return a.address < b.address; });
+    wrappers = sorted;
     libcuda::found(handle);
     thunks::fill();
-    curb_gate.fetch_and(~gate::kNoDriver, std::memory_order_release);
+    curb_gate.fetch_and(~gate::kNoDriver);
 }
 
 }  // namespace
 
 // Never loads libcuda: a program that does not use it must stay without it.
 bool detail::find_driver() noexcept {
-    if ((curb_gate.load(std::memory_order_acquire) & gate::kNoDriver) == 0) return true;
+    if ((curb_gate.load() & gate::kNoDriver) == 0) return true;
     const KeepErrno keep_errno;
     // NODELETE: if libcuda were unloaded, our slots would dangle. A handle alone would not keep it from a program that
     // closes it more often than it opened it.
@@ -131,11 +132,11 @@ void end(Slot<CUresult(Args...)> &slot) noexcept {
 const Driver &ended_driver() noexcept {
     static Driver driver;
     static constinit std::atomic<bool> made{false};
-    if (!made.load(std::memory_order_acquire)) {
+    if (!made) {
 #define CURB_WRAP(symbol, base, since, stream, rule) end(driver.symbol);
 #define CURB_CALL(symbol) end(driver.symbol);
 #include "driver/tables/entry_points.def"
-        made.store(true, std::memory_order_release);
+        made = true;
     }
     return driver;
 }
@@ -174,9 +175,9 @@ void *detail::fallback_for(const void *slot) noexcept {
 }
 
 void *wrapper_of(void *driver_address) noexcept {
-    const auto *begin = by_address.data(), *end = begin + by_address_count;
+    const auto *begin = wrappers.rows.data(), *end = begin + wrappers.count;
     const auto *found = std::lower_bound(begin, end, driver_address,
-                                         [](const ByAddress &row, void *address) { return row.address < address; });
+                                         [](const auto &row, void *address) { return row.address < address; });
     return found != end && found->address == driver_address ? found->wrapper : nullptr;
 }
 

@@ -79,13 +79,13 @@ const Driver &driver_slowly() noexcept;
 // Returns the driver's functions. Every slot is empty while libcuda is not loaded. Waits while the gate is closed. If
 // the process ends meanwhile, every function of the returned driver returns CUDA_ERROR_DEINITIALIZED.
 [[gnu::always_inline]] inline const Driver &driver() noexcept {
-    return curb_gate.load(std::memory_order_acquire) == 0 ? detail::the_driver : detail::driver_slowly();
+    return curb_gate.load() == 0 ? detail::the_driver : detail::driver_slowly();
 }
 
 // The same, whether the gate is open or closed: for look-ups, and for moving the process. (Always inline: a sanitizer's
 // runtime calls it before instrumented code can run, so the linker must not pick another file's copy.)
 [[gnu::always_inline]] inline const Driver &driver_behind_gate() noexcept {
-    if ((curb_gate.load(std::memory_order_acquire) & gate::kNoDriver) != 0) detail::find_driver();
+    if ((curb_gate.load() & gate::kNoDriver) != 0) detail::find_driver();
     return detail::the_driver;
 }
 

@@ -8,8 +8,10 @@
 namespace curb::shim::libcuda {
 namespace {
 
-constinit const link_map *object = nullptr;
-constinit Range addresses;
+constinit struct {
+    const link_map *object = nullptr;
+    Range addresses;
+} the_library;
 
 }  // namespace
 
@@ -17,14 +19,15 @@ constinit Range addresses;
 void found(void *handle) noexcept {
     link_map *known = nullptr;
     if (dlinfo(handle, RTLD_DI_LINKMAP, &known) != 0) return;
-    object = known;
-    addresses = library_around(reinterpret_cast<std::uintptr_t>(known->l_ld));
+    the_library.object = known;
+    the_library.addresses = library_around(reinterpret_cast<std::uintptr_t>(known->l_ld));
 }
 
 void *function(const char *symbol) noexcept {
+    const link_map *object = the_library.object;
     return object ? real::defined_in(object->l_addr, object->l_ld, symbol) : nullptr;
 }
 
-Range range() noexcept { return addresses; }
+Range range() noexcept { return the_library.addresses; }
 
 }  // namespace curb::shim::libcuda

@@ -43,56 +43,62 @@ bool find(Functions &functions) noexcept {
     return functions.init && functions.by_uuid && functions.index && functions.memory && functions.processes;
 }
 
-constinit Functions the_functions;
-constinit std::mutex publishing;
-constinit std::atomic<bool> is_loaded{false}, usable{false};
-
 // A failure may be temporary. Retries come after 1 s, then after twice the last pause, up to 60 s.
 constexpr std::uint64_t kSoonestMs = 1000, kLatestMs = 60'000;
-constinit std::atomic<std::uint64_t> next_try_ms{0}, pause_ms{kSoonestMs};
 
-bool is_due() noexcept { return now_ms() >= next_try_ms.load(std::memory_order_relaxed); }
+struct Nvml {
+    std::atomic<bool> is_loaded{false}, is_usable{false};  // `functions` can be read; called
+    Functions functions;
+    // Guards `functions` while they are found, and the times.
+    std::mutex mutex;
+    std::uint64_t next_try_ms = 0, pause_ms = kSoonestMs;
 
-void try_later() noexcept {
-    const std::uint64_t pause = pause_ms.load(std::memory_order_relaxed);
-    next_try_ms.store(now_ms() + pause, std::memory_order_relaxed);
-    pause_ms.store(std::min(2 * pause, kLatestMs), std::memory_order_relaxed);
-}
+    bool is_due() noexcept {
+        const std::scoped_lock lock(mutex);
+        return now_ms() >= next_try_ms;
+    }
+    void try_later() noexcept {
+        const std::scoped_lock lock(mutex);
+        next_try_ms = now_ms() + pause_ms;
+        pause_ms = std::min(2 * pause_ms, kLatestMs);
+    }
+    void publish(const Functions &found) noexcept {
+        const std::scoped_lock lock(mutex);
+        if (!is_loaded) functions = found;
+        is_loaded = true;
+    }
+};
+constinit Nvml the_nvml;
 
 }  // namespace
 
 // Holds no lock of curb's while loading: the loader runs constructors under its own lock, and one that uses CUDA would
 // deadlock with us. Two threads may load NVML at once; the loader counts references.
 bool ensure_loaded() noexcept {
-    if (usable.load(std::memory_order_acquire)) return true;
-    if (!is_due()) return false;
-    if (is_loaded.load(std::memory_order_acquire)) return true;
+    if (the_nvml.is_usable) return true;
+    if (!the_nvml.is_due()) return false;
+    if (the_nvml.is_loaded) return true;
     Functions found;
-    if (!find(found)) {
-        try_later();
-        return false;
-    }
-    const std::scoped_lock lock(publishing);
-    if (!is_loaded.load(std::memory_order_relaxed)) the_functions = found;
-    is_loaded.store(true, std::memory_order_release);
-    return true;
+    const bool is_found = find(found);
+    is_found ? the_nvml.publish(found) : the_nvml.try_later();
+    return is_found;
 }
 
-bool has_memory_limits() noexcept { return usable.load(std::memory_order_acquire) && the_functions.memory_limits; }
+bool has_memory_limits() noexcept { return the_nvml.is_usable && the_nvml.functions.memory_limits; }
 
 void wait_for_loader() noexcept {
     if (void *library = opened(RTLD_NOLOAD)) dlclose(library);
 }
 
 const Functions *functions() noexcept {
-    if (usable.load(std::memory_order_acquire)) return &the_functions;
+    if (the_nvml.is_usable) return &the_nvml.functions;
     if (!ensure_loaded()) return nullptr;
-    if (the_functions.init() != NVML_SUCCESS) {
-        try_later();
+    if (the_nvml.functions.init() != NVML_SUCCESS) {
+        the_nvml.try_later();
         return nullptr;
     }
-    usable.store(true, std::memory_order_release);
-    return &the_functions;
+    the_nvml.is_usable = true;
+    return &the_nvml.functions;
 }
 
 void load() noexcept { opened(RTLD_LOCAL); }

@@ -78,8 +78,10 @@ struct Logger {
     policy::LogPolicy policy;
     spdlog::logger spdlog;
 };
-constinit std::atomic<Logger *> current{nullptr};
-constinit std::mutex configuring;
+constinit struct {
+    std::mutex mutex;  // for a thread that replaces the logger
+    std::atomic<Logger *> logger{nullptr};
+} current;
 
 // The caller holds the lock.
 Logger *make(const policy::LogPolicy &policy) {
@@ -93,17 +95,17 @@ Logger *make(const policy::LogPolicy &policy) {
             error = opened.error();
     }
     auto sink = std::make_shared<LineSink>(std::move(output), file.empty() || !error.empty());
-    auto *made = new Logger{current.load(std::memory_order_acquire), policy, spdlog::logger("curb", std::move(sink))};
+    auto *made = new Logger{current.logger.load(), policy, spdlog::logger("curb", std::move(sink))};
     made->spdlog.set_level(spdlog_level(policy.level.value_or(LogLevel::warning)));
-    current.store(made, std::memory_order_release);
+    current.logger = made;
     if (!error.empty()) made->spdlog.warn("log.file: " + error + "; logging to stderr instead");
     return made;
 }
 
 spdlog::logger &logger() {
-    if (Logger *now = current.load(std::memory_order_acquire)) return now->spdlog;
-    const std::scoped_lock lock(configuring);
-    Logger *now = current.load(std::memory_order_acquire);
+    if (Logger *now = current.logger.load()) return now->spdlog;
+    const std::scoped_lock lock(current.mutex);
+    Logger *now = current.logger.load();
     return (now ? now : make(policy::Policy().log))->spdlog;
 }
 
@@ -115,8 +117,8 @@ std::string with_pid(std::string path) {
 }
 
 void configure(const policy::LogPolicy &policy) noexcept try {
-    const std::scoped_lock lock(configuring);
-    const Logger *now = current.load(std::memory_order_acquire);
+    const std::scoped_lock lock(current.mutex);
+    const Logger *now = current.logger.load();
     if (!now || now->policy != policy) make(policy);
 } catch (...) {
     // Out of host memory: keep the old logger.

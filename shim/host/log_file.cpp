@@ -70,7 +70,7 @@ bool wait_writable(int fd, int timeout_ms) noexcept {
 
 void check_stderr() noexcept {
     struct stat status {};
-    has_stderr.store(fstat(STDERR_FILENO, &status) == 0, std::memory_order_relaxed);
+    has_stderr = fstat(STDERR_FILENO, &status) == 0;
 }
 
 policy::Result<LogFile, std::string> LogFile::open(const std::string &path) {
@@ -84,7 +84,7 @@ policy::Result<LogFile, std::string> LogFile::open(const std::string &path) {
 }
 
 int LogFile::number() noexcept {
-    if (path_.empty()) return has_stderr.load(std::memory_order_relaxed) ? STDERR_FILENO : -1;
+    if (path_.empty()) return has_stderr ? STDERR_FILENO : -1;
     if (!descriptor_.ours()) {
         descriptor_ = control::Descriptor(open_above_standard(path_));
         cut_ = false;

@@ -32,10 +32,8 @@ bool begins_with(const char *text, const char *beginning) noexcept {
 
 template <class F>
 F *once(std::atomic<F *> &known, void *(*find)(const char *) noexcept, const char *name) noexcept {
-    F *function = known.load(std::memory_order_acquire);
-    if (function) return function;
-    function = reinterpret_cast<F *>(find(name));
-    known.store(function, std::memory_order_release);
+    F *function = known.load();
+    if (!function) known.store(function = reinterpret_cast<F *>(find(name)));
     return function;
 }
 

@@ -56,21 +56,21 @@ struct Functions {
 #define CURB_SLOT(result, name, parameters, arguments) std::atomic<decltype(&::name)> name{nullptr};
     CURB_UNWINDER(CURB_SLOT)
 #undef CURB_SLOT
+    std::atomic<bool> are_found{false};
 };
 constinit Functions functions;
-constinit std::atomic<bool> loaded{false};
 
 template <class F>
 bool find(void *library, const char *name, std::atomic<F> &slot) noexcept {
-    slot.store(reinterpret_cast<F>(real::dlsym()(library, name)), std::memory_order_relaxed);
-    return slot.load(std::memory_order_relaxed) != nullptr;
+    slot = reinterpret_cast<F>(real::dlsym()(library, name));
+    return slot != nullptr;
 }
 
 }  // namespace
 
 // Two threads may run this at once: both store the same values. The library stays loaded.
 bool load() noexcept {
-    if (loaded.load(std::memory_order_acquire)) return true;
+    if (functions.are_found) return true;
     const KeepErrno keep_errno;
     void *library = dlopen("libgcc_s.so.1", RTLD_NOW);
     bool found = library != nullptr;
@@ -78,18 +78,18 @@ bool load() noexcept {
     CURB_UNWINDER(CURB_FIND)
 #undef CURB_FIND
     if (!found) dlerror();  // clear it: the error is not the program's
-    loaded.store(found, std::memory_order_release);
+    functions.are_found = found;
     return found;
 }
 
 }  // namespace curb::shim::unwinder
 
 // A cancelled thread may unwind through curb's frames before curb is active, so each function loads the library itself.
-#define CURB_FORWARD(result, name, parameters, arguments)                \
-    extern "C" result name parameters {                                  \
-        using namespace curb::shim::unwinder;                            \
-        if (!load()) std::abort();                                       \
-        return functions.name.load(std::memory_order_relaxed) arguments; \
+#define CURB_FORWARD(result, name, parameters, arguments) \
+    extern "C" result name parameters {                   \
+        using namespace curb::shim::unwinder;             \
+        if (!load()) std::abort();                        \
+        return functions.name.load() arguments;           \
     }
 CURB_UNWINDER(CURB_FORWARD)
 #undef CURB_FORWARD

@@ -30,7 +30,6 @@
 #include "startup/before_main.hpp"
 #include "threads/last_thread.hpp"
 #include "threads/own_socket.hpp"
-#include "threads/own_thread.hpp"
 #include "threads/signals.hpp"
 #include "trace/trace.hpp"
 #include "trace/writer.hpp"
@@ -111,7 +110,7 @@ constinit bool is_absolute = true;
 __attribute__((constructor)) void at_load(int /*count*/, char ** /*arguments*/, char **variables) {
     const KeepErrno keep_errno;
     if (is_the_command()) {
-        state.store(State::passing, std::memory_order_relaxed);
+        state = State::passing;
         return;
     }
     log::check_stderr();
@@ -136,7 +135,7 @@ void start() {
     allocators::read_environment();
     if (const auto loaded = begin(environment); !loaded) policy_watcher::note_unusable(loaded.error());
     if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0 || atexit(gate::at_exit) != 0) throw std::bad_alloc();
-    state.store(State::active, std::memory_order_release);
+    state = State::active;
     worker::start();
     policy_watcher::start();
     server::start();
@@ -146,7 +145,7 @@ void start() {
 // Finds the devices, reads the policy and starts the threads, after cuInit has succeeded. Later calls return true.
 // False if there is no host memory: curb is not active, and the program may call cuInit again. Thread-safe.
 bool activate() noexcept {
-    if (state.load(std::memory_order_acquire) != State::asleep) return true;
+    if (state != State::asleep) return true;
     const KeepErrno keep_errno;
     constexpr int kTries = 20;
     for (int tries = 0; tries < kTries; ++tries) {

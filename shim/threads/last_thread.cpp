@@ -17,14 +17,16 @@ namespace {
 
 constexpr std::uint64_t kPollMs = 50;
 
-constinit std::atomic<bool> main_exited{false};
-constinit std::atomic<int> own_threads{0};
-constinit std::atomic<bool> has_key{false};
-constinit pthread_key_t key{};
+constinit struct {
+    std::atomic<bool> main_exited{false};
+    std::atomic<int> own{0};  // curb's threads
+    std::atomic<bool> has_key{false};
+    pthread_key_t key{};
+} known;
 
 // pthread_exit runs this; exit and a return from main do not. The thread still exists.
 void on_main_exit(void * /*set*/) {
-    main_exited.store(true, std::memory_order_seq_cst);
+    known.main_exited = true;
     worker::wake_up();
 }
 
@@ -41,20 +43,17 @@ std::size_t threads() noexcept {
 
 void watch() noexcept {
     if (syscall(SYS_gettid) != syscall(SYS_getpid)) return;
-    if (!has_key.load(std::memory_order_acquire)) {
-        if (pthread_key_create(&key, on_main_exit) != 0) return;
-        has_key.store(true, std::memory_order_release);
+    if (!known.has_key) {
+        if (pthread_key_create(&known.key, on_main_exit) != 0) return;
+        known.has_key = true;
     }
-    pthread_setspecific(key, &key);
+    pthread_setspecific(known.key, &known);
 }
 
-std::optional<std::uint64_t> poll() noexcept {
-    return main_exited.load(std::memory_order_seq_cst) ? std::optional(kPollMs) : std::nullopt;
-}
+std::optional<std::uint64_t> poll() noexcept { return known.main_exited ? std::optional(kPollMs) : std::nullopt; }
 
 void end_if_alone() noexcept {
-    const auto own = static_cast<std::size_t>(own_threads.load(std::memory_order_seq_cst));
-    if (!poll() || threads() != own + 1) return;
+    if (!poll() || threads() != static_cast<std::size_t>(known.own) + 1) return;
     // The main thread may still run its destructors.
     if (!control::first_thread_has_ended(getpid())) return;
     // Unblock signals, as in the program's own threads: exit handlers may wait for one.
@@ -65,7 +64,7 @@ void end_if_alone() noexcept {
 }
 
 // The thread counts itself, so the count is never too high: that would end the process too early.
-OwnThreadGuard::OwnThreadGuard() noexcept { own_threads.fetch_add(1, std::memory_order_seq_cst); }
-OwnThreadGuard::~OwnThreadGuard() { own_threads.fetch_sub(1, std::memory_order_seq_cst); }
+OwnThreadGuard::OwnThreadGuard() noexcept { ++known.own; }
+OwnThreadGuard::~OwnThreadGuard() { --known.own; }
 
 }  // namespace curb::shim::last_thread

@@ -40,10 +40,10 @@ OwnSocket::OwnSocket(int opened) noexcept {
     for (std::size_t i = 0; i < slots.size() && slot_ < 0; ++i) {
         Slot &slot = slots[i];
         int free = kFree;
-        if (!slot.fd.compare_exchange_strong(free, kTaken, std::memory_order_relaxed)) continue;
-        slot.device.store(status.st_dev, std::memory_order_relaxed);
-        slot.inode.store(status.st_ino, std::memory_order_relaxed);
-        slot.fd.store(fd, std::memory_order_release);
+        if (!slot.fd.compare_exchange_strong(free, kTaken)) continue;
+        slot.device = status.st_dev;
+        slot.inode = status.st_ino;
+        slot.fd = fd;
         slot_ = static_cast<int>(i);
     }
     if (slot_ < 0) descriptor_ = {};
@@ -60,8 +60,7 @@ OwnSocket &OwnSocket::operator=(OwnSocket &&other) noexcept {
 }
 
 void OwnSocket::forget() noexcept {
-    if (slot_ >= 0)
-        slots[static_cast<std::size_t>(std::exchange(slot_, -1))].fd.store(kFree, std::memory_order_release);
+    if (slot_ >= 0) slots[static_cast<std::size_t>(std::exchange(slot_, -1))].fd = kFree;
     descriptor_ = {};
 }
 
@@ -92,11 +91,10 @@ bool OwnSocket::drain() const noexcept {
 // parent held that lock during fork, it is never unlocked here.
 void OwnSocket::close_in_fork_child() noexcept {
     for (Slot &slot : slots) {
-        const int fd = slot.fd.exchange(kFree, std::memory_order_acquire);
+        const int fd = slot.fd.exchange(kFree);
         struct stat status {};
-        if (fd >= 0 && syscall(SYS_fstat, fd, &status) == 0 &&
-            status.st_dev == slot.device.load(std::memory_order_relaxed) &&
-            status.st_ino == slot.inode.load(std::memory_order_relaxed))
+        if (fd >= 0 && syscall(SYS_fstat, fd, &status) == 0 && status.st_dev == slot.device &&
+            status.st_ino == slot.inode)
             syscall(SYS_close, fd);
     }
 }

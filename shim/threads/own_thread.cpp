@@ -11,56 +11,56 @@
 
 #include "base/waiting.hpp"
 #include "host/log.hpp"
+#include "host/process_state.hpp"
 #include "threads/last_thread.hpp"
 
 namespace curb::shim::own_thread {
 namespace {
 
-constinit std::atomic<bool> has_warned{false};
+constinit struct {
+    process::Home home;
+    std::atomic<bool> has_warned{false};  // that a thread could not be started
+    std::atomic<void (*)() noexcept> before_stop{nullptr};
+    // Without a lock: a signal handler may call exit() while this thread is in it.
+    std::atomic<int> awake{0};        // threads that exit() waits for
+    std::atomic<bool> ending{false};  // exit() has begun
+} threads;
 
 // Warns once; further failures have the same cause and are logged as info.
 void log_no_thread(const char *name) noexcept try {
-    log::write(
-        has_warned.exchange(true, std::memory_order_relaxed) ? policy::LogLevel::info : policy::LogLevel::warning,
-        std::string("no thread could be started for ") + name +
-            ": caps hold, but this process may not serve releases, policy edits, traces and curb commands. Its "
-            "limit of processes (ulimit -u) or of address space may be too low");
+    log::write(threads.has_warned.exchange(true) ? policy::LogLevel::info : policy::LogLevel::warning,
+               std::string("no thread could be started for ") + name +
+                   ": caps hold, but this process may not serve releases, policy edits, traces and curb commands. Its "
+                   "limit of processes (ulimit -u) or of address space may be too low");
 } catch (...) {
     // Out of host memory.
 }
 
 constinit thread_local bool is_this_own = false;
 
-constinit std::atomic<int> awake{0};
-constinit std::atomic<bool> ending{false};
-constinit std::atomic<void (*)() noexcept> stops{nullptr};
-constinit std::atomic<pid_t> runs_in{0};  // the process with the threads; a fork child inherits only their count
-
 void begin() noexcept {
-    awake.fetch_add(1, std::memory_order_seq_cst);
-    if (!ending.load(std::memory_order_seq_cst)) return;
-    awake.fetch_sub(1, std::memory_order_seq_cst);
+    ++threads.awake;
+    if (!threads.ending) return;
+    --threads.awake;
     for (;;) pause();
 }
 
-void end() noexcept { awake.fetch_sub(1, std::memory_order_seq_cst); }
+void end() noexcept { --threads.awake; }
 
 }  // namespace
 
 bool is_own() noexcept { return is_this_own; }
 
-void before_stop(void (*call)() noexcept) noexcept { stops.store(call, std::memory_order_release); }
+void before_stop(void (*call)() noexcept) noexcept { threads.before_stop = call; }
 
 void stop_at_exit() noexcept {
-    if (runs_in.load(std::memory_order_relaxed) != getpid()) return;
-    if (auto *call = stops.exchange(nullptr, std::memory_order_acq_rel)) call();
-    ending.store(true, std::memory_order_seq_cst);
-    poll_until([] { return awake.load(std::memory_order_seq_cst) <= 0; }, 200);
+    if (!threads.home.is_here()) return;
+    if (auto *call = threads.before_stop.exchange(nullptr)) call();
+    threads.ending = true;
+    poll_until([] { return threads.awake <= 0; }, 200);
 }
 
-bool stopped() noexcept { return ending.load(std::memory_order_seq_cst); }
-
-void in_fork_child() noexcept { runs_in.store(0, std::memory_order_relaxed); }
+bool stopped() noexcept { return threads.ending; }
 
 Awake::Awake() noexcept { begin(); }
 Awake::~Awake() { end(); }
@@ -68,7 +68,7 @@ Asleep::Asleep() noexcept { end(); }
 Asleep::~Asleep() { begin(); }
 
 bool start(void (*body)(), const char *name) noexcept {
-    if (runs_in.exchange(getpid(), std::memory_order_relaxed) == 0) atexit(stop_at_exit);
+    if (threads.home.set()) atexit(stop_at_exit);
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

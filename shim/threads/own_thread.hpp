@@ -18,8 +18,6 @@ void stop_at_exit() noexcept;
 void before_stop(void (*call)() noexcept) noexcept;
 // True once stop_at_exit() has begun.
 bool stopped() noexcept;
-// Call it in a fork child, which has no such threads. Async-signal-safe.
-void in_fork_child() noexcept;
 
 // Marks such a thread as working. exit() waits up to 0.2 s until none works, before it runs the destructors of the
 // program and of other libraries: a release must not run during these, and preloads may wrap functions that curb calls.

@@ -22,13 +22,11 @@ class ProgramAction {
   public:
     [[nodiscard]] Action read() const noexcept {
         for (;;) {
-            const unsigned version = version_.load(std::memory_order_acquire);
+            const unsigned version = version_;
             Words copy{};
-            // acquire here, release in write(): a reader that sees a word of a later write also sees that `version_`
-            // has changed since, and reads again.
-            for (std::size_t i = 0; i < copy.size(); ++i)
-                copy[i] = copies_[version % 2][i].load(std::memory_order_acquire);
-            if (version != version_.load(std::memory_order_relaxed)) continue;
+            // A reader that sees a word of a later write also sees that `version_` has changed since, and reads again.
+            for (std::size_t i = 0; i < copy.size(); ++i) copy[i] = copies_[version % 2][i];
+            if (version != version_) continue;
             Action action{};
             std::memcpy(&action, copy.data(), sizeof action);
             return action;
@@ -38,9 +36,9 @@ class ProgramAction {
     void write(const Action &action) noexcept {
         Words copy{};
         std::memcpy(copy.data(), &action, sizeof action);
-        const unsigned next = version_.load(std::memory_order_relaxed) + 1;
-        for (std::size_t i = 0; i < copy.size(); ++i) copies_[next % 2][i].store(copy[i], std::memory_order_release);
-        version_.store(next, std::memory_order_release);
+        const unsigned next = version_ + 1;
+        for (std::size_t i = 0; i < copy.size(); ++i) copies_[next % 2][i] = copy[i];
+        version_ = next;
     }
 
   private:

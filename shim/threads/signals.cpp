@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "base/waiting.hpp"
+#include "host/process_state.hpp"
 #include "host/real_libc.hpp"
 #include "threads/worker_signal.hpp"
 
@@ -17,18 +18,27 @@ namespace {
 
 constexpr int kSignals = 65;  // 1 to 64
 
-constinit std::atomic<int> taken{0};
-constinit std::atomic<pid_t> taken_by{0};
-// One per signal: a handler that runs late, after the policy named another signal, still finds its action.
-constinit std::array<ProgramAction, kSignals> program{};
-// One bit per signal. interrupting_signals: glibc's signal() leaves out SA_RESTART. left_alone: the program replaced
-// curb's handler by a system call. Installing ours again could make the two handlers call each other for ever.
-constinit std::atomic<std::uint64_t> interrupting_signals{0}, left_alone{0};
+// What the handler reads is atomic; the rest is guarded by the ChangeLock.
+struct State {
+    std::atomic<int> taken{0};  // the release signal; 0: none
+    process::Home home;         // where curb's handler was installed
+    // One per signal: a handler that runs late, after the policy named another signal, still finds its action.
+    std::array<ProgramAction, kSignals> program{};
+    // One bit per signal: glibc's signal() leaves out SA_RESTART.
+    std::atomic<std::uint64_t> interrupting{0};
+    // One bit per signal: the program replaced curb's handler by a system call. Installing ours again could make the
+    // two handlers call each other for ever.
+    std::uint64_t left_alone = 0;
+    // The program has set an action. The worker handles that, because we may be in a signal handler and cannot log.
+    std::atomic<bool> has_set{false};
+    std::atomic<std::uint32_t> changing{0};  // the ChangeLock. 0: unlocked, 1: locked, 2: locked and threads wait
+};
+constinit State state;
 
-// The program has set an action. The worker handles that, because we may be in a signal handler and cannot log.
-constinit std::atomic<bool> has_set{false};
+ProgramAction &program(int signal) noexcept { return state.program[static_cast<std::size_t>(signal)]; }
+
 void notify_worker() noexcept {
-    has_set.store(true, std::memory_order_relaxed);
+    state.has_set = true;
     worker::wake_up();
 }
 
@@ -37,7 +47,6 @@ constexpr std::uint64_t bit(int signal) noexcept { return std::uint64_t{1} << (s
 // A lock for changing the program's action and the kernel's together. All signals are blocked meanwhile, so a handler
 // never waits for the thread it interrupted. Waiters sleep on a futex: a real-time thread that yields would keep a
 // thread of lower priority from running.
-constinit std::atomic<std::uint32_t> changing{0};  // 0: unlocked, 1: locked, 2: locked and threads wait
 class ChangeLock : NoCopy {
   public:
     ChangeLock() noexcept {
@@ -45,11 +54,11 @@ class ChangeLock : NoCopy {
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before_);
         std::uint32_t unlocked = 0;
-        if (changing.compare_exchange_strong(unlocked, 1, std::memory_order_acquire)) return;
-        while (changing.exchange(2, std::memory_order_acquire) != 0) futex_wait(changing, 2, std::nullopt);
+        if (state.changing.compare_exchange_strong(unlocked, 1)) return;
+        while (state.changing.exchange(2) != 0) futex_wait(state.changing, 2, std::nullopt);
     }
     ~ChangeLock() {
-        if (changing.exchange(0, std::memory_order_release) == 2) futex_wake(changing, 1);
+        if (state.changing.exchange(0) == 2) futex_wake(state.changing, 1);
         pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     }
 
@@ -57,12 +66,7 @@ class ChangeLock : NoCopy {
     sigset_t before_;
 };
 
-// Also false in children of vfork, _Fork and clone, which run no fork handlers.
-bool is_our_process() noexcept { return getpid() == taken_by.load(std::memory_order_relaxed); }
-
-bool is_taken(int signal) noexcept {
-    return signal != 0 && signal == taken.load(std::memory_order_seq_cst) && is_our_process();
-}
+bool is_taken(int signal) noexcept { return signal != 0 && signal == state.taken && state.home.is_here(); }
 
 void on_signal(int signal, siginfo_t *info, void *context);
 
@@ -99,7 +103,7 @@ Action install(int signal, const Action &own) noexcept {
 // Returns the program's action for this delivery. An action with SA_RESETHAND runs once, as in the kernel, even if two
 // threads get the signal at the same time.
 Action action_to_run(int signal, bool our_process) noexcept {
-    Action action = program[static_cast<std::size_t>(signal)].read();
+    Action action = program(signal).read();
     if (!has_handler(action) || !(action.sa_flags & SA_RESETHAND)) return action;
     Action reset = action;
     reset.sa_handler = SIG_DFL;
@@ -108,10 +112,10 @@ Action action_to_run(int signal, bool our_process) noexcept {
         return action;
     }
     const ChangeLock lock;
-    action = reset = program[static_cast<std::size_t>(signal)].read();
+    action = reset = program(signal).read();
     if (!has_handler(action) || !(action.sa_flags & SA_RESETHAND)) return action;
     reset.sa_handler = SIG_DFL;
-    program[static_cast<std::size_t>(signal)].write(reset);
+    program(signal).write(reset);
     if (is_taken(signal)) install(signal, reset);
     return action;
 }
@@ -125,8 +129,8 @@ void default_action(int signal) noexcept {
 
 void on_signal(int signal, siginfo_t *info, void *context) {
     const int saved_errno = errno;
-    const bool our_process = is_our_process();
-    if (our_process && signal == taken.load(std::memory_order_seq_cst)) worker::wake();
+    const bool our_process = state.home.is_here();
+    if (our_process && signal == state.taken) worker::wake();
     const Action action = action_to_run(signal, our_process);
     if (!our_process && action.sa_handler == SIG_DFL) default_action(signal);
     errno = saved_errno;
@@ -142,44 +146,44 @@ void on_signal(int signal, siginfo_t *info, void *context) {
 // Stores the program's action and installs curb's handler. If the program sets another action meanwhile, install()
 // returns it, and we store that one.
 void install_before(int signal, const Action &own) noexcept {
-    program[static_cast<std::size_t>(signal)].write(own);
+    program(signal).write(own);
     const Action before = install(signal, own);
     if (is_ours(before) || before.sa_handler == own.sa_handler) return;
-    program[static_cast<std::size_t>(signal)].write(before);
+    program(signal).write(before);
     install(signal, before);
 }
 
 void take(int signal) noexcept {
-    if (left_alone.load(std::memory_order_relaxed) & bit(signal)) return;
+    if (state.left_alone & bit(signal)) return;
     Action own{};
     if (real::sigaction()(signal, nullptr, &own) != 0) return;
-    taken_by.store(getpid(), std::memory_order_relaxed);
+    state.home.set();
     // This order matches after_libc_set(): if a thread's libc call does not see `taken` yet, we find its action in the
     // kernel.
-    program[static_cast<std::size_t>(signal)].write(own);
-    taken.store(signal, std::memory_order_seq_cst);
+    program(signal).write(own);
+    state.taken = signal;
     install_before(signal, own);
 }
 
 void restore(int signal) noexcept {
-    const Action own = program[static_cast<std::size_t>(signal)].read(), current = in_kernel(signal);
+    const Action own = program(signal).read(), current = in_kernel(signal);
     if (is_ours(current) || current.sa_handler == own.sa_handler) {
         // glibc's signal() uses a flag that only siginterrupt() sets. That also changes the action, so set it first.
         real::siginterrupt()(signal, interrupting(signal));
         real::sigaction()(signal, &own, nullptr);
     } else {
-        left_alone.fetch_or(bit(signal), std::memory_order_relaxed);
+        state.left_alone |= bit(signal);
     }
-    taken.store(0, std::memory_order_seq_cst);
+    state.taken = 0;
 }
 
 SignalState state_under_lock(int signal) noexcept {
     if (signal == 0) return SignalState::none;
-    if (left_alone.load(std::memory_order_relaxed) & bit(signal)) return SignalState::replaced;
-    if (taken.load(std::memory_order_relaxed) != signal) return SignalState::refused;
+    if (state.left_alone & bit(signal)) return SignalState::replaced;
+    if (state.taken != signal) return SignalState::refused;
     const Action current = in_kernel(signal);
     if (is_ours(current)) return SignalState::in_force;
-    const bool ignores = program[static_cast<std::size_t>(signal)].read().sa_handler == SIG_IGN;
+    const bool ignores = program(signal).read().sa_handler == SIG_IGN;
     return ignores && current.sa_handler == SIG_IGN ? SignalState::ignored : SignalState::replaced;
 }
 
@@ -187,7 +191,7 @@ SignalState state_under_lock(int signal) noexcept {
 
 SignalState use(int signal) noexcept {
     const ChangeLock lock;
-    const int before = taken.load(std::memory_order_relaxed);
+    const int before = state.taken;
     if (signal != before) {
         if (before != 0) restore(before);
         if (signal != 0) take(signal);
@@ -200,22 +204,20 @@ SignalState state_of(int signal) noexcept {
     return state_under_lock(signal);
 }
 
-bool program_has_set() noexcept {
-    return has_set.load(std::memory_order_relaxed) && has_set.exchange(false, std::memory_order_relaxed);
-}
+bool program_has_set() noexcept { return state.has_set && state.has_set.exchange(false); }
 
 void restore_program_action() noexcept {
     // The thread that held the lock is not in this process; nothing read here can be half written.
-    changing.store(0, std::memory_order_relaxed);
+    state.changing = 0;
     const ChangeLock lock;
-    if (const int signal = taken.load(std::memory_order_relaxed)) restore(signal);
+    if (const int signal = state.taken) restore(signal);
 }
 
 bool set(int signal, const Action &wanted, Action &before) noexcept {
     if (!is_taken(signal)) return false;
     const ChangeLock lock;
     if (!is_taken(signal)) return false;
-    ProgramAction &own = program[static_cast<std::size_t>(signal)];
+    ProgramAction &own = program(signal);
     before = own.read();
     // The program may have read curb's handler by a system call and sets it again: keep the program's former action.
     const Action &action = is_ours(wanted) ? before : wanted;
@@ -231,7 +233,7 @@ bool set_interrupting(int signal, bool interrupting) noexcept {
     const ChangeLock lock;
     if (!is_taken(signal)) return false;
     note_interrupting(signal, interrupting);
-    ProgramAction &own = program[static_cast<std::size_t>(signal)];
+    ProgramAction &own = program(signal);
     Action action = own.read();
     const auto flags = static_cast<unsigned>(action.sa_flags);
     action.sa_flags = static_cast<int>(interrupting ? flags & ~static_cast<unsigned>(SA_RESTART) : flags | SA_RESTART);
@@ -242,12 +244,12 @@ bool set_interrupting(int signal, bool interrupting) noexcept {
 
 void note_interrupting(int signal, bool interrupting) noexcept {
     if (interrupting)
-        interrupting_signals.fetch_or(bit(signal), std::memory_order_relaxed);
+        state.interrupting |= bit(signal);
     else
-        interrupting_signals.fetch_and(~bit(signal), std::memory_order_relaxed);
+        state.interrupting &= ~bit(signal);
 }
 
-bool interrupting(int signal) noexcept { return interrupting_signals.load(std::memory_order_relaxed) & bit(signal); }
+bool interrupting(int signal) noexcept { return state.interrupting & bit(signal); }
 
 void after_libc_set(int signal) noexcept {
     if (!is_taken(signal)) return;
@@ -259,7 +261,7 @@ void after_libc_set(int signal) noexcept {
 }
 
 void hide(int signal, Action &action) noexcept {
-    if (is_ours(action)) action = program[static_cast<std::size_t>(signal)].read();
+    if (is_ours(action)) action = program(signal).read();
 }
 
 }  // namespace curb::shim::signals

@@ -18,15 +18,15 @@ inline constinit std::atomic<bool> signalled{false};
 inline void wake_up() noexcept { detail::woken.post(); }
 // Wakes the worker because the release signal came.
 inline void wake() noexcept {
-    detail::signalled.store(true, std::memory_order_seq_cst);
+    detail::signalled = true;
     wake_up();
 }
 
 // The rest is for the worker. Sleeps until it is woken, at most `milliseconds`.
 inline void sleep(std::uint64_t milliseconds) noexcept { detail::woken.wait(milliseconds); }
 // True if the release signal came since the last signal_served().
-inline bool signal_came() noexcept { return detail::signalled.load(std::memory_order_seq_cst); }
+inline bool signal_came() noexcept { return detail::signalled; }
 // The same, and marks it as served.
-inline bool signal_served() noexcept { return detail::signalled.exchange(false, std::memory_order_seq_cst); }
+inline bool signal_served() noexcept { return detail::signalled.exchange(false); }
 
 }  // namespace curb::shim::worker

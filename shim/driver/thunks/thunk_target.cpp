@@ -51,7 +51,7 @@ void *without_function(const char *name, const std::atomic<void *> &slot) noexce
         if (void *stub = stubs::definition(name, named(name), stubs::caller())) return stub;
     if (!driver_loaded()) detail::load_driver();
     if (!driver_loaded()) return address_of(has_no_device);
-    void *function = slot.load(std::memory_order_acquire);
+    void *function = slot.load();
     return function ? function : address_of(lacks_function);
 }
 
@@ -60,11 +60,11 @@ void *without_function(const char *name, const std::atomic<void *> &slot) noexce
 extern "C" __attribute__((used, visibility("hidden"))) void *curb_thunk_target(std::atomic<void *> *slot) noexcept {
     const char *name = name_of(slot);
     gate::note_call();
-    void *target = slot->load(std::memory_order_acquire);
+    void *target = slot->load();
     if (gate::is_closed() && !(name && answers_while_closed(name)) && !gate::wait())
         return name || libcuda::range().has(reinterpret_cast<std::uintptr_t>(target)) ? address_of(is_ending)
                                                                                       : address_of(nvml_is_ending);
-    target = slot->load(std::memory_order_acquire);
+    target = slot->load();
     return target ? target : without_function(name, *slot);
 }
 

@@ -212,7 +212,7 @@ void *supplied_for(void *driver_address) noexcept {
         if (curb_found_slots[number].compare_exchange_strong(there, driver_address) || there == driver_address)
             return supplied(number);
     }
-    used_up.store(true, std::memory_order_relaxed);
+    used_up = true;
     return driver_address;
 }
 
@@ -228,13 +228,13 @@ void *for_nvml(void *address, const char *name) noexcept {
     return is_answered ? address : supplied_for(address);
 }
 
-bool all_gated() noexcept { return !used_up.load(std::memory_order_relaxed); }
+bool all_gated() noexcept { return !used_up; }
 
 void fill() noexcept {
     const Preloads preloads;
     for (std::size_t i = 0; i < kNamed; ++i) {
         void *function = preloads.definition(symbol_at(i));
-        curb_named_slots[i].store(function ? function : libcuda::function(symbol_at(i)), std::memory_order_release);
+        curb_named_slots[i].store(function ? function : libcuda::function(symbol_at(i)));
     }
 }
 
