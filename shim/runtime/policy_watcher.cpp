@@ -3,14 +3,13 @@
 #include <unistd.h>
 
 #include <map>
-#include <mutex>
 #include <new>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "base/lifetime.hpp"
+#include "base/guarded.hpp"
 #include "base/shortened.hpp"
 #include "base/waiting.hpp"
 #include "config/watch.hpp"
@@ -23,13 +22,12 @@ namespace {
 
 using policy::LogLevel;
 
-// State shared with other threads. Never destroyed: they may use it until the process ends.
-struct Shared {
-    std::mutex mutex;
-    std::string wrong;                              // errors of the newest version
-    std::map<std::string, std::string> unreadable;  // errors, by file
+struct Faults {
+    std::string wrong;                              // of the newest version
+    std::map<std::string, std::string> unreadable;  // by file
 };
-Shared &shared() noexcept { return leaked<Shared>(); }
+// Never destroyed: other threads may read it until the process ends.
+Guarded<Faults> &faults() noexcept { return leaked<Guarded<Faults>>(); }
 
 void note_errors(const config::Diagnostics &diagnostics) {
     constexpr std::size_t kMost = 2000;  // it is part of each status, which clients poll
@@ -40,8 +38,8 @@ void note_errors(const config::Diagnostics &diagnostics) {
         text += (written++ == 0 ? "" : "; ") + one.text();
     }
     if (written < diagnostics.size()) text += "; and " + std::to_string(diagnostics.size() - written) + " more";
-    const std::scoped_lock lock(shared().mutex);
-    shared().wrong = shortened(std::move(text), 2 * kMost);
+    text = shortened(std::move(text), 2 * kMost);
+    faults().locked([&](Faults &now) { now.wrong = std::move(text); });
 }
 
 void log_kept_policy() {
@@ -63,24 +61,19 @@ bool is_in_force(const config::Loaded &loaded) {
 
 // Puts a policy in force unless it is in force already.
 void accept(const config::Loaded &loaded) {
-    {
-        const std::scoped_lock lock(shared().mutex);
-        shared().wrong.clear();
-    }
+    faults().locked([](Faults &now) { now.wrong.clear(); });
     if (!is_in_force(loaded)) process::enforce(loaded);
 }
 
 void note_unreadable(const config::Diagnostic &trouble) {
-    {
-        const std::scoped_lock lock(shared().mutex);
+    const bool is_new = faults().locked([&](Faults &now) {
+        if (trouble.message.empty()) now.unreadable.erase(trouble.file);
         // begin() has already reported an error that existed at the start.
-        if (!trouble.message.empty() && shared().wrong.find(trouble.text()) != std::string::npos) return;
-        if (trouble.message.empty())
-            shared().unreadable.erase(trouble.file);
-        else
-            shared().unreadable[trouble.file] = trouble.text();
-    }
-    if (trouble.message.empty()) return;
+        if (trouble.message.empty() || now.wrong.find(trouble.text()) != std::string::npos) return false;
+        now.unreadable[trouble.file] = trouble.text();
+        return true;
+    });
+    if (!is_new) return;
     log::write(LogLevel::error, trouble.text());
     log_kept_policy();
 }
@@ -149,9 +142,9 @@ void note_unusable(const config::Diagnostics &why) noexcept try { note_errors(wh
 }
 
 std::string fault() {
-    const std::scoped_lock lock(shared().mutex);
-    if (!shared().wrong.empty() || shared().unreadable.empty()) return shared().wrong;
-    return shared().unreadable.begin()->second;
+    return faults().locked([](const Faults &now) {
+        return !now.wrong.empty() || now.unreadable.empty() ? now.wrong : now.unreadable.begin()->second;
+    });
 }
 
 }  // namespace curb::shim::policy_watcher

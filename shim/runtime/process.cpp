@@ -26,7 +26,12 @@
 namespace curb::shim::process {
 namespace {
 
-constinit std::atomic<std::int64_t> began{0};
+constinit struct {
+    std::atomic<std::int64_t> since{0};
+    // What has been logged.
+    std::atomic<bool> job_trouble{false}, ignored_signal{false};
+    std::atomic<signals::SignalState> signal_state{signals::SignalState::in_force};
+} noted;
 
 constexpr const char *kLowered = "cap lowered";
 
@@ -98,13 +103,12 @@ void take_job_caps() noexcept try {
 // nothing is granted on devices with such a cap.
 void join_job(const policy::Policy &policy) {
     if (!policy::has_job_cap(policy)) return;
-    static constinit std::atomic<bool> warned{false};
     const std::string name = config::job_name(*policy.job.of, in_force::source());
     std::string fault = job::join(name, {.wanted = release_for_job, .caps_changed = take_job_caps});
     for (Device &device : devices::all())
         if (fault.empty() && !device.ledger.open_share(device.meter.uuid()))
             fault = "it has no room for " + device.name();
-    if (warned.exchange(true, std::memory_order_relaxed)) return;
+    if (noted.job_trouble.exchange(true)) return;
     if (!fault.empty())
         log::write(policy::LogLevel::error, "the ledger of the job \"" + name + "\" cannot be used: " + fault +
                                                 ". GPU allocations under the job's cap are refused");
@@ -136,8 +140,6 @@ void react_to_new_limits() {
     worker::apply_with_driver(!asked);
 }
 
-constinit std::atomic<signals::SignalState> logged{signals::SignalState::in_force};
-
 // Returns why the signal does not request releases. Empty if it does, or should not.
 std::string trouble_of(int signal, signals::SignalState signal_state) {
     const char *why = signal_state == signals::SignalState::ignored ? "the program ignores "
@@ -150,7 +152,7 @@ std::string trouble_of(int signal, signals::SignalState signal_state) {
 
 // Logs why the signal does not request releases, if that has changed.
 void log_signal_state(int signal, signals::SignalState signal_state, policy::LogLevel level) noexcept try {
-    if (logged.exchange(signal_state, std::memory_order_relaxed) == signal_state) return;
+    if (noted.signal_state.exchange(signal_state) == signal_state) return;
     const std::string trouble = trouble_of(signal, signal_state);
     if (trouble.empty()) return;
     log::write(level, trouble +
@@ -163,7 +165,7 @@ void log_signal_state(int signal, signals::SignalState signal_state, policy::Log
 }  // namespace
 
 policy::Result<config::Loaded, config::Diagnostics> begin(const char *(*environment)(const char *)) {
-    began.store(control::unix_now(), std::memory_order_relaxed);
+    noted.since = control::unix_now();
     subject(false);
     auto *source = new config::Source(config::locate(environment));
     in_force::set_source(source);
@@ -211,7 +213,7 @@ policy::Subject subject(bool with_user) {
     return known;
 }
 
-std::int64_t since() noexcept { return began.load(std::memory_order_relaxed); }
+std::int64_t since() noexcept { return noted.since; }
 
 std::string release_signal() { return policy::signal_name(*snapshot()->policy.release.signal); }
 
@@ -222,10 +224,8 @@ std::string signal_trouble() {
 
 void check_signal() noexcept {
     const int signal = *snapshot()->policy.release.signal;
-    static constinit std::atomic<bool> warned{false};
     const signals::SignalState signal_state = signals::state_of(signal);
-    const bool again =
-        signal_state == signals::SignalState::ignored && warned.exchange(true, std::memory_order_relaxed);
+    const bool again = signal_state == signals::SignalState::ignored && noted.ignored_signal.exchange(true);
     log_signal_state(signal, signal_state, again ? policy::LogLevel::info : policy::LogLevel::warning);
 }
 

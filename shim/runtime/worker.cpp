@@ -56,6 +56,7 @@ void sleep_for(Next milliseconds) noexcept {
 bool do_what_is_due() {
     const Work work = take_work();
     for (const std::string &line : work.lines) log::write(policy::LogLevel::info, line);
+    if (work.set_caps) work.set_caps();
     if (work.apply_with_driver) process::apply_with_driver(work.measure_if_stale);
     for (Device &device : devices::all()) {
         const bool soon = device.freshness.take_soon();
@@ -63,7 +64,7 @@ bool do_what_is_due() {
         reconcile(device);
     }
     if (work.measured) work.measured();
-    return work.apply_with_driver || work.measured || !work.lines.empty();
+    return work.set_caps || work.apply_with_driver || work.measured || !work.lines.empty();
 }
 
 // While the process holds more than it may, lowers the pools' release thresholds, so that they return all unused memory
@@ -112,14 +113,16 @@ Next do_periodic_work() noexcept {
     return sooner(sooner(nap, measure_for_trace()), next);
 }
 
-constinit std::atomic<bool> ends{false};
-constinit std::atomic<std::uint32_t> summed_up{0};  // a futex
+constinit struct {
+    std::atomic<bool> is_ending{false};
+    std::atomic<std::uint32_t> is_logged{0};  // a futex
+} sum;
 
 void sum_up_if_ending() noexcept {
-    if (!ends.load(std::memory_order_seq_cst) || summed_up.load(std::memory_order_relaxed) != 0) return;
+    if (!sum.is_ending || sum.is_logged != 0) return;
     reports::sum_up();
-    summed_up.store(1, std::memory_order_seq_cst);
-    futex_wake(summed_up);
+    sum.is_logged = 1;
+    futex_wake(sum.is_logged);
 }
 
 // Logs how many requests were refused, when the program ends. The exiting thread only waits: a signal handler may have
@@ -127,10 +130,10 @@ void sum_up_if_ending() noexcept {
 void sum_up() noexcept {
     constexpr std::uint64_t kMostMs = 200;
     if (!reports::has_sum()) return;
-    ends.store(true, std::memory_order_seq_cst);
+    sum.is_ending = true;
     if (own_thread::is_own()) return sum_up_if_ending();  // it ends a program whose threads have all left
     wake_up();
-    futex_wait(summed_up, 0, kMostMs);
+    futex_wait(sum.is_logged, 0, kMostMs);
 }
 
 // Runs the queued work. Returns the milliseconds to sleep then; 0 if there may be more. While the gate is closed,

@@ -6,18 +6,17 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/guarded.hpp"
 #include "base/keep_errno.hpp"
 #include "base/lifetime.hpp"
 #include "base/waiting.hpp"
@@ -39,9 +38,6 @@
 #include "threads/own_thread.hpp"
 
 namespace curb::shim::server {
-// Called on the worker once the devices are reconciled (worker::measure).
-void measured() noexcept;
-
 namespace {
 
 using Clock = Connection::Clock;
@@ -54,9 +50,8 @@ constexpr std::chrono::seconds kPause{1};  // after accept found no free descrip
 constexpr std::chrono::milliseconds kMeasureWait{20};
 constexpr std::uint64_t kLongestLeaseMs = 60'000;
 
-// Answers and requests from other threads. Never destroyed: threads may use it until the process ends.
+// Answers from other threads, and requests to them.
 struct Inbox {
-    std::mutex mutex;
     struct Answer {
         std::uint64_t client;
         std::optional<control::Reply> reply;  // nullopt if host memory was exhausted
@@ -69,39 +64,40 @@ struct Inbox {
         std::optional<policy::Size> cap;
         bool of_job;
     };
-    std::list<Cap> caps;        // in order; they wait for NVML or for an earlier one
-    bool setting_caps = false;  // a thread is setting the caps
+    std::list<Cap> caps;             // in order; they wait for NVML or for an earlier one
+    bool setting_caps = false;       // the worker sets them
+    std::uint64_t measurements = 0;  // completed
+    bool pending = false;            // there is content that the thread has not begun to read
+    // The socket that wakes the thread. Never closed by curb: another thread may be about to use it.
+    const OwnSocket *waker = nullptr;
 };
-Inbox &inbox() noexcept { return leaked<Inbox>(); }
+// Never destroyed: threads may use it until the process ends.
+Guarded<Inbox> &inbox() noexcept { return leaked<Guarded<Inbox>>(); }
 
-// Set while the inbox has content that the thread has not begun to read.
-constinit std::atomic<bool> pending{false};
-// Counts the completed measurements.
-constinit std::atomic<std::uint64_t> measurements{0};
-// The socket that wakes the thread. Never closed by curb: another thread may be about to use it.
-constinit std::atomic<const OwnSocket *> waker{nullptr};
-
-// Makes the control thread read its inbox. Keeps errno.
-void wake() noexcept {
-    if (pending.exchange(true, std::memory_order_seq_cst)) return;
+// Changes the inbox by `change`, and makes the control thread read it. Keeps errno.
+template <class Change>
+void post(Change change) noexcept {
     const KeepErrno keep_errno;
-    if (const OwnSocket *socket = waker.load(std::memory_order_acquire)) socket->wake();
+    const OwnSocket *waker = inbox().locked([&](Inbox &now) {
+        change(now);
+        return std::exchange(now.pending, true) ? nullptr : now.waker;
+    });
+    if (waker) waker->wake();
 }
 
 // Reserves room for an answer that another thread posts. May throw std::bad_alloc.
 class AnswerSlot : NoCopy {
   public:
     AnswerSlot() {
-        const std::scoped_lock lock(inbox().mutex);
-        if (inbox().asked == kMaxPending) return;
-        inbox().answers.reserve(inbox().answers.size() + inbox().asked + 1);
-        ++inbox().asked;
-        reserved_ = true;
+        reserved_ = inbox().locked([](Inbox &now) {
+            if (now.asked == kMaxPending) return false;
+            now.answers.reserve(now.answers.size() + now.asked + 1);
+            ++now.asked;
+            return true;
+        });
     }
     ~AnswerSlot() {
-        if (!reserved_) return;
-        const std::scoped_lock lock(inbox().mutex);
-        --inbox().asked;
+        if (reserved_) inbox().locked([](Inbox &now) { --now.asked; });
     }
     // False if too many answers are pending.
     explicit operator bool() const noexcept { return reserved_; }
@@ -114,32 +110,35 @@ class AnswerSlot : NoCopy {
 // Posts the answer to the room that an AnswerSlot has reserved.
 template <class Report>
 void post_answer(std::uint64_t client, const Report &report) noexcept {
-    {
-        const std::scoped_lock lock(inbox().mutex);
-        --inbox().asked;
-        Inbox::Answer &one = inbox().answers.emplace_back();  // room was reserved
-        one.client = client;
-        try {
-            one.reply = report;
-        } catch (...) {
-            one.reply.reset();
-        }
+    Inbox::Answer one{client, std::nullopt};
+    try {
+        one.reply = report;
+    } catch (...) {
+        one.reply.reset();
     }
-    wake();
+    post([&](Inbox &now) {
+        --now.asked;
+        now.answers.push_back(std::move(one));  // room was reserved
+    });
 }
 
-// Runs on its own thread: NVML takes milliseconds to start, or seconds if it does not answer.
-void set_waiting_caps() {
+// Called on the worker once the devices are reconciled (worker::measure).
+void note_measurement() noexcept {
+    post([](Inbox &now) { ++now.measurements; });
+}
+
+// Sets the caps that wait. On the worker, because it asks NVML: that takes milliseconds, or seconds if NVML does not
+// answer.
+void set_waiting_caps() noexcept {
     in_force::find_indexes();
     for (;;) {
-        Inbox::Cap one;
-        {
-            const std::scoped_lock lock(inbox().mutex);
-            inbox().setting_caps = !inbox().caps.empty();
-            if (!inbox().setting_caps) return;
-            one = std::move(inbox().caps.front());
-            inbox().caps.pop_front();
-        }
+        std::list<Inbox::Cap> next;
+        inbox().locked([&](Inbox &now) {
+            now.setting_caps = !now.caps.empty();
+            if (now.setting_caps) next.splice(next.begin(), now.caps, now.caps.begin());
+        });
+        if (next.empty()) return;
+        const Inbox::Cap &one = next.front();
         post_answer(one.client, process::enforce(one.key, one.cap, one.of_job));
     }
 }
@@ -155,6 +154,8 @@ class Server {
   private:
     void stop(const std::string &why);
     void wait();
+    void serve_clients(Clock::time_point now);
+    [[nodiscard]] int timeout(Clock::time_point now) const;
     void accept_clients(Clock::time_point now);
     void answer(Connection &client, const std::string &line, Clock::time_point now);
     // Each serves one kind of request. Returns nullopt if the answer comes later.
@@ -170,12 +171,13 @@ class Server {
 
     OwnSocket listening_;
     OwnSocket woken_;
+    const OwnSocket *waker_ = nullptr;  // Inbox::waker
     std::vector<Connection> clients_;
     // Answers that wait for a measurement.
     struct Deferred {
         std::uint64_t client;
         Clock::time_point until;
-        std::uint64_t seen;  // `measurements` at the request
+        std::uint64_t seen;  // Inbox::measurements at the request
         std::function<control::Reply()> reply;
     };
     std::vector<Deferred> deferred_;
@@ -199,13 +201,14 @@ void Server::open(const control::Places &places) {
     if (!listening) return none(why);
     woken_ = std::move(woken);
     listening_ = std::move(listening);
-    waker.store(wakes.release(), std::memory_order_release);
+    waker_ = wakes.release();
+    inbox().locked([this](Inbox &now) { now.waker = waker_; });
     control::remove_stale(*folder);
 }
 
 void Server::run() {
     while (listening_) {
-        pending.store(false, std::memory_order_seq_cst);
+        inbox().locked([](Inbox &now) { now.pending = false; });
         try {
             deliver_answers(Clock::now());
             wait();
@@ -226,35 +229,37 @@ void Server::stop(const std::string &why) {
     log::write(LogLevel::warning, why + ": curb release no longer reaches this process");
 }
 
-void Server::wait() {
-    if (!listening_.ours() || !woken_.ours() || !waker.load(std::memory_order_relaxed)->ours())
-        return stop("the program closed curb's descriptors");
-    const Clock::time_point now = Clock::now();
+// Answers the clients' requests, and drops those that have gone or have taken too long.
+void Server::serve_clients(Clock::time_point now) {
     for (Connection &client : clients_)
         while (const auto line = client.line(now)) answer(client, *line, now);
     std::erase_if(clients_, [&](const Connection &client) {
         return client.done() || client.until().value_or(Clock::time_point::max()) <= now;
     });
+}
 
-    std::optional<Clock::time_point> until;
-    const auto no_later_than = [&](Clock::time_point time) { until = std::min(until.value_or(time), time); };
-    const bool paused = now < paused_until_;
-    if (paused) no_later_than(paused_until_);
-    for (const Deferred &one : deferred_) no_later_than(one.until);
-    for (const Connection &client : clients_)
-        if (const auto idle = client.until()) no_later_than(*idle);
+// Returns the milliseconds until something is due without an event. -1: nothing is.
+int Server::timeout(Clock::time_point now) const {
+    Clock::time_point until = Clock::time_point::max();
+    if (now < paused_until_) until = paused_until_;
+    for (const Deferred &one : deferred_) until = std::min(until, one.until);
+    for (const Connection &client : clients_) until = std::min(until, client.until().value_or(until));
+    if (until == Clock::time_point::max()) return -1;
+    return static_cast<int>(
+        std::max<std::int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(until - now).count()));
+}
 
+void Server::wait() {
+    if (!listening_.ours() || !woken_.ours() || !waker_->ours()) return stop("the program closed curb's descriptors");
+    const Clock::time_point now = Clock::now();
+    serve_clients(now);
     std::array<pollfd, 2 + kClients> polled{};
     polled[0] = {woken_.number(), POLLIN, 0};
-    polled[1] = {paused ? -1 : listening_.number(), POLLIN, 0};
+    polled[1] = {now < paused_until_ ? -1 : listening_.number(), POLLIN, 0};
     for (std::size_t i = 0; i < clients_.size(); ++i) polled[2 + i] = {clients_[i].number(), clients_[i].events(), 0};
-    int timeout = -1;
-    if (until)
-        timeout = static_cast<int>(
-            std::max<std::int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(*until - now).count()));
     const auto wait_for_any = [&] {
         const own_thread::Asleep asleep;
-        return poll(polled.data(), 2 + clients_.size(), timeout);
+        return poll(polled.data(), 2 + clients_.size(), timeout(now));
     };
     if (wait_for_any() < 0) {
         if (errno != EINTR) sleep_ms(1);  // the kernel has no memory: do not loop without a pause
@@ -327,27 +332,17 @@ Server::Immediate Server::on(const policy::ReleaseRequest &asked, std::uint64_t 
 Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now) {
     const auto key = policy::parse_gpu_key(asked.gpu);
     if (!key) return control::Failure{"--gpu: " + key.error()};
-    const auto setting_caps = [] {
-        const std::scoped_lock lock(inbox().mutex);
-        return inbox().setting_caps;
-    };
+    const auto setting_caps = [] { return inbox().locked([](const Inbox &in) { return in.setting_caps; }); };
     if (in_force::needs_indexes(*key) || setting_caps()) {
         AnswerSlot slot;
         if (!slot) return control::Failure{"too much has been asked for that is not done yet; try again"};
-        {
-            const std::scoped_lock lock(inbox().mutex);
-            inbox().caps.push_back({client, *key, asked.cap, asked.job});
-            slot.hand_over();
-            if (std::exchange(inbox().setting_caps, true)) return std::nullopt;
-        }
-        if (own_thread::start(set_waiting_caps, "curb-caps")) return std::nullopt;
-        {
-            const std::scoped_lock lock(inbox().mutex);
-            inbox().caps.clear();  // only this request: no other thread adds any
-            inbox().setting_caps = false;
-            --inbox().asked;
-        }
-        return control::Failure{"no thread could be started to ask NVML which GPU is meant; try again"};
+        const bool is_set_already = inbox().locked([&](Inbox &in) {
+            in.caps.push_back({client, *key, asked.cap, asked.job});
+            return std::exchange(in.setting_caps, true);
+        });
+        slot.hand_over();
+        if (!is_set_already) worker::set_caps(set_waiting_caps);
+        return std::nullopt;
     }
     control::Reply reply = process::enforce(*key, asked.cap, asked.job);
     auto *report = std::get_if<control::CapReport>(&reply);
@@ -400,8 +395,9 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
 }
 
 Server::Immediate Server::measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply) {
-    deferred_.push_back({client, now + kMeasureWait, measurements.load(std::memory_order_seq_cst), std::move(reply)});
-    worker::measure(server::measured);
+    const std::uint64_t seen = inbox().locked([](const Inbox &in) { return in.measurements; });
+    deferred_.push_back({client, now + kMeasureWait, seen, std::move(reply)});
+    worker::measure(note_measurement);
     return std::nullopt;
 }
 
@@ -414,11 +410,11 @@ Connection *Server::find(std::uint64_t client) {
 // Sends the finished answers to the clients that still wait.
 void Server::deliver_answers(Clock::time_point now) {
     std::vector<Inbox::Answer> done;
-    {
-        const std::scoped_lock lock(inbox().mutex);
-        done.reserve(inbox().asked);  // keeps the slots of pending answers reserved
-        done.swap(inbox().answers);
-    }
+    const std::uint64_t measurements = inbox().locked([&](Inbox &in) {
+        done.reserve(in.asked);  // keeps the slots of pending answers reserved
+        done.swap(in.answers);
+        return in.measurements;
+    });
     for (const Inbox::Answer &one : done) {
         Connection *client = find(one.client);
         if (!client) continue;
@@ -427,9 +423,8 @@ void Server::deliver_answers(Clock::time_point now) {
         else
             client->answer(control::Failure{"it is done, but there was no memory for the report"}, now);
     }
-    const std::uint64_t count = measurements.load(std::memory_order_seq_cst);
     for (std::size_t i = 0; i < deferred_.size();) {
-        if (deferred_[i].seen == count && deferred_[i].until > now) {
+        if (deferred_[i].seen == measurements && deferred_[i].until > now) {
             ++i;
             continue;
         }
@@ -463,11 +458,6 @@ void serve() {
 }
 
 }  // namespace
-
-void measured() noexcept {
-    measurements.fetch_add(1, std::memory_order_seq_cst);
-    wake();
-}
 
 void start() noexcept try {
     // Read here, because the program's other threads may change the environment later.

@@ -5,7 +5,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "base/lifetime.hpp"
+#include "host/process_state.hpp"
 
 namespace curb::shim::socket_file {
 namespace {
@@ -28,8 +28,7 @@ struct File {
 };
 File &file() noexcept { return leaked<File>(); }
 
-// The process that owns the file; 0 in fork children. A child in a new pid namespace may have the same pid.
-constinit std::atomic<pid_t> owner{0};
+constinit process::Home home;  // the file is its own
 
 // The caller holds the lock. Allocates nothing: a program that exits from a signal handler may be within malloc.
 void remove(File &file) noexcept {
@@ -42,7 +41,7 @@ void remove(File &file) noexcept {
 
 // Fork children run this too, but the file is their parent's.
 void at_exit() {
-    if (owner.load(std::memory_order_relaxed) != getpid()) return;
+    if (!home.is_here()) return;
     const std::scoped_lock lock(file().mutex);
     file().exiting = true;
     remove(file());
@@ -52,7 +51,7 @@ void at_exit() {
 
 void until_exit() {
     file();
-    owner.store(getpid(), std::memory_order_relaxed);
+    home.set();
     atexit(at_exit);
 }
 
@@ -92,7 +91,5 @@ void withdraw() noexcept {
     const std::scoped_lock lock(file().mutex);
     remove(file());
 }
-
-void in_fork_child() noexcept { owner.store(0, std::memory_order_relaxed); }
 
 }  // namespace curb::shim::socket_file

@@ -19,7 +19,4 @@ OwnSocket listen(const control::Folder &folder, std::string &why);
 // Deletes the file, unless it was replaced: a process in another pid namespace may have the same pid.
 void withdraw() noexcept;
 
-// Call it in a fork child: leaves the file to the parent. Async-signal-safe.
-void in_fork_child() noexcept;
-
 }  // namespace curb::shim::socket_file

@@ -26,7 +26,6 @@
 #include "runtime/process.hpp"
 #include "runtime/worker.hpp"
 #include "server/server.hpp"
-#include "server/socket_file.hpp"
 #include "startup/before_main.hpp"
 #include "threads/last_thread.hpp"
 #include "threads/own_socket.hpp"
