@@ -48,34 +48,48 @@ void *resolved(void *resolver) noexcept {
     return reinterpret_cast<void *(*)(unsigned long)>(resolver)(::getauxval(AT_HWCAP));
 }
 
-}  // namespace
-
-// Searches the GNU hash section of the dynamic symbol table (layout: the GNU extension to the gABI, "DT_GNU_HASH").
-void *defined_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) noexcept {
+// The parts of a dynamic symbol table that a search by name needs.
+struct SymbolTable {
     const ElfW(Sym) *symbols = nullptr;
     const char *names = nullptr;
     const std::uint32_t *gnu_hash = nullptr;
+
+    [[nodiscard]] bool is_complete() const noexcept { return symbols && names && gnu_hash && gnu_hash[0] != 0; }
+};
+
+SymbolTable table_of(ElfW(Addr) base, const ElfW(Dyn) * dynamic) noexcept {
+    SymbolTable out;
     for (const ElfW(Dyn) *entry = dynamic; entry->d_tag != DT_NULL; ++entry) {
         // glibc relocates these pointers in place, except where the dynamic section is read-only (the vDSO).
         const ElfW(Addr) address = entry->d_un.d_ptr < base ? base + entry->d_un.d_ptr : entry->d_un.d_ptr;
         const void *table = reinterpret_cast<const void *>(address);
-        if (entry->d_tag == DT_SYMTAB) symbols = static_cast<const ElfW(Sym) *>(table);
-        if (entry->d_tag == DT_STRTAB) names = static_cast<const char *>(table);
-        if (entry->d_tag == DT_GNU_HASH) gnu_hash = static_cast<const std::uint32_t *>(table);
+        if (entry->d_tag == DT_SYMTAB) out.symbols = static_cast<const ElfW(Sym) *>(table);
+        if (entry->d_tag == DT_STRTAB) out.names = static_cast<const char *>(table);
+        if (entry->d_tag == DT_GNU_HASH) out.gnu_hash = static_cast<const std::uint32_t *>(table);
     }
-    if (!symbols || !names || !gnu_hash || gnu_hash[0] == 0) return nullptr;
+    return out;
+}
+
+}  // namespace
+
+// Searches the GNU hash section of the dynamic symbol table (layout: the GNU extension to the gABI, "DT_GNU_HASH").
+void *defined_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name) noexcept {
+    const SymbolTable table = table_of(base, dynamic);
+    if (!table.is_complete()) return nullptr;
     std::uint32_t hash = 5381;
     for (const char *c = name; *c; ++c) hash = hash * 33 + static_cast<unsigned char>(*c);
-    const std::uint32_t bucket_count = gnu_hash[0], first = gnu_hash[1], bloom_words = gnu_hash[2];
+    const std::uint32_t *const head = table.gnu_hash;
+    const std::uint32_t bucket_count = head[0], first = head[1], bloom_words = head[2];
     const auto *buckets =
-        reinterpret_cast<const std::uint32_t *>(reinterpret_cast<const ElfW(Addr) *>(gnu_hash + 4) + bloom_words);
+        reinterpret_cast<const std::uint32_t *>(reinterpret_cast<const ElfW(Addr) *>(head + 4) + bloom_words);
     const std::uint32_t *chain = buckets + bucket_count;
     for (std::uint32_t i = buckets[hash % bucket_count]; i >= first && i != 0; ++i) {
         const std::uint32_t other = chain[i - first];
-        const int type = ELF64_ST_TYPE(symbols[i].st_info);
-        if ((other | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF &&
-            (type == STT_FUNC || type == STT_GNU_IFUNC) && same(names + symbols[i].st_name, name)) {
-            void *address = reinterpret_cast<void *>(base + symbols[i].st_value);
+        const ElfW(Sym) &symbol = table.symbols[i];
+        const int type = ELF64_ST_TYPE(symbol.st_info);
+        if ((other | 1) == (hash | 1) && symbol.st_shndx != SHN_UNDEF && (type == STT_FUNC || type == STT_GNU_IFUNC) &&
+            same(table.names + symbol.st_name, name)) {
+            void *address = reinterpret_cast<void *>(base + symbol.st_value);
             return type == STT_FUNC ? address : resolved(address);
         }
         if (other & 1) break;
