@@ -168,6 +168,7 @@ TEST_CASE("curb suspend turns a nap into a suspend, which no call ends; curb res
     REQUIRE(machine.curb({"resume", program.id()}).status == 0);
     CHECK_THAT(program.answers("returned"), contains("0 wrong"));
     REQUIRE(is_out(machine, program));
+    REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == true; }));  // its helper has done its part
     machine.succeeds({"resume", program.id()});
     REQUIRE(is_out(machine, program));
     CHECK(program.answers("check") == "right");
