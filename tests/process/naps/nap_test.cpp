@@ -22,6 +22,17 @@ void comes_back_after(const std::string &what) {
 
 }  // namespace
 
+TEST_CASE("a process that calls the driver more often than the idle time does not nap") {
+    const Machine machine;
+    Holding program(machine, 64, napping(machine, R"("idle": "2s")"));
+    for (int i = 0; i < 40; ++i) {
+        CHECK(program.answers("check") == "right");
+        std::this_thread::sleep_for(100ms);
+    }
+    CHECK_THAT(contents(machine.folder() / "nap.log"), !contains("a nap begins"));
+    CHECK(within(20s, [&] { return machine.state(program.pid()) == "checkpointed"; }));
+}
+
 TEST_CASE("an idle process leaves the GPU by itself, and its next call brings it back") {
     const Machine machine;
     Holding program(machine, 2048, napping(machine));
