@@ -176,7 +176,7 @@ TEST_CASE("The first rule that matches is laid over the file") {
     const Loaded of_alice = loaded(source(file), alice);
     CHECK(of_alice.rule == "rule 2 \"bert\"");
     CHECK(cap(of_alice.policy) == 2 * GiB);
-    CHECK(policy::terms_for(of_alice.policy, {}, GiB).report == policy::Report::device);
+    CHECK(policy::terms_for(of_alice.policy, {}, GiB).fields.report == policy::Report::device);
     const Loaded of_another = loaded(source(file), [](bool) { return policy::Subject{}; });
     CHECK(of_another.rule == "rule 3");
     CHECK(cap(of_another.policy) == 3 * GiB);
