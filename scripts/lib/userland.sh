@@ -26,8 +26,8 @@ userland() {
 }
 
 # inside FOLDER [NAME=VALUE]... -- COMMAND...: runs a command in a userland, in mount and pid namespaces of its own, which end
-# with it. Of this machine it uses the kernel, /dev and the network. Its root is a mount point, as that of a machine is, so that
-# tests in there can make mount namespaces.
+# with it. Of this machine it uses the kernel, /dev and the network. Its root is that of the namespace, as on a machine, so that
+# programs in there can make and enter mount namespaces.
 inside() {
     local folder=$1 variables=()
     shift
@@ -36,7 +36,7 @@ inside() {
     # shellcheck disable=SC2016 # for the shell in there to fill in
     unshare --mount --pid --fork --kill-child bash -c 'folder=$1 && shift &&
         mount --bind "$folder" "$folder" && mount -t proc proc "$folder/proc" && mount --rbind /dev "$folder/dev" &&
-        exec chroot "$folder" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"' \
+        cd "$folder" && pivot_root . . && umount --lazy . && cd / && exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"' \
         bash "$folder" "${variables[@]}" "$@"
 }
 

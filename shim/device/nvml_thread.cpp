@@ -106,14 +106,14 @@ std::pair<std::uint32_t, std::uint64_t> begin(Question &question) noexcept {
 // Calls NVML. Returns the milliseconds that the call took.
 std::uint64_t answer(Meter &meter, Figure figure) noexcept {
     Question &question = meter.question(figure);
-    const auto [number, argument] = begin(question);
+    const auto [begun, argument] = begin(question);
     const std::uint64_t began = now_ms();
     const auto value = meter.read(figure, argument);
     // Registered after NVML was loaded, so it runs before NVML's own exit handlers; and before the answer is there, so
     // that it runs after those of the work which the answer begins (naps).
     static const int registered = atexit(at_exit);
     static_cast<void>(registered);
-    change_and_wake([&] {
+    change_and_wake([&, number = begun] {
         question.answer = value;
         question.done = number;
         reader.has_answered = true;
