@@ -17,12 +17,12 @@ constexpr bool is_seen_by_nvml(Kind kind) noexcept { return kind != Kind::manage
 
 Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, Bytes *seen) noexcept {
     activity::note();
-    Bytes counted = 0;
+    Bytes all = 0;
     {
         const std::scoped_lock lock(lock_);
-        counted = policy::added(held_until_sync_locked(), ahead_.bytes());
-        if (seen) *seen = counted;
-        const Verdict verdict = policy::decide(terms, counted, bytes);
+        all = counted(ahead_);
+        if (seen) *seen = all;
+        const Verdict verdict = policy::decide(terms, all, bytes);
         if (verdict != Verdict::grant) return verdict;
         ++begun_;
         add_to_kind(kind, bytes);
@@ -32,7 +32,7 @@ Verdict Ledger::reserve(Kind kind, Bytes bytes, policy::Terms &terms, Bytes *see
         }
         set_held(held() + bytes);  // Share::reserve() shows them to the job
     }
-    return reserve_in_job(kind, bytes, terms, counted);
+    return reserve_in_job(kind, bytes, terms, all);
 }
 
 Verdict Ledger::reserve_in_job(Kind kind, Bytes bytes, policy::Terms &terms, Bytes counted) noexcept {
@@ -75,32 +75,33 @@ void Ledger::credit(Kind kind, Bytes bytes) noexcept {
 
 Ledger::Ahead Ledger::ahead() const noexcept {
     const std::scoped_lock lock(lock_);
-    return ahead_;
+    const std::uint64_t offered = offered_;
+    return {offered, ahead_ - offered, offers_ - offered, take_backs_};
 }
 
 bool Ledger::reserve_ahead(const policy::Terms &terms, std::uint64_t take_backs) noexcept {
     const std::scoped_lock lock(lock_);
-    if (exact_ != 0 || ahead_.offered != 0 || ahead_.take_backs != take_backs) return false;
-    const Bytes all = policy::added(held_until_sync_locked(), ahead_.bytes() + Ahead::kUnits * Ahead::kUnit);
-    if (!policy::fits(terms, policy::limit(terms), all, policy::Staleness::kNear)) return false;
-    ahead_.offered = Ahead::kUnits;
+    if (exact_ != 0 || offered_ != 0 || take_backs_ != take_backs) return false;
+    if (!policy::fits(terms, policy::limit(terms), counted(ahead_ + Ahead::kUnits), policy::Staleness::kNear))
+        return false;
+    ahead_ += Ahead::kUnits;
+    offers_ += Ahead::kUnits;
+    offered_ = Ahead::kUnits;
     return true;
 }
 
 bool Ledger::take_ahead() noexcept {
-    const std::scoped_lock lock(lock_);
-    if (ahead_.offered == 0) return false;
-    --ahead_.offered;
-    ++ahead_.taken;
-    ++ahead_.takes;
-    return true;
+    std::uint64_t offered = offered_;
+    while (offered != 0)
+        if (offered_.compare_exchange_weak(offered, offered - 1)) return true;
+    return false;
 }
 
 void Ledger::give_back_ahead(std::uint64_t units) noexcept {
     if (units == 0) return;
     {
         const std::scoped_lock lock(lock_);
-        ahead_.taken -= units;
+        ahead_ -= units;
     }
     wait_queue::changed();
 }
@@ -109,8 +110,10 @@ void Ledger::take_back_ahead() noexcept {
     std::uint64_t units = 0;
     {
         const std::scoped_lock lock(lock_);
-        units = std::exchange(ahead_.offered, 0);
-        ++ahead_.take_backs;
+        units = offered_.exchange(0);
+        ahead_ -= units;
+        offers_ -= units;
+        ++take_backs_;
     }
     if (units != 0) wait_queue::changed();
 }
