@@ -282,6 +282,16 @@ class Documents(unittest.TestCase):
     def test_paths_that_are_named_are_there(self):
         self.assertEqual(list(dead_paths()), [])
 
+    def test_atomics_are_where_the_architecture_says(self):
+        text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+        named = {folder: int(count) for folder, count in re.findall(r"^\| `([a-z]+)` \| (\d+) \|", text, re.M)}
+        found = {}
+        for path in sorted((ROOT / "shim").rglob("*.[ch]pp")):
+            code = re.sub(r"//.*", "", path.read_text(encoding="utf-8")).splitlines()
+            folder = path.relative_to(ROOT / "shim").parts[0]
+            found[folder] = found.get(folder, 0) + sum("std::atomic<" in line for line in code)
+        self.assertEqual({folder: count for folder, count in found.items() if count}, named)
+
     def test_policies_that_are_shown_are_valid(self):
         for document, text in blocks("jsonc"):
             if '"cpa"' in text:  # the one with mistakes: docs/POLICY.md shows its errors, and scripts/documents checks them
