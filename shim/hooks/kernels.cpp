@@ -58,7 +58,7 @@ constinit struct {
     // Kernels, functions and libraries whose code the driver has already loaded. cuDNN asks for such code 8 times in
     // each training step; measuring the device each time, near the cap, cost TensorFlow 13 % of its steps (H200).
     Handles code_loaded;
-} known;
+} known_kernels;
 
 // A kernel's handle is valid in every context, so the key includes the context if there are several.
 std::uintptr_t key_of(const void *handle) noexcept {
@@ -142,7 +142,7 @@ CUresult first_launch(CUfunction function, std::uintptr_t key, Call call) {
     const Bytes limit = stack_limit(), local = local_bytes(function, *device);
     const CUresult result =
         limit != 0 && local > limit ? change_stack(*device, local, limit, call) : beside_others(call);
-    if (result == CUDA_SUCCESS) known.no_stack_growth.add(key);
+    if (result == CUDA_SUCCESS) known_kernels.no_stack_growth.add(key);
     driver_may_have_taken(*device);
     return result;
 }
@@ -152,7 +152,7 @@ CUresult launch(CUfunction function, Call call) {
     activity::note();
     const std::uintptr_t key = key_of(function);
     const CUresult result = cache::with_room(
-        [&] { return known.no_stack_growth.contains(key) ? call() : first_launch(function, key, call); });
+        [&] { return known_kernels.no_stack_growth.contains(key) ? call() : first_launch(function, key, call); });
     cache::note_work();
     return result;
 }
@@ -236,12 +236,12 @@ CUresult load(CUmodule *module, Call call) {
 template <class Call>
 CUresult load_lazily(const void *handle, Bytes by, Call call) {
     const std::uintptr_t key = handle ? key_of(handle) : 0;
-    if (known.code_loaded.contains(key)) return call();
+    if (known_kernels.code_loaded.contains(key)) return call();
     Device *device = devices::current();
     if (!device) return call();
     if (admission::refuse_code_load(*device, by)) return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult result = beside_others([&] { return with_released(*device, call); });
-    if (result == CUDA_SUCCESS) known.code_loaded.add(key);
+    if (result == CUDA_SUCCESS) known_kernels.code_loaded.add(key);
     driver_may_have_taken(*device);
     return result;
 }
@@ -249,7 +249,7 @@ CUresult load_lazily(const void *handle, Bytes by, Call call) {
 // Globals can be of any size, so measure them before the next request.
 template <class Call>
 CUresult load_globals(CUlibrary library, Call call) {
-    const bool is_loaded = known.code_loaded.contains(key_of(library));
+    const bool is_loaded = known_kernels.code_loaded.contains(key_of(library));
     const CUresult result = load_lazily(library, 0, call);
     Device *device = is_loaded ? nullptr : devices::current();
     if (device && limits::cap(*device)) reconcile(*device);
@@ -274,8 +274,8 @@ CUresult unload(Call call) {
 }  // namespace
 
 void kernels::forget() noexcept {
-    known.no_stack_growth.clear();
-    known.code_loaded.clear();
+    known_kernels.no_stack_growth.clear();
+    known_kernels.code_loaded.clear();
 }
 
 }  // namespace curb::shim
