@@ -106,7 +106,8 @@ TEST_CASE("A call that waits at the closed gate says so again and again: a nap m
     call.join();
 }
 
-TEST_CASE("A call that finds the lease over does not open a gate whose lease is renewed before it has opened it") {
+TEST_CASE("A call that finds the lease over does not open a gate whose lease is renewed before it has opened it",
+          "[patience]") {
     start();
     std::atomic<bool> done{false};
     std::vector<std::thread> calls;
