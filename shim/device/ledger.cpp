@@ -142,6 +142,7 @@ Bytes Ledger::of(Kind kind) const noexcept {
 }
 
 Bytes Ledger::held_until_sync() const noexcept {
+    if (!has_returned_at_sync_) return held();
     const std::scoped_lock lock(lock_);
     return held_until_sync_locked();
 }

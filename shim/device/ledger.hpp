@@ -67,6 +67,8 @@ class Ledger : NoCopy {
         [[nodiscard]] Bytes unread() const noexcept { return taken * kUnit; }
     };
     [[nodiscard]] Ahead ahead() const noexcept;
+    // False if no request has a unit, and all that returned were read. Takes no lock.
+    [[nodiscard]] bool has_unread() const noexcept { return ahead_ != offered_; }
     // Offers units ahead if none is offered. False if requests would then be near the limit, if one demands exact
     // figures, or if units were taken back since `take_backs` was read. Read that before the terms. Take them back
     // after limits were lowered.
@@ -202,7 +204,7 @@ class Ledger : NoCopy {
     // A request to a pool takes a unit without the lock: a stream-ordered pair takes 0.6 us, of which the lock was 4 %.
     // So `offered_` also decreases without it; `ahead_` counts the units that are offered or taken.
     std::atomic<std::uint64_t> offered_{0};
-    std::uint64_t ahead_ = 0;
+    std::atomic<std::uint64_t> ahead_{0};
     std::uint64_t offers_ = 0;      // units offered since the start, but for those taken back
     std::uint64_t take_backs_ = 0;  // calls of take_back_ahead()
     int exact_ = 0;                 // number of NothingAhead

@@ -55,7 +55,7 @@ Figures figures_shown(Device &device, const Shown &shown, Figures actual) noexce
     if (!shown.cap) return {actual.total, free};
     if (device.freshness.has_changed() || device.freshness.age_ms() >= policy::Staleness::kFarMs)
         reconcile(device);
-    else if (device.ledger.ahead().unread() != 0)
+    else if (device.ledger.has_unread())
         pools::read_ahead(device);
     // In a job, the others may have left less than the cap.
     const Bytes left = device.ledger.share.joined()

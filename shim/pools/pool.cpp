@@ -41,9 +41,15 @@ Bytes Pool::stop() noexcept {
 
 Bytes Pool::end() noexcept {
     const std::scoped_lock lock(mutex_);
-    if (device) device->ledger.give_back_ahead(returned_ - std::exchange(read_, returned_));
-    may_hold_ = false;
+    if (device) give_back(returned_);
+    size_known_ = true;
     return charged_.exchange(0);
+}
+
+void Pool::give_back(std::uint64_t returned) noexcept {
+    if (returned <= read_) return;
+    device->ledger.give_back_ahead(returned - read_);
+    read_ = returned;
 }
 
 void Pool::resume() noexcept {
@@ -109,7 +115,7 @@ std::int64_t Pool::read(CUmemoryPool handle, Sets sets) noexcept {
         const auto size = size_of(handle);
         const std::scoped_lock lock(mutex_);
         if (!size) {
-            may_hold_ = true;
+            size_known_ = false;
             return 0;
         }
         const bool is_newest = readings_ == before.readings;
@@ -119,24 +125,23 @@ std::int64_t Pool::read(CUmemoryPool handle, Sets sets) noexcept {
         charged_ = now;
         if (now > old) device->ledger.charge(kind, now - old);
         if (now < old) device->ledger.credit(kind, old - now);
-        if (before.returned > read_)
-            device->ledger.give_back_ahead(before.returned - std::exchange(read_, before.returned));
-        may_hold_ = now != 0 || returned_ != read_;
+        give_back(before.returned);
+        size_known_ = true;
         return static_cast<std::int64_t>(now - old);
     }
 }
 
 std::uint64_t Pool::unread() const noexcept {
-    const std::scoped_lock lock(mutex_);
-    return returned_ - read_;
+    const std::uint64_t read = read_;  // first: it is never ahead of the other
+    return returned_ - read;
 }
 
 void Pool::unit_returned() noexcept {
-    const std::scoped_lock lock(mutex_);
-    if (!live_) [[unlikely]]
-        return device->ledger.give_back_ahead(1);
     ++returned_;
-    may_hold_ = true;
+    if (live_) [[likely]]
+        return;
+    const std::scoped_lock lock(mutex_);
+    give_back(returned_);
 }
 
 void Pool::ask_if_it_keeps() noexcept {

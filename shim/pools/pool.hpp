@@ -53,7 +53,9 @@ class Pool : NoCopy {
 
     [[nodiscard]] Bytes charged() const noexcept { return charged_; }
     // False if the pool has no memory. A program may have thousands of such pools.
-    [[nodiscard]] bool may_hold() const noexcept { return kind == Kind::graphs || may_hold_; }
+    [[nodiscard]] bool may_hold() const noexcept {
+        return kind == Kind::graphs || charged_ != 0 || !size_known_ || unread() != 0;
+    }
     // Returns the reserved bytes; nullopt if the driver fails or the pool has ended. Calls the driver.
     std::optional<Bytes> reserved() noexcept;
     // Raises the charge to the reserved bytes. Returns the increase, which the caller traces. Calls the driver: after
@@ -91,6 +93,8 @@ class Pool : NoCopy {
         std::uint64_t readings, returned;
     };
     [[nodiscard]] Mark mark() const noexcept;
+    // Gives the units up to `returned` back to the ledger. The caller holds the lock.
+    void give_back(std::uint64_t returned) noexcept;
     enum class Sets : std::uint8_t { raises, exactly };
     std::int64_t read(CUmemoryPool handle, Sets sets) noexcept;
     [[nodiscard]] std::optional<Bytes> size_of(CUmemoryPool handle) const noexcept;
@@ -101,12 +105,14 @@ class Pool : NoCopy {
     std::atomic<std::uint32_t> requests_{0};  // since the program set the threshold; counted while `keeps_` is false
 
     mutable std::mutex mutex_;
-    bool live_ = false;
     CUmemoryPool handle_ = nullptr;
-    std::uint64_t readings_ = 0;             // of the size
-    std::uint64_t returned_ = 0, read_ = 0;  // units whose requests have returned; of these, those that readings cover
-    std::atomic<Bytes> charged_{0};          // this and the next are written under the lock, and often read without
-    std::atomic<bool> may_hold_{false};
+    std::uint64_t readings_ = 0;  // of the size
+    // These are written under the lock, and read without.
+    std::atomic<bool> live_{false}, size_known_{true};
+    std::atomic<Bytes> charged_{0};
+    std::atomic<std::uint64_t> read_{0};  // of the units below, those that readings cover
+    // Units whose requests have returned. Counted before `live_` is read: end() finds a unit that finds the pool live.
+    std::atomic<std::uint64_t> returned_{0};
 };
 
 }  // namespace curb::shim::pools

@@ -32,7 +32,7 @@ void add_callers(std::string &out, const Recording &recording, const GpuSummary 
     }
 }
 
-constexpr std::size_t kMost = 10;  // lines of one kind
+constexpr std::size_t kMostLines = 10;  // lines of one kind
 
 void add_gpu(std::string &out, const Recording &recording, const GpuSummary &gpu) {
     out += "\n" + heading_of(gpu) + "\n";
@@ -43,12 +43,13 @@ void add_gpu(std::string &out, const Recording &recording, const GpuSummary &gpu
     if (gpu.smallest_cap) add(out, {"smallest cap", served_by(gpu.paste)});
     add(out, {"allocations", std::to_string(gpu.allocations) + ", not freed before the end " +
                                  std::to_string(gpu.live) + " (" + policy::format_human(gpu.live_bytes) + ")"});
-    for (std::size_t i = 0; i < std::min(kMost, gpu.refusals.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(kMostLines, gpu.refusals.size()); ++i) {
         const Moment &one = *gpu.refusals[i];
         add(out, {i == 0 ? "refused" : "", clock_text(recording, one.ns), control::size_text(one.bytes),
                   std::string(policy::kind_text(one.kind)) + ", for " + policy::limit_text(one.why())});
     }
-    if (gpu.refusals.size() > kMost) add(out, {"", "and " + std::to_string(gpu.refusals.size() - kMost) + " more"});
+    if (gpu.refusals.size() > kMostLines)
+        add(out, {"", "and " + std::to_string(gpu.refusals.size() - kMostLines) + " more"});
     for (std::size_t i = 0; i < std::min<std::size_t>(5, gpu.held_at_peak.size()); ++i) {
         const Moment &one = *gpu.held_at_peak[i];
         add(out, {i == 0 ? "largest then" : "", control::size_text(one.bytes), clock_text(recording, one.ns),
@@ -183,20 +184,22 @@ std::string text_report(const Recording &recording, const Summary &summary) {
     out += "\n";
     for (const std::string &one : sentences(recording, summary)) out += one + "\n";
     for (const GpuSummary &gpu : summary.gpus) add_gpu(out, recording, gpu);
-    for (std::size_t i = 0; i < std::min(kMost, summary.releases.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(kMostLines, summary.releases.size()); ++i) {
         const Release &one = summary.releases[i];
         if (i == 0) out += "\nreleased\n";
         add(out, {clock_text(recording, one.began_ns), control::size_text(one.bytes), one.trigger});
     }
-    if (summary.releases.size() > kMost) add(out, {"and " + std::to_string(summary.releases.size() - kMost) + " more"});
-    for (std::size_t i = 0; i < std::min(kMost, summary.absences.size()); ++i) {
+    if (summary.releases.size() > kMostLines)
+        add(out, {"and " + std::to_string(summary.releases.size() - kMostLines) + " more"});
+    for (std::size_t i = 0; i < std::min(kMostLines, summary.absences.size()); ++i) {
         const Absence &one = summary.absences[i];
         if (i == 0) out += "\nout of its GPUs\n";
         add(out, {clock_text(recording, one.began_ns), policy::format_human(one.bytes),
                   (one.how.empty() ? "" : "by a " + one.how + ", ") + "for " + span_text(one.ended_ns - one.began_ns) +
                       (one.wake_ns ? ", the way back took " + span_text(*one.wake_ns) : ", and at the end")});
     }
-    if (summary.absences.size() > kMost) add(out, {"and " + std::to_string(summary.absences.size() - kMost) + " more"});
+    if (summary.absences.size() > kMostLines)
+        add(out, {"and " + std::to_string(summary.absences.size() - kMostLines) + " more"});
     return out;
 }
 
