@@ -179,6 +179,8 @@ policy::Result<Recording, std::string> TraceReader::done() && {
     if (!rest_.empty() && fault_.empty()) take_line(std::string(std::exchange(rest_, {})), false);
     if (nothing || (fault_.empty() && !is_trace_))
         return name + " is empty: a process writes its trace once it uses CUDA; see \"trace\" in curb-policy(5)";
+    if (fault_.empty() && out_.events.empty() && !has_header_ && bad_lines_ != 0)
+        fault_ = "none of its lines is an event (" + first_bad_ + "); curb writes an event a line";
     if (!fault_.empty())
         return name + " is no trace that this curb can read: " + fault_ +
                "; it reads what \"trace\" in a policy has written";
