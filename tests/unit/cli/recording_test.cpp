@@ -106,8 +106,7 @@ TEST_CASE("A line with a size that no device has is not read, a request of any s
         std::string line = nonsense;
         line.replace(line.find("WHAT"), 4, what).replace(line.find("MEMBER"), 6, member);
         const auto read = read_text("[\n" + line);
-        REQUIRE(read);
-        return read->events.size();
+        return read ? read->events.size() : 0;  // refused if no line is an event
     };
     CHECK(events_with("refuse", "bytes") == 1);
     CHECK(events_with("refuse", "held") == 0);
