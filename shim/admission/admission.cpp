@@ -137,7 +137,7 @@ template <class TryOnce>
 bool until_granted(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait, TryOnce try_once) noexcept {
     for (;;) {
         wait.attempt();
-        auto in_use = process::snapshot();
+        auto in_use = in_force::snapshot();
         const Snapshot::Gpu &gpu = in_use->of(device.ordinal);
         const auto &[next, hit, sleep_ms] = try_once(in_use, gpu);
         if (next == Next::granted) return true;
@@ -193,7 +193,7 @@ class Attempts : NoCopy {
         const policy::Growth &growth = now.gpu.terms.growth;
         policy::Terms &asked = now.asked;
         // Measuring takes time: start again if a new policy came meanwhile.
-        if (measure_if_stale(device_, snapshot, bytes_, asked, released_) && !process::is_in_force(snapshot))
+        if (measure_if_stale(device_, snapshot, bytes_, asked, released_) && !in_force::is_current(snapshot))
             return false;
         const bool grows = growth.start.has_value();
         now.until_step = grows ? policy::until_step(growth, now_ms(), now.gpu.allowance.last_step_ms()) : 0;
@@ -298,14 +298,14 @@ bool reserve_under(policy::Terms &terms, Device &device, Kind kind, Bytes bytes)
 }  // namespace
 
 bool reserve_now(Device &device, Kind kind, Bytes bytes) noexcept {
-    const auto now = process::snapshot();
+    const auto now = in_force::snapshot();
     policy::Terms asked;
     measure_if_stale(device, *now, bytes, asked);
     return reserve_under(asked, device, kind, bytes);
 }
 
 bool reserve_growth(Device &device, Kind kind, Bytes bytes) noexcept {
-    const auto now = process::snapshot();
+    const auto now = in_force::snapshot();
     policy::Terms asked;
     if (bytes <= policy::kPoolUnit && !captures::any())
         asked.refuse_everything = now->unusable;
@@ -324,7 +324,7 @@ void reserve_ahead(pools::Pool &pool) noexcept {
     if (pool.kind != Kind::pools || (kept && ledger.ahead().offered != 0)) return;
     if (!kept && !pool.is_due_to_ask()) return;
     const std::uint64_t take_backs = ledger.ahead().take_backs;
-    const auto now = process::snapshot();
+    const auto now = in_force::snapshot();
     if (now->unusable || now->of(device.ordinal).beside_others || ledger.share.joined()) return;
     policy::Terms terms;
     limits::fill(device, *now, terms);
@@ -413,7 +413,7 @@ bool refuse_code_load(Device &device, Bytes by) noexcept {
     if (!limit) return false;
     const auto above = [&] { return device.ledger.held() > *limit && device.ledger.held() - *limit > by; };
     policy::Terms seen;
-    measure_if_stale(device, *process::snapshot(), 0, seen);
+    measure_if_stale(device, *in_force::snapshot(), 0, seen);
     if (above() && release_on_the_spot(device)) reconcile(device);
     if (!above()) return false;
     const bool by_job = limit != gpu->terms.cap;
@@ -434,7 +434,7 @@ bool release_on_the_spot(Device &device) noexcept {
 
 void fall_back() noexcept try {
     for (const int ordinal : in_force::fall_back())
-        reports::allowance(devices::at(ordinal), "falls back to", process::snapshot()->of(ordinal).allowance.bytes());
+        reports::allowance(devices::at(ordinal), "falls back to", in_force::snapshot()->of(ordinal).allowance.bytes());
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: the allowance is not lowered after this release");
 }

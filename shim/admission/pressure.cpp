@@ -83,7 +83,7 @@ bool Pressure::check(Device &device, Bytes bytes, caller_match::Way way) noexcep
 
 bool Pressure::refuses_growth(Device &device, Bytes bytes, caller_match::Way way) noexcept {
     const KeepErrno keep_errno;
-    const auto in_use = process::snapshot();
+    const auto in_use = in_force::snapshot();
     const auto &steps = *in_use->policy.release.steps;
     if (std::find(steps.begin(), steps.end(), policy::Step::pressure) == steps.end()) return false;
     const std::uint64_t now_ms = shim::now_ms();

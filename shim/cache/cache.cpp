@@ -10,6 +10,7 @@
 #include "cache/kept_blocks.hpp"
 #include "contexts/captures.hpp"
 #include "contexts/contexts.hpp"
+#include "device/activity.hpp"
 #include "device/wait_queue.hpp"
 #include "host/clock.hpp"
 #include "host/process_state.hpp"
@@ -55,7 +56,7 @@ policy::Cache terms(const Device &device) noexcept { return limits::in_force(dev
 // affects it. Not above the limit: freed memory must go back. Not with green contexts: the memory belongs to the
 // primary context, but the work does not.
 bool may_reuse(Device &device, Bytes bytes) noexcept {
-    const auto now = process::snapshot();
+    const auto now = in_force::snapshot();
     return bytes <= now->of(device.ordinal).terms.cache.max && !device.kept.peers && !captures::any() &&
            !contexts::has_green() && !limits::must_shrink(device, *now);
 }
@@ -169,7 +170,7 @@ CUdeviceptr detail::take(Device &device, CUcontext context, Bytes bytes) noexcep
 }
 
 bool keep(CUdeviceptr pointer) noexcept {
-    if (!process::active() || !process::caches()) return false;
+    if (!process::active() || !in_force::caches()) return false;
     const KeepErrno keep_errno;
     const auto known = allocations::find(pointer);
     if (!known || !known->reusable || known->shared || !may_reuse(*known->device, known->bytes)) return false;

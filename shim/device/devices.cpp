@@ -65,7 +65,7 @@ bool any_stale() noexcept {
 }
 
 void measure_soon(Device &device) noexcept {
-    if (device.freshness.ask_soon()) worker::wake_up();
+    if (device.freshness.ask_soon()) worker_signal::wake_up();
 }
 
 void measure_all_soon() noexcept {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/activity.hpp"
 #include "device/wake_waiting.hpp"
 
 namespace curb::shim {

@@ -27,18 +27,6 @@ namespace curb::shim {
 using policy::Bytes;
 using policy::Kind;
 
-namespace activity {
-
-// Set when the program allocates, frees or launches; `release.idle` polls and clears it.
-inline constinit std::atomic<bool> used{false};
-
-// Usually costs one load.
-inline void note() noexcept {
-    if (!used.load(std::memory_order_relaxed)) used.store(true, std::memory_order_relaxed);
-}
-
-}  // namespace activity
-
 class Ledger : NoCopy {
   public:
     // Adds `bytes` if the policy grants them. On `grant` the caller must end() the operation that has begun. Otherwise

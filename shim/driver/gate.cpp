@@ -56,7 +56,7 @@ struct Gate {
         }
         curb_gate &= ~kClosed;
         futex_wake(curb_gate);
-        worker::wake_up();  // its timers stood still while the gate was closed
+        worker_signal::wake_up();  // its timers stood still while the gate was closed
     }
 };
 constinit Gate the_gate;

@@ -284,7 +284,7 @@ CUresult keep_or_undo(Device &device, const contexts::New &made, bool exceeds_ca
 template <class Call, class Context, class Undo>
 CUresult create(Device &device, contexts::New made, Bytes green, Call call, Context context, Undo undo) {
     Created created;
-    if (!limits::counts_all(device) || process::snapshot()->unusable)
+    if (!limits::counts_all(device) || in_force::snapshot()->unusable)
         created.result = call_or_wait(device, call);  // no limit applies, and starting NVML would cost 9 ms
     else if (const Bytes cost = device.contexts.cost; cost != 0)
         created = create_at_cost(device, cost, green, call);
@@ -334,7 +334,7 @@ CUresult create_primary(CUdevice ordinal, Bytes green, Call call, Otherwise othe
 // corrects.
 template <class Call>
 CUresult create_green(Device &device, Call call) {
-    if (process::snapshot()->unusable) return call();
+    if (in_force::snapshot()->unusable) return call();
     const Request request(device, Kind::contexts, kGreen, kGreen, caller_match::Way::none, Reuse::none());
     return charged(request, call, [&](Charge &charge) {
         charge.keep(kGreen);

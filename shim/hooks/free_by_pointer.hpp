@@ -4,6 +4,7 @@
 #include "accounting/allocations.hpp"
 #include "accounting/graphs.hpp"
 #include "cache/cache.hpp"
+#include "device/activity.hpp"
 #include "device/wait_queue.hpp"
 #include "host/process_state.hpp"
 #include "pools/pools.hpp"

@@ -10,6 +10,7 @@
 #include "admission/admission.hpp"
 #include "cache/cache.hpp"
 #include "contexts/captures.hpp"
+#include "device/activity.hpp"
 #include "host/process_state.hpp"
 #include "pools/pools.hpp"
 #include "trace/trace.hpp"

@@ -11,6 +11,7 @@
 #include "admission/reports.hpp"
 #include "cache/cache.hpp"
 #include "contexts/contexts.hpp"
+#include "device/activity.hpp"
 #include "hooks/kernels.hpp"
 #include "limits/in_force.hpp"
 #include "limits/limits.hpp"
@@ -129,7 +130,7 @@ CUresult beside_others(Call call) {
 // Returns the device of the current context, if curb charges the stacks and measures the code of its kernels. Out of
 // line, so that launch() keeps its arguments in registers: inline, it costs 95 instructions instead of 84.
 [[gnu::noinline]] Device *counted_device() noexcept {
-    Device *device = process::limited() || trace::on() ? devices::current() : nullptr;
+    Device *device = in_force::limited() || trace::on() ? devices::current() : nullptr;
     return device && limits::counts_all(*device) ? device : nullptr;
 }
 

@@ -23,7 +23,7 @@ namespace {
 
 // The limits that a device is shown with, from one snapshot, so that `total` and `free` are consistent.
 struct Shown {
-    explicit Shown(const Device &device) noexcept : Shown(device, *process::snapshot()) {}
+    explicit Shown(const Device &device) noexcept : Shown(device, *in_force::snapshot()) {}
     Shown(const Device &device, const Snapshot &now) noexcept
         : nothing(now.unusable), unchanged(now.of(device.ordinal).terms.fields.report == policy::Report::device) {
         if (unchanged) return;

@@ -4,6 +4,7 @@
 
 #include "admission/admission.hpp"
 #include "contexts/captures.hpp"
+#include "device/activity.hpp"
 #include "hooks/free_by_pointer.hpp"
 #include "limits/limits.hpp"
 #include "policy/values/granule.hpp"

@@ -13,8 +13,8 @@
 namespace curb::shim::job {
 namespace {
 
-using exports_detail::end_of;
-using exports_detail::Read;
+using detail::end_of;
+using detail::Read;
 
 // The key of the memory in each place of this process's lists; 0: the place is free.
 struct Places {
@@ -84,7 +84,7 @@ void for_each_export(Visit visit) noexcept {
         if (segment->member[slot].life.load() != life) continue;
         const Pieces &all = segment->exported[slot];
         for (std::uint32_t i = 0, end = end_of(all); i < end; ++i) {
-            Read one = exports_detail::read(all.piece[i]);
+            Read one = detail::read(all.piece[i]);
             one.maker = slot;
             one.place = one.place == 0 ? i : one.place - 1;  // of a pool's block: the place of the pool
             if (one.memory != 0) visit(all.piece[i], one, is_alive);
@@ -105,17 +105,17 @@ template <class Visit>
 void for_each_own_left_behind(std::uint32_t gpu, bool measured, Visit visit) noexcept {
     Pieces &all = segment->imported[mine];
     for (std::uint32_t i = 0, end = end_of(all); i < end; ++i) {
-        const Read one = exports_detail::read(all.piece[i]);
+        const Read one = detail::read(all.piece[i]);
         if (one.memory == 0 || one.gpu != gpu || one.measured != measured) continue;
         // The kernel marks a dying process before the driver frees its memory, so the figure may be first.
         const bool is_alive = one.maker < kSlots && lives(segment->owner[one.maker].load());
-        if (!is_alive || !exports_detail::has_its_maker(one)) visit(all.piece[i], one.bytes);
+        if (!is_alive || !detail::has_its_maker(one)) visit(all.piece[i], one.bytes);
     }
 }
 
 }  // namespace
 
-namespace exports_detail {
+namespace detail {
 
 Read read(const Piece &piece) noexcept {
     Read out{.memory = piece.memory.load(),
@@ -137,7 +137,7 @@ bool has_its_maker(const Read &read) noexcept {
            exports.piece[read.place].memory.load() == read.memory;
 }
 
-}  // namespace exports_detail
+}  // namespace detail
 
 void exported(MemoryKey key, std::uint64_t name, GpuRow gpu, Bytes bytes) noexcept {
     if (!gpu) return;

@@ -64,7 +64,7 @@ void for_each_left_behind(std::uint32_t gpu, Visit visit) noexcept;
 
 // ---- implementation ----
 
-namespace exports_detail {
+namespace detail {
 
 // A set of memory, by Piece::memory. add() returns false if the memory is in the set. If the set is full, add() returns
 // true each time: memory that several processes import then counts once for each.
@@ -101,18 +101,18 @@ inline std::uint32_t end_of(const Pieces &pieces) noexcept {
     return std::min(pieces.end.load(), std::uint32_t{kPieces});
 }
 
-}  // namespace exports_detail
+}  // namespace detail
 
 template <class Visit>
 void for_each_left_behind(std::uint32_t gpu, Visit visit) noexcept {
-    exports_detail::Seen seen;
+    detail::Seen seen;
     for (const bool measured : {true, false})
         for_each_living([&](std::uint32_t slot) {
             const Pieces &all = segment->imported[slot];
-            for (std::uint32_t i = 0, end = exports_detail::end_of(all); i < end; ++i) {
-                const exports_detail::Read one = exports_detail::read(all.piece[i]);
+            for (std::uint32_t i = 0, end = detail::end_of(all); i < end; ++i) {
+                const detail::Read one = detail::read(all.piece[i]);
                 if (one.memory == 0 || one.gpu != gpu || one.measured != measured) continue;
-                if (exports_detail::has_its_maker(one) || !seen.add(one.memory)) continue;
+                if (detail::has_its_maker(one) || !seen.add(one.memory)) continue;
                 if (!measured) visit(slot, one.bytes);
             }
         });

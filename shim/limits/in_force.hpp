@@ -117,19 +117,17 @@ class InUse : NoCopy {
     const Part *part_;
 };
 
-namespace process {
+namespace in_force {
+
 // One atomic load and two stores to thread-local memory. Only once curb is active.
 inline InUse<Snapshot> snapshot() noexcept {
     return InUse<Snapshot>([](const Snapshot &now) -> const Snapshot & { return now; });
 }
 // True unless a new snapshot has replaced this one.
-inline bool is_in_force(const Snapshot &one) noexcept { return detail::now.snapshot == &one; }
+inline bool is_current(const Snapshot &one) noexcept { return detail::now.snapshot == &one; }
 // True if a device is limited (Device::limited), or has a cache. Reads a flag, not the snapshot.
 inline bool limited() noexcept { return detail::now.limited; }
 inline bool caches() noexcept { return detail::now.caches; }
-}  // namespace process
-
-namespace in_force {
 
 // Returns where the policy came from. Only once curb is active. Thread-safe.
 const config::Source &source() noexcept;

@@ -63,7 +63,7 @@ bool exceeds_cap(const Device &device) noexcept {
 }
 
 bool exceeds_grantable(const Device &device) noexcept {
-    const policy::Terms now = terms(device, *process::snapshot());
+    const policy::Terms now = terms(device, *in_force::snapshot());
     const Bytes held = device.ledger.held_until_sync();
     return !policy::fits(now, policy::limit(now), held, 1) || held > now.limit_beside_others;
 }

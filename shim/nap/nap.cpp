@@ -273,7 +273,7 @@ void stop(const std::string &why) {
 void take_nap() {
     Leaving now;
     {
-        const auto snapshot = process::snapshot();
+        const auto snapshot = in_force::snapshot();
         const auto text = [](const std::optional<policy::Size> &most) { return most ? policy::format(*most) : "100%"; };
         now.host_memory = text(snapshot->policy.suspend.host_memory);
         now.ceiling = text(snapshot->policy.host_memory_ceiling);
@@ -312,7 +312,7 @@ void run() {
         nap.phase = Phase::none;
         return nap.is_requested;
     });
-    if (is_requested) worker::wake_up();
+    if (is_requested) worker_signal::wake_up();
 }
 
 constinit process::Home home;  // a fork child inherits the handler, not the nap
@@ -402,7 +402,7 @@ std::string begin_soon() {
         nap.status.refused.clear();
         nap.is_requested = nap.was_requested = true;
     });
-    worker::wake_up();
+    worker_signal::wake_up();
     return {};
 }
 
@@ -412,7 +412,7 @@ std::optional<std::uint64_t> poll() noexcept try {
     };
     if (!gate::is_closed() && take_request()) begin(true);
     auto &period = leaked<std::optional<Period>>();
-    const policy::SuspendPolicy policy = process::snapshot()->policy.suspend;
+    const policy::SuspendPolicy policy = in_force::snapshot()->policy.suspend;
     if (!has_naps(policy)) {
         period.reset();
         return std::nullopt;
@@ -468,7 +468,7 @@ void moved_out_by_command(policy::Bytes bytes) noexcept {
 }
 
 std::optional<control::NapStatus> status() {
-    const bool by_policy = has_naps(process::snapshot()->policy.suspend);
+    const bool by_policy = has_naps(in_force::snapshot()->policy.suspend);
     return locked([&](const Nap &nap) -> std::optional<control::NapStatus> {
         if (!by_policy && !nap.was_requested) return std::nullopt;
         control::NapStatus now = nap.status;

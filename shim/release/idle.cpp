@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/lifetime.hpp"
+#include "device/activity.hpp"
 #include "device/devices.hpp"
 #include "host/clock.hpp"
 #include "host/log.hpp"
@@ -50,7 +51,7 @@ std::optional<std::uint64_t> seen_running(std::uint64_t since_ms) noexcept {
 
 std::optional<std::uint64_t> poll() noexcept try {
     auto &state = leaked<std::optional<State>>();
-    const auto after = process::snapshot()->policy.release.idle;
+    const auto after = in_force::snapshot()->policy.release.idle;
     if (!after) {
         state.reset();
         return std::nullopt;

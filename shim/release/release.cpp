@@ -14,6 +14,7 @@
 #include "base/lifetime.hpp"
 #include "base/shortened.hpp"
 #include "contexts/captures.hpp"
+#include "device/activity.hpp"
 #include "device/devices.hpp"
 #include "host/clock.hpp"
 #include "host/log.hpp"
@@ -153,7 +154,7 @@ bool ask(Request request) noexcept try {
         if (!request.done && std::any_of(waiting.begin(), waiting.end(), same)) return true;
         waiting.push_back(std::move(request));
     }
-    worker::wake_up();
+    worker_signal::wake_up();
     return true;
 } catch (...) {
     log::write(policy::LogLevel::error, "out of host memory: a requested release is dropped");
@@ -185,7 +186,7 @@ std::vector<control::PastRelease> history() {
 
 void run(std::vector<Request> &requests, const std::function<void(std::vector<Request> &)> &more) {
     std::optional<RunningGuard> is_running(std::in_place);
-    policy::ReleasePlan plan(*process::snapshot()->policy.release.steps);
+    policy::ReleasePlan plan(*in_force::snapshot()->policy.release.steps);
     std::size_t joined = 0;
     const auto join = [&] {
         for (; joined < requests.size(); ++joined) plan.join(requests[joined].what);

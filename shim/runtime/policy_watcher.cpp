@@ -14,7 +14,7 @@
 #include "base/waiting.hpp"
 #include "config/watch.hpp"
 #include "host/log.hpp"
-#include "runtime/process.hpp"
+#include "runtime/runtime.hpp"
 #include "threads/own_thread.hpp"
 
 namespace curb::shim::policy_watcher {
@@ -43,8 +43,8 @@ void note_errors(const config::Diagnostics &diagnostics) {
 }
 
 void log_kept_policy() {
-    log::write(LogLevel::error, process::snapshot()->unusable ? "still no usable policy: allocations stay refused"
-                                                              : "the last good policy stays in force");
+    log::write(LogLevel::error, in_force::snapshot()->unusable ? "still no usable policy: allocations stay refused"
+                                                               : "the last good policy stays in force");
 }
 
 void refuse(const config::Diagnostics &why) {
@@ -54,7 +54,7 @@ void refuse(const config::Diagnostics &why) {
 }
 
 bool is_in_force(const config::Loaded &loaded) {
-    const auto in_use = process::snapshot();
+    const auto in_use = in_force::snapshot();
     const Version &now = in_use->version;
     return loaded.policy == now.policy && loaded.rule == now.rule && loaded.ceiling == now.ceiling && !now.unusable;
 }
@@ -62,7 +62,7 @@ bool is_in_force(const config::Loaded &loaded) {
 // Puts a policy in force unless it is in force already.
 void accept(const config::Loaded &loaded) {
     faults().locked([](Faults &now) { now.wrong.clear(); });
-    if (!is_in_force(loaded)) process::enforce(loaded);
+    if (!is_in_force(loaded)) runtime::enforce(loaded);
 }
 
 void note_unreadable(const config::Diagnostic &trouble) {
@@ -89,7 +89,7 @@ void follow_files() {
     // The version read at the start is rarely stale. If it is current, skip the watch's first read: that waits until
     // the files stop changing, and would delay the exit of short programs.
     watch->catch_up();
-    const auto now = config::load(source, process::subject);
+    const auto now = config::load(source, runtime::subject);
     bool first = !now || !is_in_force(*now);
     if (first) watch.emplace(files, note_unreadable);  // a new watch reads the files at once
     for (;;) {
@@ -101,12 +101,12 @@ void follow_files() {
         std::optional<std::string_view> text;
         if (!source.file.empty() && texts->back()) text = *texts->back();
         // Load as at the start, so that CURB_CAP and the ceiling apply to this version too.
-        const auto loaded = config::load(source, process::subject, text);
+        const auto loaded = config::load(source, runtime::subject, text);
         if (loaded)
             accept(*loaded);
         else if (config::is_for_want_of_memory(loaded.error()))
             throw std::bad_alloc();
-        else if (!first || !process::snapshot()->unusable)  // begin() has reported the first error
+        else if (!first || !in_force::snapshot()->unusable)  // begin() has reported the first error
             refuse(loaded.error());
         first = false;
     }

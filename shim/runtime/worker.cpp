@@ -23,7 +23,7 @@
 #include "release/idle.hpp"
 #include "release/release.hpp"
 #include "release/soft_limit.hpp"
-#include "runtime/process.hpp"
+#include "runtime/runtime.hpp"
 #include "runtime/worker_queue.hpp"
 #include "threads/last_thread.hpp"
 #include "threads/own_thread.hpp"
@@ -38,10 +38,10 @@ using Next = std::optional<std::uint64_t>;  // milliseconds until the next check
 
 // Adds the newly requested releases; any number of signals is one request. Throws std::bad_alloc before it takes any.
 void take_requests(std::vector<release::Request> &out) {
-    if (signal_came()) {
-        release::Request request{policy::signal_name(*process::snapshot()->policy.release.signal)};
+    if (worker_signal::signal_came()) {
+        release::Request request{policy::signal_name(*in_force::snapshot()->policy.release.signal)};
         out.reserve(out.size() + 1);
-        if (signal_served()) out.push_back(std::move(request));
+        if (worker_signal::signal_served()) out.push_back(std::move(request));
     }
     release::take_queued(out);
 }
@@ -49,7 +49,7 @@ void take_requests(std::vector<release::Request> &out) {
 // Sleeps until the worker is woken, or for this long.
 void sleep_for(Next milliseconds) noexcept {
     constexpr std::uint64_t kLongest = 86'400'000;
-    sleep(std::min(milliseconds.value_or(kLongest), kLongest));
+    worker_signal::sleep(std::min(milliseconds.value_or(kLongest), kLongest));
 }
 
 // Runs the work that other threads have queued. False if there was none.
@@ -57,7 +57,7 @@ bool do_what_is_due() {
     const Work work = take_work();
     for (const std::string &line : work.lines) log::write(policy::LogLevel::info, line);
     if (work.set_caps) work.set_caps();
-    if (work.apply_with_driver) process::apply_with_driver(work.measure_if_stale);
+    if (work.apply_with_driver) runtime::apply_with_driver(work.measure_if_stale);
     for (Device &device : devices::all()) {
         const bool soon = device.freshness.take_soon();
         if ((!work.measured && !soon) || !devices::in_use(device) || gate::is_closed()) continue;
@@ -76,7 +76,7 @@ Next adjust_thresholds() noexcept {
     for (Device &device : devices::all()) {
         bool &is_lowered = lowered[static_cast<std::size_t>(device.ordinal)];
         if (is_lowered) reconcile(device);  // to see the memory returned at a synchronisation
-        const bool beyond = device.ledger.of(Kind::pools) != 0 && limits::must_shrink(device, *process::snapshot());
+        const bool beyond = device.ledger.of(Kind::pools) != 0 && limits::must_shrink(device, *in_force::snapshot());
         if (beyond) pools::lower_thresholds(device);
         if (is_lowered && !beyond) pools::restore_thresholds(device);
         is_lowered = beyond;
@@ -104,7 +104,7 @@ Next sooner(Next a, Next b) noexcept {
 Next do_periodic_work() noexcept {
     trace::log_error();
     for (const Device &device : devices::all()) limits::update_job(device);
-    if (signals::program_has_set()) process::check_signal();
+    if (signals::program_has_set()) runtime::check_signal();
     const Next nap = nap::poll();
     // While the gate is closed, the worker must not call the driver: the call would wait until the gate opens.
     if (gate::is_closed()) return sooner(nap, last_thread::poll());
@@ -132,7 +132,7 @@ void sum_up() noexcept {
     if (!reports::has_sum()) return;
     sum.is_ending = true;
     if (own_thread::is_own()) return sum_up_if_ending();  // it ends a program whose threads have all left
-    wake_up();
+    worker_signal::wake_up();
     futex_wait(sum.is_logged, 0, kMostMs);
 }
 
@@ -170,7 +170,7 @@ void run_releases() {
 }  // namespace
 
 void start() noexcept {
-    cache::on_first_kept(wake_up);
+    cache::on_first_kept(worker_signal::wake_up);
     own_thread::before_stop(sum_up);
     own_thread::start(run_releases, "curb-worker");
 }

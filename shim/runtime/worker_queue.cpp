@@ -13,7 +13,7 @@ namespace {
 template <class Change>
 void queue(Change change) {
     leaked<Guarded<Work>>().locked(change);
-    wake_up();
+    worker_signal::wake_up();
 }
 
 }  // namespace

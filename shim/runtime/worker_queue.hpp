@@ -6,7 +6,7 @@
 
 namespace curb::shim::worker {
 
-// Has the worker apply the parts of a new policy or cap that need driver calls (process::apply_with_driver).
+// Has the worker apply the parts of a new policy or cap that need driver calls (runtime::apply_with_driver).
 void apply_with_driver(bool measure_if_stale) noexcept;
 
 // Has the worker reconcile all devices in use and call `done`. `done` must be the same in all calls.

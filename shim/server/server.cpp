@@ -29,7 +29,7 @@
 #include "host/log.hpp"
 #include "nap/nap.hpp"
 #include "release/release.hpp"
-#include "runtime/process.hpp"
+#include "runtime/runtime.hpp"
 #include "runtime/worker_queue.hpp"
 #include "server/connection.hpp"
 #include "server/socket_file.hpp"
@@ -139,7 +139,7 @@ void set_waiting_caps() noexcept {
         });
         if (next.empty()) return;
         const Inbox::Cap &one = next.front();
-        post_answer(one.client, process::enforce(one.key, one.cap, one.of_job));
+        post_answer(one.client, runtime::enforce(one.key, one.cap, one.of_job));
     }
 }
 
@@ -344,7 +344,7 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
         if (!is_set_already) worker::set_caps(set_waiting_caps);
         return std::nullopt;
     }
-    control::Reply reply = process::enforce(*key, asked.cap, asked.job);
+    control::Reply reply = runtime::enforce(*key, asked.cap, asked.job);
     auto *report = std::get_if<control::CapReport>(&reply);
     if (!report || asked.job || !devices::any_stale()) return reply;
     return measured(client, now, [report = std::move(*report)]() mutable -> control::Reply {

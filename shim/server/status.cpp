@@ -17,7 +17,7 @@
 #include "release/allocators.hpp"
 #include "release/release.hpp"
 #include "runtime/policy_watcher.hpp"
-#include "runtime/process.hpp"
+#include "runtime/runtime.hpp"
 #include "trace/trace.hpp"
 
 CURB_VERSION_NOTE(CURB_VERSION);
@@ -108,14 +108,14 @@ void add_waits(control::Status &out, const Snapshot &in_force) {
 }  // namespace
 
 control::Status now(const control::StatusRequest &asked) {
-    const auto in_use = process::snapshot();
+    const auto in_use = in_force::snapshot();
     const Snapshot &in_force = *in_use;  // one snapshot, so that all limits are consistent
     control::Status out;
     out.pid = getpid();
     out.version = CURB_VERSION;
-    out.since = process::since();
-    out.signal_trouble = process::signal_trouble();
-    out.signal = out.signal_trouble.empty() ? process::release_signal() : "none";
+    out.since = runtime::since();
+    out.signal_trouble = runtime::signal_trouble();
+    out.signal = out.signal_trouble.empty() ? runtime::release_signal() : "none";
     out.policy = of_policy(in_force.version);
     out.job = job::name();
     for (const Device &device : devices::all()) out.gpus.push_back(of_device(device, in_force.of(device.ordinal)));

@@ -23,7 +23,7 @@
 #include "nap/helper.hpp"
 #include "release/allocators.hpp"
 #include "runtime/policy_watcher.hpp"
-#include "runtime/process.hpp"
+#include "runtime/runtime.hpp"
 #include "runtime/worker.hpp"
 #include "server/server.hpp"
 #include "startup/before_main.hpp"
@@ -33,7 +33,7 @@
 #include "trace/trace.hpp"
 #include "trace/writer.hpp"
 
-namespace curb::shim::process {
+namespace curb::shim::startup {
 namespace {
 
 constinit std::once_flag once;
@@ -109,7 +109,7 @@ constinit bool is_absolute = true;
 __attribute__((constructor)) void at_load(int /*count*/, char ** /*arguments*/, char **variables) {
     const KeepErrno keep_errno;
     if (is_the_command()) {
-        state = State::passing;
+        process::state = process::State::passing;
         return;
     }
     log::check_stderr();
@@ -132,19 +132,19 @@ void start() {
     last_thread::watch();  // for a child forked by a thread other than the main one
     devices::discover();
     allocators::read_environment();
-    if (const auto loaded = begin(environment); !loaded) policy_watcher::note_unusable(loaded.error());
+    if (const auto loaded = runtime::begin(environment); !loaded) policy_watcher::note_unusable(loaded.error());
     if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0 || atexit(gate::at_exit) != 0) throw std::bad_alloc();
-    state = State::active;
+    process::state = process::State::active;
     worker::start();
     policy_watcher::start();
     server::start();
-    take_signal();
+    runtime::take_signal();
 }
 
 // Finds the devices, reads the policy and starts the threads, after cuInit has succeeded. Later calls return true.
 // False if there is no host memory: curb is not active, and the program may call cuInit again. Thread-safe.
 bool activate() noexcept {
-    if (state != State::asleep) return true;
+    if (process::state != process::State::asleep) return true;
     const KeepErrno keep_errno;
     constexpr int kTries = 20;
     for (int tries = 0; tries < kTries; ++tries) {
@@ -166,7 +166,7 @@ bool activate() noexcept {
 }
 
 }  // namespace
-}  // namespace curb::shim::process
+}  // namespace curb::shim::startup
 
 using namespace curb::shim;
 
@@ -174,5 +174,5 @@ CUresult cuInit(unsigned flags) {
     const CUresult result = driver().cuInit(flags);
     if (!driver_loaded()) return result;
     // Without host memory curb cannot read the policy, so the program must not run uncapped; it may try again.
-    return result == CUDA_SUCCESS && !process::activate() ? CUDA_ERROR_OUT_OF_MEMORY : result;
+    return result == CUDA_SUCCESS && !startup::activate() ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }

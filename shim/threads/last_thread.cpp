@@ -27,7 +27,7 @@ constinit struct {
 // pthread_exit runs this; exit and a return from main do not. The thread still exists.
 void on_main_exit(void * /*set*/) {
     known.main_exited = true;
-    worker::wake_up();
+    worker_signal::wake_up();
 }
 
 // Returns the number of threads, main included, from the link count of a /proc folder; 0 if unknown. This needs no

@@ -39,7 +39,7 @@ ProgramAction &program(int signal) noexcept { return state.program[static_cast<s
 
 void notify_worker() noexcept {
     state.has_set = true;
-    worker::wake_up();
+    worker_signal::wake_up();
 }
 
 constexpr std::uint64_t bit(int signal) noexcept { return std::uint64_t{1} << (signal - 1); }
@@ -130,7 +130,7 @@ void default_action(int signal) noexcept {
 void on_signal(int signal, siginfo_t *info, void *context) {
     const int saved_errno = errno;
     const bool our_process = state.home.is_here();
-    if (our_process && signal == state.taken) worker::wake();
+    if (our_process && signal == state.taken) worker_signal::wake();
     const Action action = action_to_run(signal, our_process);
     if (!our_process && action.sa_handler == SIG_DFL) default_action(signal);
     errno = saved_errno;

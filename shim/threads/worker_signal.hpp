@@ -7,7 +7,7 @@
 
 #include "base/waiting.hpp"
 
-namespace curb::shim::worker {
+namespace curb::shim::worker_signal {
 
 namespace detail {
 inline constinit FutexEvent woken;
@@ -29,4 +29,4 @@ inline bool signal_came() noexcept { return detail::signalled; }
 // The same, and marks it as served.
 inline bool signal_served() noexcept { return detail::signalled.exchange(false); }
 
-}  // namespace curb::shim::worker
+}  // namespace curb::shim::worker_signal

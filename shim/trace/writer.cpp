@@ -50,7 +50,7 @@ void note_trouble(std::uint64_t number, const std::string &error, bool ended) {
         state().ended = ended;
         if (ended) detail::recording = false;
     }
-    worker::wake_up();
+    worker_signal::wake_up();
 }
 
 void count_events(std::uint64_t more) noexcept {

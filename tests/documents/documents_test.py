@@ -292,6 +292,19 @@ class Documents(unittest.TestCase):
             found[folder] = found.get(folder, 0) + sum("std::atomic<" in line for line in code)
         self.assertEqual({folder: count for folder, count in found.items() if count}, named)
 
+    def test_a_namespace_of_the_shim_is_in_one_folder_and_has_its_name(self):
+        folders = {}
+        for path in sorted((ROOT / "shim").rglob("*.[ch]pp")):
+            for names in re.findall(r"^namespace ([a-z_:]+) {", path.read_text(encoding="utf-8"), re.M):
+                for name in {*names.split("::")} - {"curb", "shim", "detail"}:
+                    folders.setdefault(name, set()).add(path.relative_to(ROOT / "shim").parts[0])
+        for name, places in folders.items():
+            folder, *others = places
+            self.assertEqual(others, [], f"{name} is in {places}")
+            # Or the name of a file or folder in it.
+            named = [folder, *(path.name for path in (ROOT / "shim" / folder).rglob("*"))]
+            self.assertTrue(any(one.startswith(name) for one in named), f"{name} in shim/{folder}")
+
     def test_policies_that_are_shown_are_valid(self):
         for document, text in blocks("jsonc"):
             if '"cpa"' in text:  # the one with mistakes: docs/POLICY.md shows its errors, and scripts/documents checks them

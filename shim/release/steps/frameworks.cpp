@@ -195,7 +195,7 @@ std::string frameworks() {
     if (!python.initialized()) return "no Python";
     if (captures::any()) return kCapture;
     const auto answer = std::make_shared<Answer>();
-    const bool collect = *process::snapshot()->policy.release.collect;
+    const bool collect = *in_force::snapshot()->policy.release.collect;
     const auto work = [python, collect, answer] {
         // The frameworks' frees must not break a capture that begins meanwhile.
         const RelaxedCapture relaxed;

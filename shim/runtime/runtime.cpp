@@ -1,4 +1,4 @@
-#include "runtime/process.hpp"
+#include "runtime/runtime.hpp"
 
 #include <unistd.h>
 
@@ -23,7 +23,7 @@
 #include "threads/signals.hpp"
 #include "trace/trace.hpp"
 
-namespace curb::shim::process {
+namespace curb::shim::runtime {
 namespace {
 
 constinit struct {
@@ -54,7 +54,7 @@ const std::string &file_in_force() noexcept {
 // Traces the limits in force and their origin.
 void trace_limits(const std::string &by) {
     if (!trace::on()) return;
-    const auto now = snapshot();
+    const auto now = in_force::snapshot();
     for (const Device &device : devices::all()) {
         const Snapshot::Gpu &gpu = now->of(device.ordinal);
         trace::policy(device, gpu.terms.cap, gpu.allowance.bytes(), by);
@@ -63,7 +63,7 @@ void trace_limits(const std::string &by) {
 
 // Has the trace follow the policy in force: begins it, ends it, or changes its file.
 void update_trace() {
-    const auto in_use = snapshot();
+    const auto in_use = in_force::snapshot();
     const Version &now = in_use->version;
     trace::apply(now.policy.trace, command());
     trace_limits(now.rule.empty() ? file_in_force() : file_in_force() + ", " + now.rule);
@@ -199,9 +199,9 @@ void take_signal() noexcept {
     signals::SignalState signal_state{};
     // Another thread may put a newer policy in force meanwhile: use its signal.
     do {
-        signal = *snapshot()->policy.release.signal;
+        signal = *in_force::snapshot()->policy.release.signal;
         signal_state = signals::use(signal);
-    } while (signal != *snapshot()->policy.release.signal);
+    } while (signal != *in_force::snapshot()->policy.release.signal);
     log_signal_state(signal, signal_state, policy::LogLevel::warning);
 }
 
@@ -215,22 +215,22 @@ policy::Subject subject(bool with_user) {
 
 std::int64_t since() noexcept { return noted.since; }
 
-std::string release_signal() { return policy::signal_name(*snapshot()->policy.release.signal); }
+std::string release_signal() { return policy::signal_name(*in_force::snapshot()->policy.release.signal); }
 
 std::string signal_trouble() {
-    const int signal = *snapshot()->policy.release.signal;
+    const int signal = *in_force::snapshot()->policy.release.signal;
     return trouble_of(signal, signals::state_of(signal));
 }
 
 void check_signal() noexcept {
-    const int signal = *snapshot()->policy.release.signal;
+    const int signal = *in_force::snapshot()->policy.release.signal;
     const signals::SignalState signal_state = signals::state_of(signal);
     const bool again = signal_state == signals::SignalState::ignored && noted.ignored_signal.exchange(true);
     log_signal_state(signal, signal_state, again ? policy::LogLevel::info : policy::LogLevel::warning);
 }
 
 void enforce(const config::Loaded &loaded) {
-    const std::vector<std::string> changes = differences(snapshot()->policy, loaded.policy);
+    const std::vector<std::string> changes = differences(in_force::snapshot()->policy, loaded.policy);
     log::configure(loaded.policy.log);
     join_job(loaded.policy);
     const auto lines = in_force::publish({loaded.policy, loaded.rule, loaded.ceiling, false, control::unix_now()});
@@ -273,4 +273,4 @@ void apply_with_driver(bool measure_if_stale) noexcept try {
     log::write(policy::LogLevel::error, "out of host memory: no release for the lower cap");
 }
 
-}  // namespace curb::shim::process
+}  // namespace curb::shim::runtime

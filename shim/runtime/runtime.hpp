@@ -8,7 +8,7 @@
 #include "limits/in_force.hpp"
 #include "policy/policy.hpp"
 
-namespace curb::shim::process {
+namespace curb::shim::runtime {
 
 // Reads the policy and puts it in force. Returns it, or why it cannot be used: then everything is refused. Called by
 // startup. `environment` returns a variable's value. Throws std::bad_alloc; then startup may call it again.
@@ -40,4 +40,4 @@ control::Reply enforce(const policy::GpuKey &key, std::optional<policy::Size> ca
 // because the ledger may not show yet that a device exceeds its cap.
 void apply_with_driver(bool measure_if_stale) noexcept;
 
-}  // namespace curb::shim::process
+}  // namespace curb::shim::runtime
