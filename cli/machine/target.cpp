@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 
@@ -15,10 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<std::string> whole(const std::string &path) {
-    return control::file_text(path, control::kMostOfEnvironment);
-}
-
 std::map<std::string, std::string> variables_in(const std::string &text) {
     std::map<std::string, std::string> out;
     std::istringstream all(text);
@@ -27,35 +22,6 @@ std::map<std::string, std::string> variables_in(const std::string &text) {
         if (equals != std::string::npos) out.emplace(one.substr(0, equals), one.substr(equals + 1));
     }
     return out;
-}
-
-std::optional<policy::Bytes> bytes_in(const std::string &path) {
-    const auto text = whole(path);
-    if (!text || text->empty() || (*text)[0] < '0' || (*text)[0] > '9') return std::nullopt;  // "max"
-    return std::strtoull(text->c_str(), nullptr, 10);
-}
-
-// The two generations of cgroups name the same things differently.
-struct CgroupFiles {
-    const char *limit, *used, *cache;  // `cache`: the part of `used` that the kernel can drop
-};
-constexpr CgroupFiles kUnified{"memory.max", "memory.current", "inactive_file"};
-constexpr CgroupFiles kLegacy{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
-
-// Applies the tightest limit from the cgroup `path` up to the root.
-void narrow(HostRoom &room, const std::string &top, const fs::path &path, const CgroupFiles &files) {
-    for (fs::path group = path;; group = group.parent_path()) {
-        const std::string folder = top + group.string() + "/";
-        const auto limit = bytes_in(folder + files.limit), used = bytes_in(folder + files.used);
-        if (limit && used) {
-            const policy::Bytes cache =
-                control::number_in(whole(folder + "memory.stat").value_or(""), std::string(files.cache) + " ");
-            const policy::Bytes firm = *used - std::min(*used, cache);
-            const policy::Bytes available = *limit - std::min(*limit, firm);
-            if (available < room.available) room = {available, "the cgroup " + group.string(), *limit};
-        }
-        if (!group.has_relative_path()) return;
-    }
 }
 
 }  // namespace
@@ -99,7 +65,7 @@ bool is_suspended(const control::suspended::Process &process) {
 }
 
 std::optional<std::map<std::string, std::string>> environment_of(int pid) {
-    const auto text = whole(control::proc_path(pid, "environ"));
+    const auto text = control::file_text(control::proc_path(pid, "environ"), control::kMostOfEnvironment);
     return text ? std::optional(variables_in(*text)) : std::nullopt;
 }
 
@@ -147,25 +113,6 @@ std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environm
             return Ranks{launcher.count, count->second};
     }
     return std::nullopt;
-}
-
-std::optional<HostRoom> host_room(int pid, const std::string &proc, const std::string &cgroups) {
-    const auto meminfo = whole(proc + "/meminfo");
-    if (!meminfo) return std::nullopt;
-    HostRoom room{control::number_in(*meminfo, "MemAvailable:") * policy::KiB, "this machine",
-                  control::number_in(*meminfo, "MemTotal:") * policy::KiB};
-    std::istringstream lines(whole(proc + "/" + std::to_string(pid) + "/cgroup").value_or(""));
-    for (std::string line; std::getline(lines, line);) {  // "0::/job/7", "5:memory:/job/7"
-        const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-        if (first == std::string::npos || second == std::string::npos) continue;
-        const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-        const fs::path path = line.substr(second + 1);
-        if (controllers == ",,")
-            narrow(room, cgroups, path, kUnified);
-        else if (controllers.find(",memory,") != std::string::npos)
-            narrow(room, cgroups + "/memory", path, kLegacy);
-    }
-    return room;
 }
 
 }  // namespace curb::cli

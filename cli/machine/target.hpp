@@ -54,17 +54,6 @@ struct Ranks {
 };
 std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environment);
 
-// The host memory that a process can still allocate before the machine or a limit of its cgroup stops it.
-struct HostRoom {
-    policy::Bytes available = 0;
-    std::string limit;  // "this machine", "the cgroup /job/7"
-    policy::Bytes total = 0;
-    friend bool operator==(const HostRoom &, const HostRoom &) = default;
-};
-// Returns nullopt if /proc/meminfo cannot be read. Tests pass other folders.
-std::optional<HostRoom> host_room(int pid, const std::string &proc = "/proc",
-                                  const std::string &cgroups = "/sys/fs/cgroup");
-
 // Returns the report in the answer, or the process's error message.
 template <class Report>
 policy::Result<Report, std::string> report_in(int pid, control::Reply reply) {

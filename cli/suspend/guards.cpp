@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "policy/decisions/growth.hpp"
+#include "policy/decisions/move.hpp"
 #include "terminal/format.hpp"
 
 namespace curb::cli {
@@ -132,7 +133,7 @@ bool wrong_gpus(Guard &guard, const SuspendFacts &facts) {
     if (facts.is_nap) {
         Bytes most = facts.host->total;
         for (const policy::Size &size : facts.most_host) most = std::min(most, size.on(facts.host->total));
-        const Bytes spare = facts.host->total / 10;
+        const Bytes spare = policy::kept_free_of_host(facts.host->total);
         if (guard.refuse(held > most && most < facts.host->total,
                          fmt::format("{} would have to go to host memory, and suspend.host_memory is {}",
                                      format_human(held), format_human(most)),
@@ -200,8 +201,6 @@ std::optional<Refusal> why_not_resume(const ResumeFacts &facts, bool with_room) 
 }
 
 }  // namespace
-
-bool is_short(const HostRoom &host) { return host.available < host.total / 20; }
 
 std::optional<Refusal> why_not_suspend(const SuspendFacts &facts) {
     Guard guard("suspend", facts.target);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "abi/cuda_abi.h"
+#include "control/host_room.hpp"
 #include "machine/driver.hpp"
 #include "machine/target.hpp"
 #include "policy/values/size.hpp"
@@ -43,14 +44,12 @@ struct Facts {
 };
 struct SuspendFacts : Facts {
     std::optional<Books> books;
-    std::optional<HostRoom> host;
+    std::optional<control::HostRoom> host;
     int companion = 0;                    // another process that holds GPU memory and works together with it; 0: none
     bool force = false;                   // skips the checks that only suspect a problem
     bool is_nap = false;                  // leaves a tenth of the host memory free
     std::vector<policy::Size> most_host;  // takes no more host memory than the least of these
 };
-// True if so little host memory is left that a process that naps should give back what it took: a twentieth.
-bool is_short(const HostRoom &host);
 // Returns the reason to refuse. nullopt if there is none.
 std::optional<Refusal> why_not_suspend(const SuspendFacts &facts);
 

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "command/command.hpp"
+#include "control/host_room.hpp"
 #include "control/suspended.hpp"
 #include "control/turn.hpp"
+#include "policy/decisions/move.hpp"
 #include "policy/values/duration.hpp"
 #include "suspend/gate.hpp"
 #include "suspend/moving.hpp"
@@ -251,8 +253,8 @@ int bring_back_when_asked(const suspended::Process &process) {
         const FoundState state = driver ? state_of(*driver, pid) : FoundState();
         if (state.is(CU_PROCESS_STATE_RUNNING)) return 0;
         if (!asked) {
-            const auto host = host_room(pid);
-            if (!host || !is_short(*host)) continue;
+            const auto host = control::host_room(pid);
+            if (!host || !policy::is_short_of_host(host->available, host->total)) continue;
             print("host memory ran short: ");
             if (Resuming({}, pid, nullptr).run() == 0) return 0;  // without patience: it stays if there is no room
             continue;

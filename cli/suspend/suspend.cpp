@@ -73,7 +73,7 @@ class Suspending : Moving {
             return napped();
         known.gpus = nvml_gpus();
         known.books = books_of(target_);
-        known.host = host_room(pid_);
+        known.host = control::host_room(pid_);
         known.is_nap = options_.nap;
         known.most_host = options_.most_host();
         // A napping process does not block its companions: its next call brings it back.
@@ -131,7 +131,7 @@ class Suspending : Moving {
         // Check again, now that the process is locked: it may have allocated since, or be another one.
         if (!is_the_same()) return give_up(driver, cannot_ + kAnother);
         known.gpus = nvml_gpus();
-        known.host = host_room(pid_);
+        known.host = control::host_room(pid_);
         known.driver->state = CU_PROCESS_STATE_RUNNING;  // we have locked it
         if (const auto refusal = why_not_suspend(known)) return give_up(driver, refusal->text());
         suspended::Record record;

@@ -8,6 +8,8 @@
 #include "temp_dir.hpp"
 
 using namespace curb::cli;
+using curb::control::host_room;
+using curb::control::HostRoom;
 using curb::policy::Bytes;
 using curb::policy::GiB;
 using curb::policy::MiB;
@@ -171,12 +173,6 @@ TEST_CASE("A suspend leaves host memory free: a sixteenth of the moved bytes, at
     CHECK_FALSE(why_not_suspend(facts));
     facts.host->available -= 1;
     CHECK(why_not_suspend(facts));
-}
-
-TEST_CASE("A process that naps gives host memory back when less than a twentieth is left") {
-    CHECK_FALSE(is_short({64 * GiB / 20 + 1, "this machine", 64 * GiB}));
-    CHECK(is_short({64 * GiB / 20 - 1, "the cgroup /job/7", 64 * GiB}));
-    CHECK_FALSE(is_short({0, "this machine", 0}));  // nothing is known
 }
 
 TEST_CASE("A process is resumed only if each GPU has room for it") {

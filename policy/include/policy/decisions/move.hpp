@@ -1,0 +1,66 @@
+// Decides how memory leaves a GPU for host memory by curb's own copy, and when the driver moves the rest. Pure.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "policy/values/duration.hpp"
+#include "policy/values/size.hpp"
+
+namespace curb::policy {
+
+// ---- host memory ----
+
+// A process that naps leaves this much host memory free.
+constexpr Bytes kept_free_of_host(Bytes total) noexcept { return total / 10; }
+// True if so little host memory is left that a process that naps should give back what it took.
+constexpr bool is_short_of_host(Bytes available, Bytes total) noexcept { return available < total / 20; }
+// Returns the host memory that a nap may take. `most`: what the policy allows it.
+constexpr Bytes host_budget(Bytes available, Bytes total, Bytes most) noexcept {
+    return std::min(most, available - std::min(available, kept_free_of_host(total)));
+}
+
+// ---- what leaves ----
+
+// Pages of zeros are found in this size, and are not copied.
+inline constexpr Bytes kZeroPage = 64 * KiB;
+// One copy, and one huge page of host memory.
+inline constexpr Bytes kChunk = 2 * MiB;
+
+struct Leaver {
+    Bytes bytes = 0;
+    Bytes copied = 0;  // without its pages of zeros
+};
+// Returns the blocks that leave, by index, in the order in which they do: first those that free the most for the host
+// memory that they take. A block that does not fit into the rest of the budget stays; a smaller one may still leave.
+std::vector<std::size_t> leaving(const std::vector<Leaver> &blocks, Bytes budget);
+
+// A part of a block.
+struct Part {
+    std::size_t block = 0;
+    Bytes offset = 0, bytes = 0;
+    friend bool operator==(const Part &, const Part &) = default;
+};
+// Returns the runs of pages of a block that are zero, or those that are not, in the order of their addresses. `zero`:
+// whether each page of the block is. The last page may be a part of one.
+std::vector<Part> runs(std::size_t block, Bytes bytes, const std::vector<bool> &zero, bool of_zeros);
+// Cuts parts, in their order, into chunks of exactly kChunk: chunk i begins at i * kChunk of the host memory. The last
+// one may be smaller.
+std::vector<std::vector<Part>> chunks(const std::vector<Part> &parts);
+
+// ---- how ----
+
+// Returns how many threads copy where the process may use so many processors. Eight fill the bus (one H200: 8 threads
+// 49 GiB/s, 4 threads 36, 2 threads 18, 1 thread 10).
+constexpr unsigned copying_threads(unsigned processors) noexcept { return std::clamp(processors, 1U, 8U); }
+
+// ---- deep ----
+
+// True if the driver should move the rest of a process that curb has moved out. `out_for`: how long it has been out.
+// `deep`: the policy's. `frees_too_little`: curb moved nothing, or another process still waits for memory.
+constexpr bool goes_deep(Duration out_for, Duration deep, bool frees_too_little) noexcept {
+    return deep != Duration::max() && (frees_too_little || out_for >= deep);
+}
+
+}  // namespace curb::policy
