@@ -109,6 +109,14 @@ bool is_freed(CUdeviceptr pointer) noexcept {
     return result == CUDA_ERROR_NOT_FOUND || result == CUDA_ERROR_INVALID_VALUE;
 }
 
+// Credits a block whose memory the driver has freed. The program did so long before: the trace shows a change of the
+// books. Returns the bytes that came back.
+Bytes credit(const Block &block) noexcept {
+    const Bytes freed = allocations::credit(block.pointer, block.allocation);
+    trace::books(*block.allocation.device, block.allocation.kind, -static_cast<std::int64_t>(freed));
+    return freed;
+}
+
 // Frees a block that was taken from the kept blocks. The caller holds a RelaxedCapture and a pin of the context.
 // Returns the bytes that came back. nullopt if the driver refused; then the block stays kept, as the newest.
 std::optional<Bytes> free_now(const Block &block) noexcept {
@@ -119,11 +127,7 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
     const auto freed_it = [&] {
         return driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS || is_freed(block.pointer);
     };
-    if (freed_it() || freed_it()) {
-        const Bytes freed = allocations::credit(block.pointer, block.allocation);
-        trace::books(device, block.allocation.kind, -static_cast<std::int64_t>(freed));
-        return freed;
-    }
+    if (freed_it() || freed_it()) return credit(block);
     // The program has already freed it, so only curb can try again. A broken context keeps it until it is destroyed.
     put(device, {block.pointer, block.allocation, block.context, now_ms()});
     return std::nullopt;
@@ -225,10 +229,9 @@ Bytes detail::free_kept(Device &device, Bytes wanted) noexcept {
 void drop_context(CUcontext context) noexcept {
     if (!any_kept()) return;
     for (Device &device : devices::all()) {
-        kept_blocks_of(device).take_all_of(context, [&](const Block &block) {
+        kept_blocks_of(device).take_all_of(context, [](const Block &block) {
             left(block);
-            const Bytes freed = allocations::credit(block.pointer, block.allocation);
-            trace::books(device, block.allocation.kind, -static_cast<std::int64_t>(freed));
+            credit(block);
         });
     }
 }

@@ -89,6 +89,10 @@ Bytes Pool::raise() noexcept {
     return visit ? static_cast<Bytes>(read(visit.handle(), Sets::raises)) : 0;
 }
 
+void Pool::catch_up() noexcept {
+    if (const Visit visit(*this); visit) trace::books(*device, kind, read(visit.handle(), Sets::raises));
+}
+
 void Pool::settle() noexcept {
     if (const Visit visit(*this); visit) trace::books(*device, kind, read(visit.handle(), Sets::exactly));
 }

@@ -62,7 +62,9 @@ class Pool : NoCopy {
     // an allocation it breaks no capture that the allocation has not broken, and for graph memory none (the contract
     // suite tests both). In other places the caller must hold RelaxedCapture.
     Bytes raise() noexcept;
-    // Sets the charge to the reserved bytes. The caller holds RelaxedCapture. Calls the driver.
+    // The same outside a request: traces the increase. The caller holds RelaxedCapture.
+    void catch_up() noexcept;
+    // Sets the charge to the reserved bytes, and traces the change. The caller holds RelaxedCapture. Calls the driver.
     void settle() noexcept;
     // Trims the pool. Returns the bytes that came back. The caller holds RelaxedCapture. Calls the driver.
     Bytes trim() noexcept;

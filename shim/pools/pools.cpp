@@ -256,10 +256,9 @@ void read_ahead(Device &device) noexcept {
     // A library may have set a pool without curb's knowledge; then the units' memory is there.
     CUresult answer = CUDA_SUCCESS;
     Pool *const current = ask_current(device, answer);
-    if (current && current->device)
-        trace::books(*current->device, current->kind, static_cast<std::int64_t>(current->raise()));
-    each_holding(device, [&](Pool &pool) {
-        if (pool.unread() != 0) trace::books(device, pool.kind, static_cast<std::int64_t>(pool.raise()));
+    if (current && current->device) current->catch_up();
+    each_holding(device, [](Pool &pool) {
+        if (pool.unread() != 0) pool.catch_up();
     });
 }
 
