@@ -83,6 +83,12 @@ void describe(Io &io, Is<TraceStatus> auto &value) {
     io("error", value.error);
 }
 template <class Io>
+void describe(Io &io, Is<MoveStatus> auto &value) {
+    io("bytes", value.bytes);
+    io("out_ms", value.out_ms);
+    io("back_ms", value.back_ms);
+}
+template <class Io>
 void describe(Io &io, Is<NapStatus> auto &value) {
     io("out", value.out);
     io.where_known("since", value.since);
@@ -94,6 +100,13 @@ void describe(Io &io, Is<NapStatus> auto &value) {
     io.where_set("waited_total_ms", value.waited_total_ms);
     io.where_set("no_room_since", value.no_room_since);
     io.where_set("leaving", value.leaving);
+    io.where_set("is_light", value.is_light);
+    io.where_set("light", value.light);
+    io.where_set("zeros", value.zeros);
+    io.where_set("deep", value.deep);
+    io.where_set("light_total", value.light_total);
+    io.where_set("zeros_total", value.zeros_total);
+    io.where_set("stays", value.stays);
 }
 template <class Io>
 void describe(Io &io, Is<Refusal> auto &value) {

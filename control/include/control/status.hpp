@@ -66,18 +66,33 @@ struct TraceStatus {
     friend bool operator==(const TraceStatus &, const TraceStatus &) = default;
 };
 
+// What one way of moving did in the last nap: curb's own copy, or the driver.
+struct MoveStatus {
+    policy::Bytes bytes = 0;
+    std::uint64_t out_ms = 0;   // it took so long to host memory
+    std::uint64_t back_ms = 0;  // and back; 0: not yet
+    friend bool operator==(const MoveStatus &, const MoveStatus &) = default;
+};
+
 // Naps of the process: it leaves its GPUs by itself when it is idle (the policy's suspend.idle).
 struct NapStatus {
     bool out = false;                   // its memory is in host memory now
     UnixMs since = 0;                   // of this nap
     std::uint64_t count = 0;            // naps so far, this one included
-    policy::Bytes bytes = 0;            // moved by the last one
+    policy::Bytes bytes = 0;            // that the last one took from the GPUs: light + zeros + deep
     std::uint64_t waited_ms = 0;        // the call that ended the last one waited so long
     std::string refused;                // why the process could not leave at the last attempt; empty: it could
     policy::Bytes bytes_total = 0;      // moved by all naps
     std::uint64_t waited_total_ms = 0;  // by the calls that ended them
     UnixMs no_room_since = 0;           // since when it has waited for room to come back; 0: it does not wait
     bool leaving = false;               // its memory is on the way to host memory
+    bool is_light = false;              // out, but what only the driver can move is still on the GPUs
+    MoveStatus light;                   // copied by curb
+    policy::Bytes zeros = 0;            // pages of zeros, which are not copied
+    MoveStatus deep;                    // moved by the driver; older libraries do not say
+    policy::Bytes light_total = 0;      // by all naps, as `bytes_total`
+    policy::Bytes zeros_total = 0;
+    std::string stays;  // why a part stays on the GPUs in a nap, with its bytes; empty: none does
     friend bool operator==(const NapStatus &, const NapStatus &) = default;
 };
 
