@@ -165,6 +165,8 @@ Type type_of(const policy::Field &field) {
                 return {"positive_time", "a time above 0", "", {{"$ref", "#/$defs/time"}, {"pattern", "[1-9]"}}};
             return {"time", "a time", "a whole number and a unit, d, h, m, s or ms; at most a year",
                     strings_like(duration_pattern())};
+        case FieldType::delay:
+            return {"delay", "a time, or \"never\"", "", strings_like("^never$|" + duration_pattern())};
         case FieldType::factor:
             return {"factor",
                     "a factor",

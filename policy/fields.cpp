@@ -95,7 +95,7 @@ std::string json_text(double value) {
     return std::to_string(millionths / 1'000'000) + (decimals.size() > 1 ? decimals : "");
 }
 
-std::string json_text(Duration value) { return json_text(format(value)); }
+std::string json_text(Duration value) { return value == kNever ? R"("never")" : json_text(format(value)); }
 std::string json_text(bool value) { return value ? "true" : "false"; }
 std::string json_text(Report value) { return value == Report::cap ? R"("cap")" : R"("device")"; }
 std::string json_text(JobOf value) { return json_text(std::string(job_of_name(value))); }

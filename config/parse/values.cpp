@@ -98,6 +98,18 @@ void read_variables(Faults &faults, const Value &value, const char *right, const
     });
 }
 
+void read_time(Faults &faults, const Value &value, std::string_view least,
+               policy::Result<policy::Duration, std::string> (*parse)(std::string_view),
+               std::optional<policy::Duration> &member) {
+    const Node &node = value.node;
+    if (is_negative(node)) return faults.add(node.at, value.pointer, node.text + ": times are not negative");
+    if (node.kind == Kind::number && parse(node.text + "s"))
+        return faults.wrong_kind(value, "a time is a string with a unit", "; write \"" + node.text + "s\"");
+    take(faults, value, R"(a time is a string with a unit, as in "30s")", parse, member);
+    if (!member || least.empty()) return;
+    at_least(faults, value, least, *member < policy::parse_duration(least).value(), member);
+}
+
 }  // namespace
 
 void read_ignored(Faults &faults, const Value &value) {
@@ -141,13 +153,11 @@ void read_factor(Faults &faults, const Value &value, std::string_view least, std
 
 void read_duration(Faults &faults, const Value &value, std::string_view least,
                    std::optional<policy::Duration> &member) {
-    const Node &node = value.node;
-    if (is_negative(node)) return faults.add(node.at, value.pointer, node.text + ": times are not negative");
-    if (node.kind == Kind::number && policy::parse_duration(node.text + "s"))
-        return faults.wrong_kind(value, "a time is a string with a unit", "; write \"" + node.text + "s\"");
-    take(faults, value, R"(a time is a string with a unit, as in "30s")", policy::parse_duration, member);
-    if (!member || least.empty()) return;
-    at_least(faults, value, least, *member < policy::parse_duration(least).value(), member);
+    read_time(faults, value, least, policy::parse_duration, member);
+}
+
+void read_delay(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Duration> &member) {
+    read_time(faults, value, least, policy::parse_delay, member);
 }
 
 void read_flag(Faults &faults, const Value &value, std::string_view /*least*/, std::optional<bool> &member) {

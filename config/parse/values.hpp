@@ -22,6 +22,7 @@ void read_version(Faults &faults, const Value &value);
 void read_size(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Size> &member);
 void read_factor(Faults &faults, const Value &value, std::string_view least, std::optional<double> &member);
 void read_duration(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Duration> &member);
+void read_delay(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Duration> &member);
 void read_flag(Faults &faults, const Value &value, std::string_view least, std::optional<bool> &member);
 void read_report(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Report> &member);
 void read_job_of(Faults &faults, const Value &value, std::string_view least, std::optional<policy::JobOf> &member);

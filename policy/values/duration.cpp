@@ -67,7 +67,8 @@ std::string meant(std::string_view digits, std::string_view rest) {
     return unit && duration(digits, *unit) ? std::string(digits) + word : std::string();
 }
 
-Result<Duration, std::string> parse_time(std::string_view text) {
+// Reads a duration. `right` says in the error how to write one.
+Result<Duration, std::string> parse_time(std::string_view text, std::string_view right) {
     if (text.starts_with('-') && !digits_of(text.substr(1)).empty()) return brief(text) + ": times are not negative";
     const std::string_view digits = digits_of(text);
     const std::string_view rest = text.substr(digits.size());
@@ -77,12 +78,17 @@ Result<Duration, std::string> parse_time(std::string_view text) {
     }
     if (const std::string guess = meant(digits, rest); !guess.empty())
         return quote(text) + (rest.empty() ? " has no unit" : " is not a time") + "; did you mean \"" + guess + "\"?";
-    return quote(text) + " is not a time; " + std::string(kRightTime);
+    return quote(text) + " is not a time; " + std::string(right);
 }
 
 }  // namespace
 
-Result<Duration, std::string> parse_duration(std::string_view text) { return parse_time(text); }
+Result<Duration, std::string> parse_duration(std::string_view text) { return parse_time(text, kRightTime); }
+
+Result<Duration, std::string> parse_delay(std::string_view text) {
+    if (text == "never") return kNever;
+    return parse_time(text, R"(write a whole number and a unit, as in "30s", or "never")");
+}
 
 std::string format(Duration duration) {
     for (const TimeUnit &unit : kTimeUnits) {

@@ -16,6 +16,7 @@ enum class FieldType : std::uint8_t {
     size,         // "8GiB", "75%"
     factor,       // 1.5
     duration,     // "30s"
+    delay,        // "30s", "never"
     flag,         // true, false
     report,       // "cap", "device"
     job_of,       // "tree" … "user"

@@ -79,6 +79,8 @@ struct ReleasePolicy {
 struct SuspendPolicy {
     std::optional<Duration> idle{};
     std::optional<Duration> when_others_wait{};
+    std::optional<bool> light{};
+    std::optional<Duration> deep{};  // kNever: not at all
     std::optional<Size> host_memory{};
     friend bool operator==(const SuspendPolicy &, const SuspendPolicy &) = default;
 };

@@ -93,6 +93,7 @@ TEST_CASE("Every field refuses values of other types; the error has their place 
         {"duration", R"("1s")"}, {"report", R"("cap")"}, {"signal", R"("SIGUSR1")"}, {"steps", "[]"},
         {"job_of", R"("user")"}, {"flag", "true"},       {"environment", "{}"},      {"level", R"("info")"},
         {"path", R"("x")"},      {"text", R"("x")"},     {"pattern", R"("x")"},      {"patterns", "{}"},
+        {"delay", R"("never")"},
     };
     for (const auto &[pattern, type, least] : every_field()) {
         REQUIRE(right.contains(type));

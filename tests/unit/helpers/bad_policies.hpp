@@ -49,7 +49,7 @@ inline const std::string kWhole = R"(// a policy
     "nvml:1": {}, "3B:00.0": { "cap": "1GiB", "growth": { "start": "1GiB" } }, "GPU-8F3a": { "report": "cap" }, "MIG-1": {}
   },
   "job": { "cap": "16GiB", "of": "user" },
-  "suspend": { "idle": "10m", "when_others_wait": "5s", "host_memory": "64GiB" },
+  "suspend": { "idle": "10m", "when_others_wait": "5s", "light": false, "deep": "never", "host_memory": "64GiB" },
   "release": { "signal": "SIGRTMIN+1", "steps": ["frameworks", "pools"], "idle": "10m", "before_growth": false, "collect": true },
   "frameworks": { "steer": true, "env": { "TF_CPP_MIN_LOG_LEVEL": "1", "EMPTY": "" } },
   "log": { "level": "debug", "file": "curb-\u00e4-%p.log" },
@@ -204,6 +204,8 @@ inline const std::vector<Bad> kBad = {
     {every("@\"30\""), "/gpu/*/growth/every", R"('30' has no unit; did you mean "30s"?)"},
     {every("@-1"), "/gpu/*/growth/every", "-1: times are not negative"},
     {every("@1.5"), "/gpu/*/growth/every", R"(a time is a string with a unit, as in "30s", not the number 1.5)"},
+    {with(R"("suspend": {"deep": @"Never"})"), "/suspend/deep",
+     R"('Never' is not a time; write a whole number and a unit, as in "30s", or "never")"},
     {every("@99999999999999"), "/gpu/*/growth/every", R"(as in "30s", not the number 99999999999999)"},
     {gpu(R"("cache": {"idle": @"0s"})"), "/gpu/*/cache/idle", "'0s' is too little; the least is 1ms"},
 

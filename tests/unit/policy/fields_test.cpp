@@ -27,7 +27,7 @@ Layer whole() {
     layer.job = {.cap = size("50%"), .of = JobOf::slurm};
     layer.release = {
         .signal = 0, .steps = std::vector{Step::pools}, .idle = 10min, .before_growth = false, .collect = true};
-    layer.suspend = {.idle = 10min, .when_others_wait = 5s, .host_memory = size("50%")};
+    layer.suspend = {.idle = 10min, .when_others_wait = 5s, .light = false, .deep = kNever, .host_memory = size("50%")};
     layer.frameworks = {.steer = true, .env = Environment{{"NAME", "value"}}};
     layer.log = {.level = LogLevel::debug, .file = "curb-%p.log"};
     layer.trace = {.file = "curb-%p.json"};
@@ -194,8 +194,8 @@ TEST_CASE("A text has no character in JSON on which a terminal acts, and reads b
 TEST_CASE("Other values read back from JSON as they were") {
     for (const char *text : {"0B", "1B", "8GiB", "12345B", "75%", "0.01%", "18446744073709551615B"})
         CHECK(*parse_size(read_string(json_text(*parse_size(text)))) == *parse_size(text));
-    for (const Duration duration : {Duration(0), Duration(1), Duration(90'000), kLongest})
-        CHECK(*parse_duration(read_string(json_text(duration))) == duration);
+    for (const Duration duration : {Duration(0), Duration(1), Duration(90'000), kLongest, kNever})
+        CHECK(*parse_delay(read_string(json_text(duration))) == duration);
     for (const double factor : {1.01, 1.1, 1.5, 1.333333, 2.0, 10.000001, 100.0})
         CHECK(std::strtod(json_text(factor).c_str(), nullptr) == factor);
     CHECK(json_text(2.0) == "2");

@@ -169,6 +169,14 @@ TEST_CASE("The user's host memory for naps and the ceiling's are both kept if th
     }
 }
 
+TEST_CASE("A ceiling has naps leave the driver's memory where it is, and go deep sooner") {
+    Layer own, ceiling;
+    own.suspend = {.light = true, .deep = kNever};
+    ceiling.suspend = {.light = false, .deep = 1min};
+    CHECK(in_force(own, ceiling, {}).suspend == ceiling.suspend);
+    CHECK(in_force(ceiling, own, {}).suspend == ceiling.suspend);
+}
+
 // ---- laid over each other ----
 
 TEST_CASE("A layer replaces the fields that it has, and leaves the rest") {
