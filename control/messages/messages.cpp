@@ -107,6 +107,7 @@ void describe(Io &io, Is<NapStatus> auto &value) {
     io.where_set("light_total", value.light_total);
     io.where_set("zeros_total", value.zeros_total);
     io.where_set("stays", value.stays);
+    io.where_set("not_light", value.not_light);
 }
 template <class Io>
 void describe(Io &io, Is<Refusal> auto &value) {

@@ -87,12 +87,13 @@ struct NapStatus {
     UnixMs no_room_since = 0;           // since when it has waited for room to come back; 0: it does not wait
     bool leaving = false;               // its memory is on the way to host memory
     bool is_light = false;              // out, but what only the driver can move is still on the GPUs
-    MoveStatus light;                   // copied by curb
+    MoveStatus light{};                 // copied by curb
     policy::Bytes zeros = 0;            // pages of zeros, which are not copied
-    MoveStatus deep;                    // moved by the driver; older libraries do not say
+    MoveStatus deep{};                  // moved by the driver; older libraries do not say
     policy::Bytes light_total = 0;      // by all naps, as `bytes_total`
     policy::Bytes zeros_total = 0;
-    std::string stays;  // why a part stays on the GPUs in a nap, with its bytes; empty: none does
+    std::string stays{};      // why a part stays on the GPUs in a nap, with its bytes; empty: none does
+    std::string not_light{};  // why curb itself moves none of its memory; empty: it does
     friend bool operator==(const NapStatus &, const NapStatus &) = default;
 };
 

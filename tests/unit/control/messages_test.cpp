@@ -54,7 +54,8 @@ Status everything_set() {
     out.signal = "SIGUSR1";
     out.policy = {"/a/b.json", "8GiB", "/etc/curb/policy.json", "rule 2 \"bert\"", true, -1, "b.json:1:1: no"};
     out.trace = {"t.json", 1, 2, "disk full"};
-    out.nap = {true, 3, 4, 5, 6, "no room", 7, 8, 9, true, true, {1, 2, 3}, 4, {5, 6, 7}, 8, 9, "2MiB of pools"};
+    out.nap = {true,      3, 4,         5, 6, "no room",       7,      8, 9, true, true,
+               {1, 2, 3}, 4, {5, 6, 7}, 8, 9, "2MiB of pools", "ranks"};
     out.releasing = true;
     out.waits = {{63, 4711, 1, 2, policy::Limit::allowance, 3, 4}, {0, 1, 0, kMost, policy::Limit::cap, 0, {}}};
     out.refusals = {{1, 63, 2, policy::Limit::keep_free, 3, 4}, {}};
