@@ -13,141 +13,249 @@
 namespace curb::shim::vmm {
 
 struct Memory : NoCopy {
-    Memory(CUmemGenericAllocationHandle first, Bytes size) noexcept : handle(first), bytes(size) {}
+    Memory(Handle first, Bytes size, Handles whose) noexcept
+        : created(first), bytes(size), is_curbs(whose == Handles::curbs) {}
     ~Memory() {
+        // An error would be of earlier work. If the driver keeps the memory, the next reconcile corrects the ledger.
+        if (handle != 0) driver_behind_gate().cuMemRelease(handle);
         if (!device) {
             if (imported_on) end_import(key());
             return;
         }
         if (shared) job::freed(key());
         device->ledger.credit(Kind::vmm, bytes);
-        trace::freed(*device, Kind::vmm, handle, bytes, bytes, trace::moment());
+        trace::freed(*device, Kind::vmm, created, bytes, bytes, trace::moment());
     }
     // The driver may reuse the handle while a mapping keeps the memory.
     [[nodiscard]] job::MemoryKey key() const noexcept { return reinterpret_cast<job::MemoryKey>(this); }
+    [[nodiscard]] Handle programs() const noexcept { return is_curbs ? reinterpret_cast<Handle>(this) : created; }
 
     Device *device = nullptr;
-    CUmemGenericAllocationHandle handle;  // from its creation
-    Bytes bytes;                          // of imported memory: 0 until it is mapped
-    Device *imported_on = nullptr;        // the device of memory of another process
-    bool shared = false;                  // with another process; under the lock, as `bytes` of imported memory
+    const Handle created;  // the driver's, from its creation
+    Bytes bytes;           // of imported memory: 0 until it is mapped
+    const bool is_curbs;   // the program's handle; curb has the driver's only reference
+    CUmemAllocationProp properties{};
+    Device *imported_on = nullptr;  // the device of memory of another process
+    // Under the lock, as `bytes` of imported memory:
+    Handle handle = 0;      // if the program's is curb's: the driver's now; 0 once the memory is out or released
+    unsigned mappings = 0;  // if the program's handle is curb's
+    bool shared = false;    // with another process
+    bool pinned = false;    // a network card, an array or a multicast object may use it
 };
 
 namespace {
 
-struct Handle {
+struct References {
     Reference memory;
-    unsigned references = 0;
+    unsigned count = 0;
 };
 
 // Under the lock no holder is destroyed: the last one credits the device.
 struct Registry {
     std::mutex mutex;
-    std::unordered_map<CUmemGenericAllocationHandle, Handle> handles;
+    std::unordered_map<Handle, References> handles;  // the program's
     Mappings mappings;
+
+    // The caller of the rest holds the lock.
+    // Returns the handle's memory; null if it is unknown.
+    [[nodiscard]] Reference memory_of(Handle handle) const noexcept {
+        const auto found = handles.find(handle);
+        return found == handles.end() ? nullptr : found->second.memory;
+    }
+    // Returns the mapping around this address; null for host memory and another process's.
+    [[nodiscard]] const Mapping *mapping_around(CUdeviceptr address) const noexcept {
+        auto mapping = mappings.upper_bound(address);
+        if (mapping == mappings.begin()) return nullptr;
+        --mapping;
+        return address - mapping->first < mapping->second.bytes ? &mapping->second : nullptr;
+    }
+    // Returns the memory that has this handle of the driver's, and a handle of curb's; null if there is none.
+    [[nodiscard]] Reference behind(Handle drivers) const noexcept {
+        for (const auto &[handle, references] : handles)
+            if (references.memory && references.memory->handle == drivers) return references.memory;
+        for (const auto &[address, mapping] : mappings)
+            if (mapping.memory->handle == drivers) return mapping.memory;
+        return nullptr;
+    }
+    // May throw std::bad_alloc; then nothing has changed.
+    void add_reference(const Reference &memory, Handle handle) {
+        References &record = handles[handle];
+        if (!record.memory) record.memory = memory;
+        ++record.count;
+    }
 };
 
 Registry &registry() noexcept { return leaked<Registry>(); }
 
-// Returns the handle's memory; null if it is unknown. The caller holds the lock.
-Reference memory_of(CUmemGenericAllocationHandle handle) noexcept {
-    const auto found = registry().handles.find(handle);
-    return found == registry().handles.end() ? nullptr : found->second.memory;
+// Calls `note(memory)` under the lock with the memory that is mapped around `address`, if there is any.
+template <class Note>
+void note_around(CUdeviceptr address, Note note) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    if (const Mapping *mapping = registry().mapping_around(address)) note(mapping->memory);
+}
+
+// Records that other processes may access the memory. The caller does not hold the lock.
+void announce(const Reference &memory) noexcept {
+    if (memory && memory->device) job::exported(memory->key(), 0, memory->device->ledger.share.row(), memory->bytes);
 }
 
 }  // namespace
 
-bool created(CUmemGenericAllocationHandle handle, Device &device, Bytes bytes) noexcept try {
-    auto memory = std::make_shared<Memory>(handle, bytes);
-    Handle former;  // of a handle that the driver reused without curb's knowledge
+std::optional<Handle> created(Handle drivers, Device &device, Bytes bytes, const CUmemAllocationProp &properties,
+                              Handles handles) noexcept try {
+    auto memory = std::make_shared<Memory>(drivers, bytes, handles);
+    memory->properties = properties;
+    References former;  // of a handle that the driver reused without curb's knowledge
     const std::scoped_lock lock(registry().mutex);
-    former = std::exchange(registry().handles[handle], {memory, 1});
+    former = std::exchange(registry().handles[memory->programs()], {memory, 1});
+    if (memory->is_curbs) memory->handle = drivers;
     memory->device = &device;  // last: from here on the destructor credits the device
-    return true;
+    return memory->programs();
 } catch (...) {
-    return false;
+    return std::nullopt;
 }
 
-void imported(CUmemGenericAllocationHandle handle, Device *device) noexcept try {
-    const std::scoped_lock lock(registry().mutex);
-    Handle &record = registry().handles[handle];
-    ++record.references;
-    if (record.memory) return;
-    record.memory = std::make_shared<Memory>(handle, 0);  // the process that made it is charged
-    record.memory->shared = true;
-    record.memory->imported_on = device;
+Handle imported(Handle drivers, Device *device, Handles handles) noexcept try {
+    const auto made = std::make_shared<Memory>(drivers, 0, handles);  // the process that made it is charged
+    made->shared = true;
+    Reference known;
+    {
+        const std::scoped_lock lock(registry().mutex);
+        known = handles == Handles::curbs ? registry().behind(drivers) : registry().memory_of(drivers);
+        const Reference &memory = known ? known : made;
+        registry().add_reference(memory, memory->programs());
+        if (!known) {
+            made->imported_on = device;
+            if (made->is_curbs) made->handle = drivers;
+        }
+    }
+    if (!known) return made->programs();
+    if (known->is_curbs) driver_behind_gate().cuMemRelease(drivers);  // curb has a reference already
+    return known->programs();
 } catch (...) {
-    // Releasing a handle without a record credits nothing.
+    return drivers;  // releasing a handle without a record credits nothing
 }
 
-void exported(CUmemGenericAllocationHandle handle) noexcept {
+void exported(Handle handle) noexcept {
     Reference memory;
     {
         const std::scoped_lock lock(registry().mutex);
-        memory = memory_of(handle);
-        if (!memory) return;
-        memory->shared = true;
+        memory = registry().memory_of(handle);
+        if (memory) memory->shared = true;
     }
-    if (memory->device) job::exported(memory->key(), 0, memory->device->ledger.share.row(), memory->bytes);
+    announce(memory);
 }
 
 bool any_shared() noexcept {
     const std::scoped_lock lock(registry().mutex);
     const auto is_shared = [](const auto &one) { return one.second.memory && one.second.memory->shared; };
-    const auto &[mutex, handles, mappings] = registry();
+    const auto &handles = registry().handles;
+    const auto &mappings = registry().mappings;
     return std::any_of(handles.begin(), handles.end(), is_shared) ||
            std::any_of(mappings.begin(), mappings.end(), is_shared);
 }
 
-void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address) noexcept try {
+void retained(Handle drivers, CUdeviceptr address) noexcept try {
     Reference former;
     const std::scoped_lock lock(registry().mutex);
-    auto mapping = registry().mappings.upper_bound(address);
-    if (mapping == registry().mappings.begin()) return;
-    --mapping;
-    if (address - mapping->first >= mapping->second.bytes) return;  // host memory, or another process's
-    Handle &record = registry().handles[handle];
-    former = std::exchange(record.memory, mapping->second.memory);
-    ++record.references;
+    const Mapping *mapping = registry().mapping_around(address);
+    if (!mapping) return;
+    References &record = registry().handles[drivers];
+    former = std::exchange(record.memory, mapping->memory);
+    ++record.count;
 } catch (...) {
     // Without this record the memory is credited with its other holders, although the driver keeps it. The next
     // reconcile corrects the ledger.
 }
 
-bool mapped(CUdeviceptr address, std::size_t bytes, CUmemGenericAllocationHandle handle) noexcept try {
+std::optional<Handle> retain(CUdeviceptr address) noexcept try {
+    const std::scoped_lock lock(registry().mutex);
+    const Mapping *mapping = registry().mapping_around(address);
+    if (!mapping || !mapping->memory->is_curbs) return std::nullopt;
+    const Handle handle = mapping->memory->programs();
+    registry().add_reference(mapping->memory, handle);
+    return handle;
+} catch (...) {
+    return std::nullopt;
+}
+
+Named::Named(Handle handle) noexcept : drivers_(handle) {
+    const std::scoped_lock lock(registry().mutex);
+    memory_ = registry().memory_of(handle);
+    if (memory_ && memory_->is_curbs) drivers_ = memory_->handle;
+}
+
+void Named::pin() const noexcept {
+    if (!memory_) return;
+    const std::scoped_lock lock(registry().mutex);
+    memory_->pinned = true;
+}
+
+void pin_at(CUdeviceptr address) noexcept {
+    note_around(address, [](const Reference &memory) { memory->pinned = true; });
+}
+
+bool mapped(CUdeviceptr address, Bytes bytes, Bytes offset, const Named &named) noexcept try {
+    const Reference &memory = named.memory_;
+    if (!memory) return true;
     Mapping former;
-    Reference sized;  // imported memory whose size this call is the first to show; a program maps the whole
+    bool is_sized = false;  // imported memory whose size this call is the first to show; a program maps the whole
     {
         const std::scoped_lock lock(registry().mutex);
-        const Reference memory = memory_of(handle);
-        if (!memory) return true;
-        former = std::exchange(registry().mappings[address], {memory, bytes});
-        if (memory->imported_on && memory->bytes == 0) {
-            memory->bytes = bytes;
-            sized = memory;
-        }
+        former = std::exchange(registry().mappings[address], {memory, bytes, offset, {}});
+        ++memory->mappings;
+        if (former.memory) --former.memory->mappings;
+        is_sized = memory->imported_on && memory->bytes == 0;
+        if (is_sized) memory->bytes = bytes;
     }
-    if (sized) job::imported_of_size(sized->key(), sized->imported_on->ledger.share.row(), bytes);
+    if (is_sized) job::imported_of_size(memory->key(), memory->imported_on->ledger.share.row(), bytes);
     return true;
 } catch (...) {
     return false;
 }
 
-Release::Release(CUmemGenericAllocationHandle handle) noexcept : handle_(handle) {
+void accessible(CUdeviceptr address, Bytes bytes, std::span<const CUmemAccessDesc> access) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    auto &all = registry().mappings;
+    for (auto one = all.lower_bound(address); one != all.end() && one->first < address + bytes; ++one) {
+        auto &known = one->second.access;
+        for (const CUmemAccessDesc &set : access) {
+            const auto same = std::find_if(known.begin(), known.end(), [&](const CUmemAccessDesc &row) {
+                return row.location.type == set.location.type && row.location.id == set.location.id;
+            });
+            if (same != known.end())
+                same->flags = set.flags;
+            else
+                try {
+                    known.push_back(set);
+                } catch (...) {
+                    one->second.memory->pinned = true;  // curb does not know how to map it again
+                }
+        }
+    }
+}
+
+Release::Release(Handle handle) noexcept : handle_(handle), drivers_(handle) {
     const std::scoped_lock lock(registry().mutex);
     const auto found = registry().handles.find(handle);
     if (found == registry().handles.end()) return;
     reference_ = found->second.memory;
-    if (--found->second.references == 0) registry().handles.erase(found);
+    const bool is_last = --found->second.count == 0;
+    if (is_last) registry().handles.erase(found);
+    if (!reference_->is_curbs) return;
+    drivers_.reset();
+    if (is_last && reference_->mappings == 0 && reference_->handle != 0)
+        drivers_ = std::exchange(reference_->handle, 0);
 }
 
 Release::~Release() {
     if (reference_) try {
             const std::scoped_lock lock(registry().mutex);
-            Handle &record = registry().handles[handle_];
+            References &record = registry().handles[handle_];
             if (!record.memory) record.memory = reference_;
             // If the driver has reused the handle, it did release this reference.
-            if (record.memory == reference_) ++record.references;
+            if (record.memory == reference_) ++record.count;
+            if (reference_->is_curbs && drivers_) reference_->handle = *drivers_;
         } catch (...) {
             // As in retained().
         }
@@ -157,7 +265,7 @@ Ledger *Release::ledger() const noexcept {
     return reference_ && reference_->device ? &reference_->device->ledger : nullptr;
 }
 
-Unmapping::Unmapping(CUdeviceptr address, std::size_t bytes) noexcept {
+Unmapping::Unmapping(CUdeviceptr address, Bytes bytes) noexcept {
     {
         const std::scoped_lock lock(registry().mutex);
         auto &all = registry().mappings;
@@ -172,12 +280,79 @@ Unmapping::Unmapping(CUdeviceptr address, std::size_t bytes) noexcept {
     }
 }
 
+void Unmapping::commit() noexcept {
+    {
+        const std::scoped_lock lock(registry().mutex);
+        for (const auto &[first, mapping] : removed_) --mapping.memory->mappings;
+    }
+    removed_.clear();
+}
+
 Unmapping::~Unmapping() {
     for (Device &device : devices::all())
         if (devices_[static_cast<std::size_t>(device.ordinal)]) device.ledger.end();
     if (removed_.empty()) return;
     const std::scoped_lock lock(registry().mutex);
     registry().mappings.merge(removed_);
+    for (const auto &[first, mapping] : removed_) --mapping.memory->mappings;  // of addresses that the driver reused
+}
+
+// ---- moving ----
+
+namespace {
+
+// True if the memory can be read and written at this place from its own device.
+bool is_usable(const Mapping &mapping) noexcept {
+    const CUmemLocation &home = mapping.memory->properties.location;
+    return mapping.offset == 0 && mapping.bytes == mapping.memory->bytes &&
+           std::any_of(mapping.access.begin(), mapping.access.end(), [&](const CUmemAccessDesc &row) {
+               return row.location.type == home.type && row.location.id == home.id &&
+                      row.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+           });
+}
+
+// Returns why the memory stays; nullopt if it may be moved, should it be mapped.
+std::optional<Stays> why_it_stays(const Memory &memory) noexcept {
+    if (memory.shared) return Stays::shared;
+    if (memory.pinned) return Stays::pinned;
+    if (!memory.is_curbs) return Stays::untracked;
+    return std::nullopt;
+}
+
+}  // namespace
+
+Inventory movables() {
+    Inventory all;
+    const auto stays = [&](Stays why, Bytes bytes) { all.staying[static_cast<std::size_t>(why)] += bytes; };
+    std::unordered_map<Memory *, Movable> found;
+    const std::scoped_lock lock(registry().mutex);
+    for (const auto &[handle, references] : registry().handles)
+        if (references.memory) found.try_emplace(references.memory.get());
+    for (const auto &[address, mapping] : registry().mappings) {
+        auto &places = found[mapping.memory.get()].places;
+        const auto at = is_usable(mapping) ? places.begin() : places.end();
+        places.insert(at, {address, mapping.bytes, mapping.offset, mapping.access});
+    }
+    for (auto &[memory, movable] : found) {
+        if (const auto why = why_it_stays(*memory))
+            stays(*why, memory->bytes);
+        else if (movable.places.empty() || !is_usable(registry().mappings.find(movable.places.front().address)->second))
+            stays(Stays::unmapped, memory->bytes);
+        else {
+            movable.key = memory;
+            movable.device = memory->device;
+            movable.bytes = memory->bytes;
+            movable.properties = memory->properties;
+            movable.handle = memory->handle;
+            all.movable.push_back(std::move(movable));
+        }
+    }
+    return all;
+}
+
+void moved(Memory *key, Handle drivers) noexcept {
+    const std::scoped_lock lock(registry().mutex);
+    key->handle = drivers;
 }
 
 }  // namespace curb::shim::vmm

@@ -256,6 +256,24 @@ SIM_CU(10020, cuMemExportToShareableHandle,
     export_file(allocation->file, out);
 }
 
+// A machine without NVSwitch has no multicast objects.
+SIM_CU(12010, cuMulticastBindMem,
+       (CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle handle, size_t offset, size_t size,
+        unsigned long long flags),
+       (object, at, handle, offset, size, flags)) {
+    static_cast<void>(object), static_cast<void>(at), static_cast<void>(offset), static_cast<void>(size);
+    find_handle(handle);
+    throw flags ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+SIM_CU(12010, cuMulticastBindAddr,
+       (CUmemGenericAllocationHandle object, size_t at, CUdeviceptr address, size_t size, unsigned long long flags),
+       (object, at, address, size, flags)) {
+    static_cast<void>(object), static_cast<void>(at), static_cast<void>(size);
+    mapping_around(address);
+    throw flags ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 // In the process that created it: another reference. In others: memory that is not charged there.
 SIM_CU(10020, cuMemImportFromShareableHandle,
        (CUmemGenericAllocationHandle * handle, void *shareable, CUmemAllocationHandleType type),

@@ -1,0 +1,47 @@
+#include "blocks/applies.hpp"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "base/libraries.hpp"
+#include "device/devices.hpp"
+#include "limits/in_force.hpp"
+#include "policy/decisions/ranks.hpp"
+
+namespace curb::shim::blocks {
+namespace {
+
+bool has_naps() noexcept {
+    const auto now = in_force::snapshot();
+    return now->policy.suspend.idle || now->policy.suspend.when_others_wait;
+}
+
+// UCX and NVSHMEM give their peers the addresses of the program's memory.
+bool peers_map_memory() noexcept {
+    return any_library([](const dl_phdr_info &info) {
+        const std::string_view path = info.dlpi_name ? info.dlpi_name : "";
+        return path.find("/libuct_cuda") != std::string_view::npos ||
+               path.find("/libnvshmem_host") != std::string_view::npos;
+    });
+}
+
+bool all_have_vmm() noexcept {
+    for (const Device &device : devices::all()) {
+        int has = 0;
+        const auto ask = [&] {
+            return driver_behind_gate().cuDeviceGetAttribute(
+                &has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device.ordinal);
+        };
+        if (ask_twice(ask) != CUDA_SUCCESS || has == 0) return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+bool applies() noexcept {
+    static const bool decided = has_naps() && !policy::is_one_of_ranks(getenv) && !peers_map_memory() && all_have_vmm();
+    return decided;
+}
+
+}  // namespace curb::shim::blocks
