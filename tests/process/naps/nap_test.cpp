@@ -191,7 +191,7 @@ TEST_CASE("curb suspend waits for a nap that is just moving the process out, and
     REQUIRE(program.answers("prepare 0") == "ok");
     REQUIRE(program.answers("hold 6144") == "held");
     REQUIRE(within(20s, [&] { return machine.state(program.pid()) == "locked"; }));
-    const Outcome met = machine.curb({"suspend", program.id()});
+    const Outcome met = machine.curb({"suspend", "--timeout", "1m", program.id()});
     INFO(met.err);
     CHECK(met.status == 0);
     CHECK_THAT(met.out, contains("it was napping"));
