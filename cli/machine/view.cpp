@@ -145,8 +145,9 @@ class Join {
                 process.status = std::move(status).value();
             else
                 process.trouble = without_pid(answer.pid, status.error());
-            // The record of a nap is there before the memory has moved.
-            if (process.status && process.status->nap && process.status->nap->leaving) process.suspended = false;
+            // The record of a nap is there before the memory has moved, and a light nap has none.
+            if (process.status && process.status->nap)
+                process.suspended = process.status->nap->out || (process.suspended && !process.status->nap->leaving);
         }
         if (facts_.gpus)
             for (const GpuUser *user : users_of(*facts_.gpus))

@@ -129,6 +129,25 @@ void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {
     }
 }
 
+void add_nap(Families &out, const Labels &labels, const control::NapStatus &nap) {
+    out.add(Id::napping, labels, nap.out ? 1 : 0);
+    out.add(Id::naps, labels, nap.count);
+    out.add(Id::nap_bytes, labels, nap.bytes);
+    out.add(Id::nap_bytes_total, labels, nap.bytes_total);
+    out.add(Id::nap_light, labels, nap.out && nap.is_light ? 1 : 0);
+    out.add(Id::nap_moved, with(labels, "way", "zeros"), nap.zeros);
+    for (const auto &[way, move] : {std::pair("light", &nap.light), std::pair("deep", &nap.deep)}) {
+        const Labels of_way = with(labels, "way", way);
+        out.add(Id::nap_moved, of_way, move->bytes);
+        if (move->out_ms != 0) out.add(Id::nap_move_time, with(of_way, "direction", "out"), seconds(move->out_ms));
+        if (move->back_ms != 0) out.add(Id::nap_move_time, with(of_way, "direction", "back"), seconds(move->back_ms));
+    }
+    out.add(Id::nap_copied_total, labels, nap.light_total);
+    out.add(Id::nap_zeros_total, labels, nap.zeros_total);
+    out.add(Id::nap_waited, labels, seconds(nap.waited_ms));
+    out.add(Id::nap_waited_total, labels, seconds(nap.waited_total_ms));
+}
+
 void add_process(Families &out, const ViewProcess &process) {
     if (!process.under_curb) return;
     const Labels labels = labels_of(process);
@@ -136,14 +155,7 @@ void add_process(Families &out, const ViewProcess &process) {
     if (!process.status) return;
     const control::Status &status = *process.status;
     out.add(Id::process_info, with(with(labels, "job", status.job), "container", process.container), 1);
-    if (const auto &nap = status.nap) {
-        out.add(Id::napping, labels, nap->out ? 1 : 0);
-        out.add(Id::naps, labels, nap->count);
-        out.add(Id::nap_bytes, labels, nap->bytes);
-        out.add(Id::nap_bytes_total, labels, nap->bytes_total);
-        out.add(Id::nap_waited, labels, seconds(nap->waited_ms));
-        out.add(Id::nap_waited_total, labels, seconds(nap->waited_total_ms));
-    }
+    if (status.nap) add_nap(out, labels, *status.nap);
     out.add(Id::policy_unusable, labels, status.policy.unusable ? 1 : 0);
     out.add(Id::policy_rejected, labels, status.policy.error.empty() ? 0 : 1);
     if (!status.trace) return;

@@ -228,8 +228,7 @@ class Notes {
         const std::string who = label_of(process.pid, process.name), says = nvml_says(view_, index);
         const std::string nvml = says.empty() ? "NVML does not say what it holds" : says;
         if (state_of(process) == State::napping)
-            say("{} naps since {}: its memory is in host memory {}", who, clock_text(process.status->nap->since, now_),
-                nap_end_text(view_, index, now_));
+            about_nap(who, index, *process.status->nap);
         else if (process.suspended)
             say("{} is suspended: its memory is in host memory; curb resume {} brings it back", who, process.pid);
         else if (process.stopped && process.trouble.empty())
@@ -241,6 +240,11 @@ class Notes {
         for (const ViewGpu &gpu : view_.gpus)
             for (const ViewUse &use : gpu.uses)
                 if (use.process == index && use.books) about_gpu(process, gpu, *books_of(view_, use));
+    }
+
+    void about_nap(const std::string &who, std::size_t index, const control::NapStatus &nap) {
+        say("{} naps since {}: {} is in host memory {}", who, clock_text(nap.since, now_),
+            nap.is_light ? format_human(nap.bytes) + " of its memory" : "its memory", nap_end_text(view_, index, now_));
     }
 
     void about_policy(const std::string &who, const control::PolicyStatus &policy) {

@@ -8,10 +8,9 @@
 #include "control/status.hpp"
 #include "machine/driver.hpp"
 #include "suspend/guards.hpp"
+#include "terminal/format.hpp"
 
 namespace curb::cli {
-
-using Seconds = std::chrono::duration<double>;
 
 DriverFacts facts_of(const policy::Result<Driver, std::string> &driver, int pid);
 // Asks the process for its status. A suspended process answers too. Returns an error if it does not answer.

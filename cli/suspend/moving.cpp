@@ -13,15 +13,6 @@
 
 namespace curb::cli {
 
-std::string seconds_text(Seconds seconds) {
-    return fmt::format("{:.{}f} s", seconds.count(), seconds.count() < 0.1 ? 3 : 1);
-}
-
-std::string rate_text(policy::Bytes bytes, Seconds seconds) {
-    const double rate = static_cast<double>(bytes) / std::max(seconds.count(), 1e-3);
-    return policy::format_human(static_cast<policy::Bytes>(rate)) + "/s";
-}
-
 Moving::Moving(const char *what, const char *done, int pid, std::vector<std::string> *answers)
     : pid_(pid),
       target_(inspect(pid)),

@@ -16,9 +16,6 @@ inline constexpr int kRefused = 1;
 inline constexpr int kHalfDone = 2;
 inline constexpr int kInterrupted = 130;
 
-std::string seconds_text(Seconds seconds);                    // "0.012 s", "1.3 s"
-std::string rate_text(policy::Bytes bytes, Seconds seconds);  // "2.23 GiB/s"
-
 // The options that both commands have.
 struct MoveOptions {
     Selection selection;

@@ -3,7 +3,10 @@
 
 #include <fmt/core.h>
 
+#include <chrono>
 #include <string>
+
+#include "policy/values/size.hpp"
 
 namespace curb::cli::fmt {
 
@@ -18,3 +21,12 @@ std::string format(format_string<Values...> text, Values &&...values) {
 }
 
 }  // namespace curb::cli::fmt
+
+namespace curb::cli {
+
+using Seconds = std::chrono::duration<double>;
+
+std::string seconds_text(Seconds seconds);                    // "0.012 s", "1.3 s"
+std::string rate_text(policy::Bytes bytes, Seconds seconds);  // "2.23 GiB/s"
+
+}  // namespace curb::cli

@@ -179,10 +179,17 @@ void add_absence(std::vector<Absence> &absences, const Recording &recording, con
     const auto bytes = static_cast<policy::Bytes>(moment.bytes);
     const bool is_out = !absences.empty() && !absences.back().wake_ns;
     if (moment.what == What::out) {
-        if (!is_out) absences.push_back({moment.ns, recording.last_ns, recording.text(moment), bytes, std::nullopt});
+        const std::string how = recording.text(moment);
+        if (!is_out) {
+            absences.push_back({moment.ns, recording.last_ns, how, bytes, moment.duration_ns(), std::nullopt});
+        } else if (how == "deep") {
+            absences.back().how = "nap";
+            absences.back().bytes = policy::plus(absences.back().bytes, moment.bytes);
+            absences.back().out_ns += moment.duration_ns();
+        }
         return;
     }
-    if (!is_out) absences.push_back({recording.first_ns, moment.ns, "", bytes, std::nullopt});
+    if (!is_out) absences.push_back({recording.first_ns, moment.ns, "", bytes, 0, std::nullopt});
     absences.back().ended_ns = std::max(moment.ns, absences.back().began_ns);
     absences.back().wake_ns = moment.duration_ns();
 }
@@ -205,7 +212,7 @@ std::string absences_text(const std::vector<Absence> &absences) {
         together += one.ended_ns - one.began_ns;
         longest = std::max(longest, one.wake_ns.value_or(0));
         most = std::max(most, one.bytes);
-        naps += one.how == "nap";
+        naps += one.how == "nap" || one.how == "light nap";
         suspends += one.how == "suspend";
     }
     const bool is_one = absences.size() == 1;

@@ -21,8 +21,9 @@ struct Release {
 // A time that the process spent out of its GPUs.
 struct Absence {
     std::uint64_t began_ns = 0, ended_ns = 0;
-    std::string how;                       // "nap", "suspend"; empty: it began before the trace
+    std::string how;                       // "nap", "light nap", "suspend"; empty: it began before the trace
     policy::Bytes bytes = 0;               // in host memory
+    std::uint64_t out_ns = 0;              // the moves to host memory took so long; 0: not known
     std::optional<std::uint64_t> wake_ns;  // the time of its resume; nullopt: the trace ends before
 };
 

@@ -158,10 +158,11 @@ void policy(const Device &device, std::optional<Bytes> cap, Bytes allowance, con
     // As above.
 }
 
-void out(Bytes bytes, const char *how) noexcept try {
+void out(Bytes bytes, const char *how, std::uint64_t took_ms) noexcept try {
     if (!on()) return;
     Record record = event_now(What::out, {});
     record.bytes = signed_bytes(bytes);
+    record.duration_ns = took_ms * 1'000'000;
     put(record, nullptr, how);
 } catch (...) {
     // As above.

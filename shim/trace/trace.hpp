@@ -74,8 +74,8 @@ void step(const control::StepReport &step, const std::string &trigger) noexcept;
 // A new policy is in force. `text`: its file and rule.
 void policy(const Device &device, std::optional<Bytes> cap, Bytes allowance, const std::string &text) noexcept;
 
-// The process has left its GPUs, or is back in them. `how`: "nap", "suspend". back() is async-signal-safe.
-void out(Bytes bytes, const char *how) noexcept;
+// The process has left its GPUs, or is back in them. `how`: as in control/trace.hpp. back() is async-signal-safe.
+void out(Bytes bytes, const char *how, std::uint64_t took_ms = 0) noexcept;
 void back(Bytes bytes, std::uint64_t took_ms) noexcept;
 
 // Applies the policy's trace setting: begins a trace, ends it, or changes its file. Restarts a trace that an error

@@ -147,6 +147,7 @@ std::string absence_json(const Absence &absence) {
                          {"ended_ns", absence.ended_ns},
                          {"how", text_or_null(absence.how)},
                          {"bytes", absence.bytes},
+                         {"out_ns", absence.out_ns == 0 ? "null" : std::to_string(absence.out_ns)},
                          {"wake_ns", absence.wake_ns ? std::to_string(*absence.wake_ns) : "null"}});
 }
 
@@ -196,6 +197,7 @@ std::string text_report(const Recording &recording, const Summary &summary) {
         if (i == 0) out += "\nout of its GPUs\n";
         add(out, {clock_text(recording, one.began_ns), policy::format_human(one.bytes),
                   (one.how.empty() ? "" : "by a " + one.how + ", ") + "for " + span_text(one.ended_ns - one.began_ns) +
+                      (one.out_ns == 0 ? "" : ", the way out took " + span_text(one.out_ns)) +
                       (one.wake_ns ? ", the way back took " + span_text(*one.wake_ns) : ", and at the end")});
     }
     if (summary.absences.size() > kMostLines)

@@ -140,6 +140,18 @@ TEST_CASE("waits, faults of the policy, the trace and suspension are series of a
     check("curb_napping", 1);
     check("curb_nap_waited_seconds", 1.5);
     check("curb_suspended", 0);  // not by curb suspend
+    check("curb_nap_light", 0);
+    CHECK(samples(view, "curb_nap_move_seconds").empty());
+    status.nap->is_light = true;
+    status.nap->light = {.bytes = 6 * GiB, .out_ms = 150};
+    status.nap->zeros = status.nap->zeros_total = GiB;
+    status.nap->light_total = 12 * GiB;
+    check("curb_nap_light", 1);
+    check("curb_nap_move_seconds", 0.15);
+    check("curb_nap_copied_bytes_total", 12 * GiB);
+    check("curb_nap_zero_bytes_total", GiB);
+    CHECK(samples_with(view, "curb_nap_moved_bytes", "way", "light").at(0).value == 6 * GiB);
+    CHECK(samples_with(view, "curb_nap_moved_bytes", "way", "zeros").at(0).value == GiB);
 }
 
 TEST_CASE("an instance has a UUID of its own and the index of its GPU") {

@@ -98,6 +98,31 @@ TEST_CASE("problems, missing parts and suspension are shown") {
                contains("held        7.5 GiB, in host memory\n") && !contains("more than its cap"));
 }
 
+TEST_CASE("a nap shows how it went out and back, and what stays on the GPU") {
+    View view = busy();
+    control::NapStatus &nap = view.processes[0].status->nap.emplace();
+    nap = {.out = true, .since = kNow - 60'000, .count = 3, .bytes = 7 * GiB, .refused = {}};
+    nap.is_light = true;
+    nap.light = {.bytes = 6 * GiB, .out_ms = 150};
+    nap.zeros = GiB;
+    nap.stays = "526 MiB of the context, until the driver moves it after 10s";
+    view.processes[0].suspended = true;
+    CHECK_THAT(detail(view, std::nullopt),
+               contains("naps        since 12:30:04, with 7 GiB in host memory until its next CUDA call\n"
+                        "  light       6 GiB out in 0.1 s (40 GiB/s) by curb; 1 GiB of zeros, not copied\n"
+                        "  stays       526 MiB of the context, until the driver moves it after 10s\n") &&
+                   contains("held        7.5 GiB, in host memory but for NVML's figure\n"));
+    CHECK_THAT(ps_notes(view, kNow).at(0), contains("naps since 12:30:04: 7 GiB of its memory is in host memory"));
+    nap.out = nap.is_light = view.processes[0].suspended = false;
+    nap.light.back_ms = 200;
+    nap.deep = {.bytes = GiB, .out_ms = 500, .back_ms = 250};
+    CHECK_THAT(detail(view, std::nullopt),
+               contains("back in 0.2 s (30 GiB/s) by curb") && !contains("stays") &&
+                   contains("  deep        1 GiB out in 0.5 s (2 GiB/s), back in 0.2 s (4 GiB/s) by the driver\n"));
+    for (const std::string &line : lines_of(detail(view, 60)))
+        if (line.starts_with("  ")) CHECK(width_of(line) <= 60);
+}
+
 TEST_CASE("the JSON answer of a machine with everything in it is the example in tests/command/answers") {
     const std::string answer = ps_json(busy(), {{7, "there is no process 7"}}, kNow);
     if (const char *copy = std::getenv("CURB_PS_ANSWER_TO")) std::ofstream(copy) << answer;

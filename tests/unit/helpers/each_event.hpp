@@ -50,7 +50,8 @@ inline std::vector<control::trace::Event> each_event() {
     policy.text = "job.json, rule 1";
     Event out{3'000'000'000, What::out};
     out.bytes = std::int64_t{3} << 30;
-    out.text = "nap";
+    out.duration_ns = 150'000'000;
+    out.text = "light nap";
     Event back{9'000'000'000, What::back};
     back.bytes = out.bytes;
     back.duration_ns = 731'000'000;

@@ -135,11 +135,12 @@ inline Happens limits(double seconds, policy::Bytes cap, policy::Bytes allowance
 inline Happens allowance(double seconds, policy::Bytes allowance) {
     return [=](Run &run) { run.add(seconds, What::allowance).limit = allowance; };
 }
-inline Happens leaves(double seconds, std::string how, policy::Bytes bytes) {
+inline Happens leaves(double seconds, std::string how, policy::Bytes bytes, double took = 0) {
     return [=](Run &run) {
         Event &event = run.add(seconds, What::out);
         event.held = 0;
         event.bytes = static_cast<std::int64_t>(bytes);
+        event.duration_ns = static_cast<std::uint64_t>(took * 1e9);
         event.text = how;
     };
 }
