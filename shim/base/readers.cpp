@@ -25,6 +25,7 @@ struct All {
     // Shared by threads that got no record (no host memory). Their reads are unknown, so no grace period ends any more.
     Reader unknown;
     bool some_unknown = false;
+    std::atomic<bool> uses_barrier{false};  // the kernel knows of it
 };
 constinit All all;
 
@@ -68,8 +69,7 @@ Reader &detail::enlist() noexcept {
 
 bool barrier() noexcept {
     const KeepErrno keep_errno;
-    static constinit std::atomic<bool> registered{false};
-    if (!registered) registered = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+    if (!all.uses_barrier) all.uses_barrier = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
     return membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 }
 

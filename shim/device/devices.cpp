@@ -8,11 +8,7 @@
 
 namespace curb::shim::devices {
 
-constinit std::array<Device, kMost> detail::records{};
-
 namespace {
-
-constinit std::atomic<int> all_contexts{0};
 
 int attribute(CUdevice_attribute which, CUdevice device) noexcept {
     int value = 0;
@@ -42,7 +38,7 @@ void discover() noexcept {
         ask_twice<&Driver::cuDeviceGetUuid>(&gpu, ordinal);
         if (ask_twice<&Driver::cuDeviceGetUuid_v2>(&own, ordinal) != CUDA_SUCCESS) own = gpu;
         device.meter.identify(gpu, own, total != 0 ? total : ~Bytes{0});
-        detail::known = ordinal + 1;
+        detail::known.count = ordinal + 1;
     }
 }
 
@@ -75,14 +71,12 @@ void measure_all_soon() noexcept {
 
 void context_made(Device &device) noexcept {
     ++device.contexts.live;
-    ++all_contexts;
+    ++detail::known.contexts;
 }
 
 bool context_gone(Device &device) noexcept {
-    --all_contexts;
+    --detail::known.contexts;
     return --device.contexts.live == 0;
 }
-
-int contexts() noexcept { return all_contexts; }
 
 }  // namespace curb::shim::devices

@@ -87,15 +87,19 @@ inline constexpr int kMost = 64;  // CUDA_VISIBLE_DEVICES of the largest machine
 namespace detail {
 // Never destroyed: threads may call the driver while the process exits. All zero, without a pointer, so that a process
 // without CUDA touches none of its pages at the start.
-extern constinit std::array<Device, kMost> records;
-inline constinit int known = 0;
+struct Known {
+    std::array<Device, kMost> records{};
+    int count = 0;
+    std::atomic<int> contexts{0};  // of all devices: each free that curb may keep asks
+};
+inline constinit Known known;
 }  // namespace detail
 
 // Reads the devices from the driver. Call it in cuInit, before `active()` is true.
 void discover() noexcept;
-[[nodiscard]] inline int count() noexcept { return detail::known; }
-inline Device &at(int ordinal) noexcept { return detail::records[static_cast<std::size_t>(ordinal)]; }
-inline std::span<Device> all() noexcept { return {detail::records.data(), static_cast<std::size_t>(count())}; }
+[[nodiscard]] inline int count() noexcept { return detail::known.count; }
+inline Device &at(int ordinal) noexcept { return detail::known.records[static_cast<std::size_t>(ordinal)]; }
+inline std::span<Device> all() noexcept { return {detail::known.records.data(), static_cast<std::size_t>(count())}; }
 
 // Returns the device of the thread's current context. Null if no context is current (the driver then returns the error)
 // or curb is not active. Calls the driver.
@@ -120,7 +124,7 @@ inline void measure_returned_soon(Device &device) noexcept { device.freshness.no
 void context_made(Device &device) noexcept;
 bool context_gone(Device &device) noexcept;
 // Returns the number of live contexts whose creation curb saw, on all devices.
-int contexts() noexcept;
+inline int contexts() noexcept { return detail::known.contexts; }
 
 }  // namespace devices
 }  // namespace curb::shim

@@ -35,10 +35,6 @@ constexpr int kYields = 100, kYieldsOfThread = 50;
 // Pauses between the background attempts after NVML has hung and returned.
 constexpr std::uint64_t kFirstPauseMs = 1000, kLongestPauseMs = 60'000;
 
-constinit Meter *meters = nullptr;  // all of them; complete before any is asked
-constinit FutexEvent woken;
-constinit std::atomic<pid_t> runs_in{0};  // the process with the thread: a fork child has none
-
 // The thread curb-nvml as those that ask it see it. The lock guards the questions too.
 struct Reader {
     std::mutex lock;
@@ -54,6 +50,10 @@ struct Reader {
     bool ending = false;  // the process exits
     bool has_warned = false;
     std::atomic<std::uint32_t> changes{0};  // of what threads wait for; a futex
+
+    FutexEvent woken;
+    std::atomic<pid_t> runs_in{0};  // the process with the thread: a fork child has none
+    Meter *meters = nullptr;        // all of them; complete before any is asked
 };
 constinit Reader reader;
 
@@ -85,7 +85,7 @@ void wait_until(Done done, std::uint64_t milliseconds) noexcept {
 
 // NVML's exit handlers must not run during a call. Waits up to 200 ms, because NVML may hang.
 void at_exit() {
-    if (runs_in != getpid()) return;
+    if (reader.runs_in != getpid()) return;
     own_thread::stop_at_exit();  // what the worker measures must be answered
     locked([] { reader.ending = true; });
     poll_until([] { return locked([] { return !reader.in_call || reader.hangs; }); }, 200);
@@ -141,7 +141,7 @@ bool hangs() noexcept {
 // Returns a question that a thread has asked. nullopt if there is none.
 std::optional<std::pair<Meter *, Figure>> next_question() noexcept {
     const std::scoped_lock lock(reader.lock);
-    for (Meter *meter = meters; meter; meter = meter->next()) {
+    for (Meter *meter = reader.meters; meter; meter = meter->next()) {
         for (std::size_t i = 0; i < kFigures; ++i) {
             const auto figure = static_cast<Figure>(i);
             if (std::exchange(meter->question(figure).wanted, false)) return std::pair(meter, figure);
@@ -160,11 +160,11 @@ void serve() {
             answer(*next->first, next->second);
             if (hangs()) retry_until_in_time(*next->first, next->second);
         } else if (hangs()) {  // NVML answered just as a thread gave up
-            retry_until_in_time(*meters, Figure::held);
+            retry_until_in_time(*reader.meters, Figure::held);
         } else if (idle++ < kYieldsOfThread) {
             sched_yield();
         } else {
-            woken.wait(kLongest);
+            reader.woken.wait(kLongest);
             idle = 0;
         }
     }
@@ -181,7 +181,7 @@ bool is_ready() noexcept {
         reader.stage = Reader::Stage::starting;
     }
     if (starts) {
-        runs_in = getpid();
+        reader.runs_in = getpid();
         if (!own_thread::start(serve, "curb-nvml")) change_and_wake([] { reader.is_late = true; });
     }
     wait_until([] { return reader.stage == Reader::Stage::ready || reader.is_late; }, kLoaderTimeoutMs);
@@ -212,7 +212,7 @@ bool wait_for_answer(const Question &question, std::uint32_t before) noexcept {
         reader.hangs = true;
         warns = !std::exchange(reader.has_warned, true);
     }
-    woken.post();
+    reader.woken.post();
     if (warns)
         log::write(policy::LogLevel::warning,
                    "NVML does not answer; until it does, what the driver takes for code is not measured, and caps hold "
@@ -225,8 +225,8 @@ bool wait_for_answer(const Question &question, std::uint32_t before) noexcept {
 void Meter::list() noexcept {
     if (is_listed_) return;  // the devices were discovered twice, because host memory was exhausted
     is_listed_ = true;
-    next_ = meters;
-    meters = this;
+    next_ = reader.meters;
+    reader.meters = this;
 }
 
 std::optional<std::uint64_t> Meter::ask(Figure figure, std::uint64_t argument) noexcept {
@@ -243,7 +243,7 @@ std::optional<std::uint64_t> Meter::ask(Figure figure, std::uint64_t argument) n
         question.wanted = true;
         return question.begun;
     });
-    woken.post();  // every thread posts, so that none depends on another one's being scheduled
+    reader.woken.post();  // every thread posts, so that none depends on another one's being scheduled
     if (!wait_for_answer(question, before)) return std::nullopt;
     return locked([&] { return question.answer; });
 }

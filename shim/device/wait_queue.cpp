@@ -17,49 +17,52 @@ namespace curb::shim::wait_queue {
 
 namespace {
 
-// The waiting threads, newest first.
-constinit std::mutex mutex;
-constinit Entry *first = nullptr;
+constinit struct {
+    std::mutex mutex;
+    Entry *first = nullptr;  // the waiting threads, newest first
+} queue;
 
 void add(Entry &entry) noexcept {
-    const std::scoped_lock lock(mutex);
-    entry.next = first;
-    first = &entry;
+    const std::scoped_lock lock(queue.mutex);
+    entry.next = queue.first;
+    queue.first = &entry;
 }
 
 void remove(const Entry &entry) noexcept {
-    const std::scoped_lock lock(mutex);
-    Entry **at = &first;
+    const std::scoped_lock lock(queue.mutex);
+    Entry **at = &queue.first;
     while (*at != &entry) at = &(*at)->next;
     *at = entry.next;
 }
 
-constinit std::atomic<const control::Places *> known_places{nullptr};
-const control::Places *places() noexcept { return known_places; }
+constinit struct {
+    std::atomic<const control::Places *> places{nullptr};
+    // All turns, for in_fork_child(). Needs no lock: a fork can happen while another thread holds the list's. If there
+    // are more turns than places, a child keeps the files of the rest.
+    std::array<std::atomic<const control::Turn *>, 128> known{};
+    // For each order of each device: when it was last read, in ms, times two; plus 1 if others waited.
+    std::array<std::array<std::atomic<std::uint64_t>, devices::kMost>, std::size(kOrders)> others{};
+} turns;
+const control::Places *places() noexcept { return turns.places; }
 
 // "GPU-8f3a…", "job-1f0e…-GPU-8f3a…"
 std::string name_of(Order order, const Device &device) {
     return (order == Order::job ? "job-" + job::key() + "-" : std::string()) + device.meter.uuid();
 }
 
-// All turns, for in_fork_child(). Needs no lock: a fork can happen while another thread holds the list's. If there are
-// more turns than places, a child keeps the files of the rest.
-constinit std::array<std::atomic<const control::Turn *>, 128> known_turns{};
-
 // Puts `to` in the place of `from`; nullptr is a free place.
 void replace(const control::Turn *from, const control::Turn *to) noexcept {
-    for (auto &known : known_turns) {
+    for (auto &known : turns.known) {
         const control::Turn *expected = from;
         if (known.compare_exchange_strong(expected, to)) return;
     }
 }
 
-using detail::changes;
-using detail::listening;
+using detail::waiters;
 
 }  // namespace
 
-void use(const control::Places &places) noexcept { known_places = &places; }
+void use(const control::Places &places) noexcept { turns.places = &places; }
 
 void Wait::end() noexcept {
     const KeepErrno keep_errno;
@@ -69,11 +72,11 @@ void Wait::end() noexcept {
     }
     if (!entry_) return;
     remove(*entry_);
-    --listening;
+    --waiters.listening;
 }
 
 void Wait::attempt() noexcept {
-    if (entry_) entry_->seen = changes;
+    if (entry_) entry_->seen = waiters.changes;
 }
 
 void Wait::join(Order order, const Device &device, policy::Bytes bytes) noexcept try {
@@ -87,7 +90,7 @@ void Wait::join(Order order, const Device &device, policy::Bytes bytes) noexcept
 }
 
 void in_fork_child() noexcept {
-    for (auto &known : known_turns)
+    for (auto &known : turns.known)
         if (const control::Turn *turn = known.exchange(nullptr)) turn->close_in_fork_child();
 }
 
@@ -109,11 +112,11 @@ void Wait::sleep(const Request &request, std::uint64_t milliseconds) noexcept {
         entry_.emplace(
             Entry{.request = request, .thread = static_cast<int>(syscall(SYS_gettid)), .began_ms = now_ms()});
         add(*entry_);
-        ++listening;
+        ++waiters.listening;
         return;
     }
     {
-        const std::scoped_lock lock(mutex);
+        const std::scoped_lock lock(queue.mutex);
         entry_->request = request;
     }
     // The attempt itself may have released memory and so count as a change. Sleep at least 1 ms to avoid a busy loop.
@@ -121,9 +124,9 @@ void Wait::sleep(const Request &request, std::uint64_t milliseconds) noexcept {
     std::uint64_t now = now_ms();
     const std::uint64_t until = now + std::max(milliseconds, kLeastMs);
     do {  // a signal may end it early
-        futex_wait(changes, entry_->seen, until - now);
+        futex_wait(waiters.changes, entry_->seen, until - now);
         now = now_ms();
-    } while (now < until && changes == entry_->seen);
+    } while (now < until && waiters.changes == entry_->seen);
 }
 
 std::uint64_t Entry::milliseconds() const noexcept { return now_ms() - began_ms; }
@@ -138,10 +141,9 @@ bool Wait::becomes_long() noexcept {
 }
 
 bool others_wait(Order order, const Device &device) noexcept try {
-    // For each order of each device: when it was last read, in ms, times two; plus 1 if others waited.
-    static constinit std::array<std::array<std::atomic<std::uint64_t>, devices::kMost>, std::size(kOrders)> seen{};
     constexpr std::uint64_t kAgainMs = 20;
-    std::atomic<std::uint64_t> &here = seen[static_cast<std::size_t>(order)][static_cast<std::size_t>(device.ordinal)];
+    const auto index = static_cast<std::size_t>(device.ordinal);
+    std::atomic<std::uint64_t> &here = turns.others[static_cast<std::size_t>(order)][index];
     std::uint64_t before = here;
     const std::uint64_t now = now_ms();
     const bool waited = (before & 1) != 0;
@@ -158,8 +160,8 @@ bool others_wait(Order order, const Device &device) noexcept try {
 std::vector<Waiting> waiting() {
     std::vector<Waiting> out;
     {
-        const std::scoped_lock lock(mutex);
-        for (const Entry *one = first; one; one = one->next)
+        const std::scoped_lock lock(queue.mutex);
+        for (const Entry *one = queue.first; one; one = one->next)
             out.push_back({one->request, one->thread, one->milliseconds()});
     }
     std::stable_sort(out.begin(), out.end(),

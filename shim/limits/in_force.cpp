@@ -11,8 +11,6 @@
 
 namespace curb::shim {
 
-constinit detail::InForce detail::now;
-
 void Allowance::set(Bytes bytes, std::uint64_t stepped_ms) noexcept {
     stepped_ms_ = stepped_ms;
     bytes_ = bytes;

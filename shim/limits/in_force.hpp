@@ -92,7 +92,7 @@ struct InForce {
     std::atomic<bool> limited{false}, caches{false};
     std::atomic<const config::Source *> source{nullptr};
 };
-extern constinit InForce now;
+inline constinit InForce now;
 }  // namespace detail
 
 // A reference to the snapshot in force, or a part of it, that keeps it from being freed. Used by one thread. Do not

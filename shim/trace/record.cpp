@@ -7,8 +7,6 @@
 
 namespace curb::shim::trace {
 
-constinit Ring<Record, kRecords> ring;
-
 namespace {
 
 int this_thread() noexcept {

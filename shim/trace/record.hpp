@@ -49,7 +49,7 @@ constexpr bool has_total_of_kind(control::trace::What what) noexcept {
 
 // 3 MiB. Enough for the writer's pause of 20 ms at more than a million events a second.
 inline constexpr std::size_t kRecords = std::size_t{1} << 15;
-extern constinit Ring<Record, kRecords> ring;
+inline constinit Ring<Record, kRecords> ring;
 
 // Puts a record into the ring, with the thread's id and, if `device` is not null, its ledger's figures. False if the
 // ring is full.

@@ -18,11 +18,13 @@ namespace curb::shim::trace {
 
 using control::trace::What;
 
-// By device: the least bytes of an allocation whose stack is traced; kUnbounded: no stacks.
-constinit std::array<std::atomic<Bytes>, devices::kMost> stacks_from{};
-constinit std::atomic<bool> has_stacks{false};
-
 namespace {
+
+constinit struct {
+    std::atomic<bool> any{false};
+    // By device: the least bytes of an allocation whose stack is traced; kUnbounded: no stacks.
+    std::array<std::atomic<Bytes>, devices::kMost> from{};
+} stacks;
 
 // Clamps: programs probe for memory with sizes larger than any device.
 std::int64_t signed_bytes(Bytes bytes) noexcept {
@@ -54,8 +56,8 @@ Record request(What what, Kind kind, Bytes bytes, LimitHit hit) noexcept {
 // Other threads may use the former figures for a moment.
 void set_stacks(const std::optional<policy::Size> &least) noexcept {
     for (const Device &device : devices::all())
-        stacks_from[static_cast<std::size_t>(device.ordinal)] = least ? least->on(device.total) : policy::kUnbounded;
-    has_stacks = least.has_value();
+        stacks.from[static_cast<std::size_t>(device.ordinal)] = least ? least->on(device.total) : policy::kUnbounded;
+    stacks.any = least.has_value();
 }
 
 [[gnu::always_inline]] inline Record put_allocated(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes,
@@ -74,7 +76,7 @@ void set_stacks(const std::optional<policy::Size> &least) noexcept {
                                                        Bytes bytes, Bytes charge, bool reused) noexcept try {
     const KeepErrno keep_errno;
     const Record made = put_allocated(device, kind, pointer, bytes, charge, reused);
-    const Bytes least = stacks_from[static_cast<std::size_t>(device.ordinal)];
+    const Bytes least = stacks.from[static_cast<std::size_t>(device.ordinal)];
     if (bytes < least || !stack::may_take(made.ns)) return;
     Record record = event_now(What::stack, {});
     record.ns = made.ns;
@@ -88,7 +90,7 @@ void set_stacks(const std::optional<policy::Size> &least) noexcept {
 
 void detail::allocated(const Device &device, Kind kind, std::uint64_t pointer, Bytes bytes, Bytes charge,
                        bool reused) noexcept {
-    if (has_stacks) [[unlikely]]
+    if (stacks.any) [[unlikely]]
         return allocated_with_stack(device, kind, pointer, bytes, charge, reused);
     put_allocated(device, kind, pointer, bytes, charge, reused);
 }
