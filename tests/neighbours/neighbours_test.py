@@ -80,15 +80,15 @@ def neighbours(folder: Path) -> list[Neighbour]:
     return [
         Neighbour("jemalloc", (installed("libjemalloc.so.2"),), "Begin jemalloc statistics",
                   {"MALLOC_CONF": "stats_print:true"}, package="libjemalloc2"),
-        Neighbour("mimalloc", (installed("libmimalloc.so.2", "libmimalloc.so.2.0"),), "heap stats:",
-                  {"MIMALLOC_SHOW_STATS": "1"}, package="libmimalloc2.0"),
+        Neighbour("mimalloc", (installed("libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0"),), "heap stats:",
+                  {"MIMALLOC_SHOW_STATS": "1"}, package="libmimalloc3, or libmimalloc2.0"),
         Neighbour("tcmalloc", (installed("libtcmalloc_minimal.so.4"),), "MALLOC: +[0-9]+ ", {"MALLOCSTATS": "1"},
                   package="libtcmalloc-minimal4"),
         Neighbour("faketime", (installed("faketime/libfaketimeMT.so.1"),), "", {"FAKETIME": "@2020-01-01 00:00:00"},
                   works="time_is_another", package="libfaketime"),
         Neighbour("eatmydata", (installed("libeatmydata.so"),), "", works="nothing_is_synchronised",
                   package="libeatmydata1"),
-        Neighbour("spdlog and fmt", (installed("libspdlog.so.1.10", "libspdlog.so.1.9", "libspdlog.so.1.12"),), ""),
+        Neighbour("spdlog and fmt", (installed(*(f"libspdlog.so.1.{minor}" for minor in (15, 12, 10, 9))),), ""),
         # With whole stacks, a fork child can wait for ever for a lock of the runtime's store of stacks, without curb too.
         Neighbour("AddressSanitizer", (ASAN if ASAN.exists() else None,), "AddressSanitizer Init done",
                   {"ASAN_OPTIONS": "verify_asan_link_order=0:verbosity=1:malloc_context_size=1"}),
