@@ -62,6 +62,21 @@ std::vector<std::string> closed_device_files() {
     return out;
 }
 
+std::vector<std::string> without_vmm(const Driver &driver) {
+    std::vector<std::string> out;
+    int count = 0;
+    if (!driver.cuDeviceGetCount || driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) return out;
+    for (int device = 0; device < count; ++device) {
+        int has = 0;
+        if (!driver.cuDeviceGetAttribute ||
+            driver.cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) !=
+                CUDA_SUCCESS ||
+            has == 0)
+            out.push_back("cuda:" + std::to_string(device));
+    }
+    return out;
+}
+
 DriverCondition driver_condition() {
     DriverCondition out;
     out.kernel = kernel_version();
@@ -78,7 +93,10 @@ DriverCondition driver_condition() {
     const auto answer = within(kDriverPatience, [driver = *loaded] { return driver.cuInit(0); });
     out.silent = !answer;
     out.init = answer.value_or(CUDA_SUCCESS);
-    if (out.init != CUDA_SUCCESS) out.init_text = loaded->text(out.init);
+    if (out.init != CUDA_SUCCESS)
+        out.init_text = loaded->text(out.init);
+    else if (!out.silent)
+        out.no_vmm = without_vmm(*loaded);
     return out;
 }
 
@@ -274,7 +292,8 @@ void ask(ProcessCondition &facts, const Target &target) {
         report_in<control::Status>(facts.pid, control::ask(facts.pid, control::StatusRequest{true}, kAnswerPatience));
     if (status) {
         facts.status = std::move(status).value();
-        if (facts.status->nap && facts.status->nap->leaving) facts.suspended = false;  // not yet
+        if (facts.status->nap)
+            facts.suspended = facts.status->nap->out || (facts.suspended && !facts.status->nap->leaving);
         return;
     }
     facts.silence = status.error();

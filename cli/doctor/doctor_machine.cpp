@@ -64,6 +64,11 @@ void judge(const DriverCondition &driver, Findings &out) {
     version.note(driver.cuda < kFirstWithCheckpoint || !driver.has_checkpoint,
                  "this driver cannot move processes out of their GPUs, so there is no curb suspend",
                  "that takes driver 570 (CUDA 12.8) or newer");
+    Check("naps", out)
+        .note(!driver.no_vmm.empty(),
+              policy::joined(driver.no_vmm, ", ") +
+                  ": no virtual memory management, so curb itself moves nothing in naps",
+              "the driver moves all, at its own rate");
 }
 
 // Returns the processes under curb that have a context on a GPU and that NVML does not list there.

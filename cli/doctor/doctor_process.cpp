@@ -21,10 +21,13 @@ class Examination {
         if (is_no_process()) return std::move(out_);
         const bool naps = is_napping();
         of("nap").ok(naps, facts_.name + " naps: its memory is in host memory until its next call of CUDA");
-        if (facts_.status && facts_.status->nap)
-            of("nap").note(!facts_.status->nap->refused.empty(),
-                           facts_.name + " could not leave its GPUs when it was idle: " + facts_.status->nap->refused,
+        if (facts_.status && facts_.status->nap) {
+            const control::NapStatus &nap = *facts_.status->nap;
+            of("nap").note(!nap.refused.empty(),
+                           facts_.name + " could not leave its GPUs when it was idle: " + nap.refused,
                            "curb tries again by itself, at most an hour later");
+            of("nap").note(!nap.not_light.empty(), facts_.name + " naps at the driver's rate: " + nap.not_light);
+        }
         of("suspended")
             .note(facts_.suspended && !naps,
                   facts_.name + " is suspended: its memory is in host memory, and its calls of CUDA wait",

@@ -46,6 +46,8 @@ policy::Result<Driver, std::string> load_driver() {
 #define CURB_FIND(name) driver.name = reinterpret_cast<decltype(&::name)>(::dlsym(*library, #name));
     CURB_FIND(cuInit)
     CURB_FIND(cuDriverGetVersion)
+    CURB_FIND(cuDeviceGetCount)
+    CURB_FIND(cuDeviceGetAttribute)
     CURB_FIND(cuGetErrorName)
     CURB_FIND(cuGetErrorString)
     CURB_CHECKPOINT_CALLS(CURB_FIND)

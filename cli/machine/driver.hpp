@@ -24,6 +24,8 @@ struct Driver {
 #define CURB_SLOT(name) decltype(&::name) name = nullptr;
     CURB_SLOT(cuInit)
     CURB_SLOT(cuDriverGetVersion)
+    CURB_SLOT(cuDeviceGetCount)
+    CURB_SLOT(cuDeviceGetAttribute)
     CURB_SLOT(cuGetErrorName)
     CURB_SLOT(cuGetErrorString)
     CURB_CHECKPOINT_CALLS(CURB_SLOT)

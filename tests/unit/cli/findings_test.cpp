@@ -178,6 +178,9 @@ TEST_CASE("each problem with the driver is reported with its remedy") {
     with(note, "there is no curb suspend", "570", [](M &m) { m.driver.cuda = 12070; });
     with(note, "there is no curb suspend", "570", [](M &m) { m.driver.has_checkpoint = false; });
     with(ok, "CUDA 12.8", "", [](M &m) { m.driver.cuda = 12080; });
+    with(note, "cuda:0, cuda:2: no virtual memory management", "the driver moves all", [](M &m) {
+        m.driver.no_vmm = {"cuda:0", "cuda:2"};
+    });
     MachineCondition old = machine();
     old.driver.cuda = 11020;
     CHECK(found(examine(old), note, "CUDA 11.2 is older than 11.4") != nullptr);
@@ -404,6 +407,8 @@ TEST_CASE("findings about a process under curb") {
     naps(ok, "cuda:0: 2 GiB of 8 GiB; in host memory until its next call of CUDA", "");
     with(note, "could not leave its GPUs when it was idle: it has managed memory", "tries again",
          [](P &p) { p.status->nap = {.refused = "it has managed memory"}; });
+    with(note, "naps at the driver's rate: several ranks talk", "",
+         [](P &p) { p.status->nap = {.refused = {}, .not_light = "several ranks talk"}; });
     with(note,
          "it waits on cuda:0 for 1 GiB, 3 s so far (thread 4720): it hit the allowance; the next growth step is "
          "due in 5 s; it fails in 27 s",
