@@ -301,9 +301,10 @@ std::string prepare_calls(int way, bool again) {
     }
     return "ok";
 }
-// Lets the threads call. Returns how many calls have returned 150 ms later.
+// Lets the threads call. Returns how many calls have returned 150 ms after the first one: cuCtxGetCurrent never waits.
 std::string begin_calls() {
     calling = true;
+    EXPECT(within(std::chrono::seconds(60), [] { return returned != 0; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     return std::to_string(returned);
 }

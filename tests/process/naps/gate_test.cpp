@@ -99,12 +99,10 @@ TEST_CASE("a nap that would wait for a call at the gate is given up within a sec
     const Machine machine;
     Program program(machine);
     REQUIRE(program.answers("lock before submitting") == "ok");
-    const auto begun = std::chrono::steady_clock::now();
-    Begun curb = machine.begin_curb({"suspend", "--until-used", program.id()});
+    Begun curb = machine.begin_curb({"suspend", "--until-used", "--timeout", "1m", program.id()});
     REQUIRE(within(20s, [&] { return machine.state(program.pid()) == "locked"; }));
     CHECK(program.answers("call and unlock") == "ok");
-    CHECK(std::chrono::steady_clock::now() - begun < 6s);
-    CHECK(curb.end().status != 0);
+    fails(curb.end(), contains("work that it has submitted did not end within 1s"));
     CHECK(machine.state(program.pid()) == "running");
 }
 
@@ -112,12 +110,12 @@ TEST_CASE("the gate opens by itself when no command keeps it closed and the prog
     const Machine machine;
     Holding program(machine, 64);
     SECTION("the command was killed before anything was moved") {
+        const auto begun = std::chrono::steady_clock::now();
         const control::GateReport report = ask_gate(program, 1500);
         CHECK(report.closed);
         CHECK(report.waits_for.empty());
-        program.tell("check");
-        CHECK(program.says(150ms).empty());
-        CHECK(program.says() == "right");
+        CHECK(program.answers("check") == "right");
+        CHECK(std::chrono::steady_clock::now() - begun >= 1500ms);
     }
     SECTION("another tool brought it back") {
         suspend(machine, program);
