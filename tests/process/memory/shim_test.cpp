@@ -141,6 +141,18 @@ TEST_CASE("no thread keeps a first context that the cap refuses") {
                  .run("a_refused_context_that_the_driver_does_not_destroy_is_held"));
 }
 
+TEST_CASE("the driver's own errors come through, and memory that it does not free stays charged") {
+    const std::string nvml = GENERATE("", "nopids");  // without NVML no measurement makes up for a lost charge
+    CAPTURE(nvml);
+    succeeds(Job()
+                 .cap("1GiB")
+                 .with("CURB_SIM_NVML", nvml)
+                 .with("CURB_SIM_FAULT",
+                       "cuMemAlloc_v2:1:999,cuMemFree_v2:1:700,cuMemCreate:1:801,cuMemRelease:1:999,"
+                       "cuMemAllocAsync:1:101")
+                 .run("the_drivers_own_errors_come_through_and_the_books_balance"));
+}
+
 TEST_CASE("a green context does not count as a part of the context that comes with it") {
     const std::string nvml = GENERATE("", "nopids");
     CAPTURE(nvml);
