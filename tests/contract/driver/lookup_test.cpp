@@ -59,21 +59,16 @@ TEST_CASE("a name and a version lead to the address of the exact export") {
     CHECK(answer.address == exported(question.answer));
 }
 
-TEST_CASE("an unknown name is not found, and the status says why") {
+TEST_CASE("an unknown name, and a function that came after the requested version, are not found; the status says why") {
     REQUIRE(cuInit(0) == CUDA_SUCCESS);
-    const char *name = GENERATE("", "cuNoSuchThing");
-    const Answer answer = ask(name, 13000);
+    const auto [name, version, status] = GENERATE(table<const char *, int, CUdriverProcAddressQueryResult>(
+        {{"", 13000, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND},
+         {"cuNoSuchThing", 13000, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND},
+         {"cuMemAllocAsync", 11000, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT}}));
+    const Answer answer = ask(name, version);
     CHECK(answer.result == CUDA_SUCCESS);
     CHECK(answer.address == nullptr);
-    CHECK(answer.status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
-}
-
-TEST_CASE("a function that came after the requested version is not found") {
-    REQUIRE(cuInit(0) == CUDA_SUCCESS);
-    const Answer answer = ask("cuMemAllocAsync", 11000);
-    CHECK(answer.result == CUDA_SUCCESS);
-    CHECK(answer.address == nullptr);
-    CHECK(answer.status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+    CHECK(answer.status == status);
 }
 
 TEST_CASE("the status may be left out") {

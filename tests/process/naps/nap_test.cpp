@@ -50,23 +50,15 @@ TEST_CASE("an idle process leaves the GPU by itself, and its next call brings it
     CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
 }
 
-TEST_CASE("a process that calls the driver now and then takes no nap") {
+TEST_CASE("a process that calls the driver now and then, or computes without a call, takes no nap meanwhile") {
+    const auto [begin, end, answer] = GENERATE(table<const char *, const char *, const char *>(
+        {{"call on 0", "returned", "0 wrong"}, {"utilise 50", "utilise 0", "ok"}}));
     const Machine machine;
     Program program(machine, napping(machine, R"("idle": "1s")"));
-    REQUIRE(program.answers("call on 0") == "ok");
+    REQUIRE(program.answers(begin) == "ok");
     std::this_thread::sleep_for(3s);
     CHECK(machine.state(program.pid()) == "running");
-    CHECK_THAT(program.answers("returned"), contains("0 wrong"));
-    REQUIRE(is_out(machine, program));
-}
-
-TEST_CASE("a process that computes takes no nap, however long it calls nothing") {
-    const Machine machine;
-    Program program(machine, napping(machine, R"("idle": "1s")"));
-    REQUIRE(program.answers("utilise 50") == "ok");
-    std::this_thread::sleep_for(2500ms);
-    CHECK(machine.state(program.pid()) == "running");
-    REQUIRE(program.answers("utilise 0") == "ok");
+    CHECK_THAT(program.answers(end), contains(answer));
     REQUIRE(is_out(machine, program));
     CHECK(program.answers("check") == "right");
 }
