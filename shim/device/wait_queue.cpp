@@ -103,6 +103,21 @@ bool Wait::has_turn(Order order, const Device &device, policy::Bytes bytes, poli
     return true;
 }
 
+bool Wait::reserve(Order order, policy::Bytes room) noexcept try {
+    const KeepErrno keep_errno;
+    control::Turn *turn = turns_[static_cast<std::size_t>(order)];
+    return !turn || turn->reserve(room);
+} catch (...) {
+    return true;
+}
+
+void Wait::give_up_reservation(Order order) noexcept try {
+    const KeepErrno keep_errno;
+    if (control::Turn *turn = turns_[static_cast<std::size_t>(order)]) turn->give_up_reservation();
+} catch (...) {
+    // Out of host memory: it ends with the wait.
+}
+
 bool Wait::left(policy::Duration most) const noexcept {
     return static_cast<std::uint64_t>(most.count()) > milliseconds();
 }

@@ -65,6 +65,10 @@ class Wait : NoCopy {
     [[nodiscard]] bool is_in_order(Order order) const noexcept { return turns_[static_cast<std::size_t>(order)]; }
     // Joins the order. False if an earlier request can be served with `room`, the bytes that are free now.
     [[nodiscard]] bool has_turn(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
+    // Reserves the request's bytes of `room` until the wait ends or gives the reservation up (control/turn.hpp). False
+    // if others have reserved them.
+    [[nodiscard]] bool reserve(Order order, policy::Bytes room) noexcept;
+    void give_up_reservation(Order order) noexcept;
     // True if the request has waited less than `most` in total.
     [[nodiscard]] bool left(policy::Duration most) const noexcept;
     // Sleeps until a change since attempt(), at most `milliseconds`. The first call only registers the request and

@@ -1,5 +1,5 @@
 // Modules, libraries and kernels: handles, the device memory of loaded code, and the memory that a launch adds.
-// Kernels do nothing.
+// Kernels do nothing, but for one of curb's.
 #pragma once
 
 #include "abi/cuda_abi.h"

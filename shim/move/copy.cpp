@@ -1,0 +1,215 @@
+#include "move/copy.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "base/guarded.hpp"
+#include "base/waiting.hpp"
+#include "driver/driver.hpp"
+#include "move/behind_gate.hpp"
+#include "move/host_memory.hpp"
+#include "threads/own_thread.hpp"
+
+namespace curb::shim::move {
+namespace {
+
+using policy::Bytes;
+using policy::Part;
+
+// What the threads share.
+struct Work {
+    const Copies *copies = nullptr;
+    bool is_out = false;
+    std::size_t next = 0, ready = 0, done = 0;  // chunks; those from `ready` on may not be copied yet
+    bool stopped = false;
+    unsigned running = 0;  // threads
+};
+template <class Act>
+auto locked(Act act) {
+    return leaked<Guarded<Work>>().locked(act);
+}
+constinit FutexEvent ended;  // a thread has
+
+void stop() {
+    locked([](Work &work) { work.stopped = true; });
+}
+void note_done(std::size_t chunks = 1) {
+    locked([=](Work &work) { work.done += chunks; });
+}
+
+// Returns the next chunk, once it may be copied. nullopt if there is none.
+std::optional<std::size_t> take() {
+    for (;;) {
+        bool waits = false;
+        const auto chunk = locked([&](Work &work) -> std::optional<std::size_t> {
+            if (work.stopped || work.next == work.copies->chunks.size()) return std::nullopt;
+            waits = work.next >= work.ready;
+            return waits ? std::nullopt : std::optional(work.next++);
+        });
+        if (!waits) return chunk;
+        sleep_us(20);
+    }
+}
+
+// Copies past the caches, which the data would only flush: 15 GiB/s a thread instead of 6 (H200's host).
+void copy_past_caches(char *to, const char *from, std::size_t bytes) noexcept {
+    std::size_t at = 0;
+#ifdef __SSE2__
+    for (; at + 64 <= bytes; at += 64) {
+        const auto *source = reinterpret_cast<const __m128i *>(from + at);
+        auto *target = reinterpret_cast<__m128i *>(to + at);  // aligned: chunks and pages are
+        const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+        const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+        _mm_stream_si128(target, a);
+        _mm_stream_si128(target + 1, b);
+        _mm_stream_si128(target + 2, c);
+        _mm_stream_si128(target + 3, d);
+    }
+    _mm_sfence();
+#endif
+    std::memcpy(to + at, from + at, bytes - at);
+}
+
+// One thread's two buffers, each with a stream. The context is current.
+class Lane : NoCopy {
+  public:
+    explicit Lane(const Copies &copies) noexcept : copies_(copies) {}
+    explicit operator bool() const noexcept { return pinned_ && streams_[0] && streams_[1]; }
+
+    // False if a copy fails.
+    bool run_out() {
+        std::optional<std::size_t> before;  // in the other buffer
+        for (unsigned now = 0;; now ^= 1U) {
+            const auto chunk = take();
+            if (chunk && (!each_part(*chunk, now, kOut) || !HostMemory::populate(host(*chunk), size(*chunk))))
+                return false;
+            if (before) {
+                if (!streams_[now ^ 1U].synchronize()) return false;
+                copy_past_caches(host(*before), buffer(now ^ 1U), size(*before));
+                note_done();
+            }
+            if (!chunk) return true;
+            before = chunk;
+        }
+    }
+    bool run_in() {
+        std::size_t taken = 0;
+        for (unsigned now = 0;; now ^= 1U) {
+            const auto chunk = take();
+            if (!chunk) break;
+            if (!streams_[now].synchronize()) return false;
+            std::memcpy(buffer(now), host(*chunk), size(*chunk));
+            if (!each_part(*chunk, now, kIn)) return false;
+            ++taken;
+        }
+        if (!streams_[0].synchronize() || !streams_[1].synchronize()) return false;
+        note_done(taken);
+        return true;
+    }
+
+  private:
+    enum Direction : bool { kOut, kIn };
+
+    // Begins to copy the parts of a chunk between the GPU and a buffer.
+    bool each_part(std::size_t chunk, unsigned which, Direction direction) noexcept {
+        char *at = buffer(which);
+        for (const Part &part : copies_.chunks[chunk]) {
+            const CUdeviceptr device = copies_.addresses[part.block] + part.offset;
+            const Driver &driver = driver_behind_gate();
+            const CUstream stream = streams_[which].get();
+            const CUresult result = direction == kOut ? driver.cuMemcpyDtoHAsync_v2(at, device, part.bytes, stream)
+                                                      : driver.cuMemcpyHtoDAsync_v2(device, at, part.bytes, stream);
+            if (result != CUDA_SUCCESS) return false;
+            at += part.bytes;
+        }
+        return true;
+    }
+    [[nodiscard]] std::size_t size(std::size_t chunk) const noexcept {
+        Bytes sum = 0;
+        for (const Part &part : copies_.chunks[chunk]) sum += part.bytes;
+        return sum;
+    }
+    [[nodiscard]] char *host(std::size_t chunk) const noexcept { return copies_.host + chunk * policy::kChunk; }
+    [[nodiscard]] char *buffer(unsigned which) const noexcept { return pinned_.begin() + which * policy::kChunk; }
+
+    const Copies &copies_;
+    PinnedMemory pinned_{2 * policy::kChunk};  // outlives the streams, which end when their copies have
+    Stream streams_[2];
+};
+
+// The work of one thread. A thread that gets no buffers leaves it to the others.
+void run() {
+    const auto [copies, is_out] = locked([](const Work &work) { return std::pair(work.copies, work.is_out); });
+    const CurrentBehindGate current(copies->context);
+    if (!current) return;
+    Lane lane(*copies);
+    if (lane && !(is_out ? lane.run_out() : lane.run_in())) stop();
+}
+
+void run_thread() {
+    {
+        const own_thread::Awake awake;
+        run();
+    }
+    locked([](Work &work) { --work.running; });
+    ended.post();
+}
+
+// Copies on so many threads, and calls `beside` until they have ended. Without a thread, copies on this one.
+bool copy(const Work &begun, unsigned threads, const std::function<void()> &beside) {
+    locked([&](Work &work) { work = begun; });
+    bool any = false;
+    for (std::size_t i = 0; i < std::min<std::size_t>(threads, begun.copies->chunks.size()); ++i) {
+        locked([](Work &work) { ++work.running; });
+        if (own_thread::start(run_thread, "curb-move"))
+            any = true;
+        else
+            locked([](Work &work) { --work.running; });
+    }
+    const auto go_on = [&]() noexcept {
+        try {
+            beside();
+        } catch (...) {  // out of host memory; the threads use what the caller would destroy
+            stop();
+        }
+    };
+    go_on();
+    if (!any && !begun.copies->chunks.empty()) run();
+    while (locked([](const Work &work) { return work.running; }) != 0) {
+        go_on();
+        ended.wait(5);
+    }
+    return locked([](const Work &work) { return !work.stopped && work.done == work.copies->chunks.size(); });
+}
+
+}  // namespace
+
+bool copy_out(const Copies &copies, unsigned threads, const std::function<bool()> &may_go_on) {
+    Work work{.copies = &copies, .is_out = true, .ready = copies.chunks.size()};
+    return copy(work, threads, [&] {
+        if (!may_go_on()) stop();
+    });
+}
+
+bool copy_in(const Copies &copies, unsigned threads, const std::function<bool(std::size_t)> &map) {
+    std::size_t block = 0, chunk = 0;
+    bool fails = false;
+    const auto map_all = [&] {
+        for (; block < copies.addresses.size() && !fails; ++block) {
+            fails = !map(block);
+            if (fails) return stop();
+            // The chunks whose last block this is.
+            while (chunk < copies.chunks.size() && copies.chunks[chunk].back().block <= block) ++chunk;
+            locked([&](Work &work) { work.ready = chunk; });
+        }
+    };
+    return copy({.copies = &copies}, threads, map_all);
+}
+
+}  // namespace curb::shim::move

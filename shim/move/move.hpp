@@ -1,0 +1,51 @@
+// Moves memory of the program's GPUs to host memory and back by curb's own copy: what it maps by the driver's virtual
+// memory management, so that it comes back to the same addresses. Needs neither a helper nor a driver that can move
+// processes. The rest of the process stays, its contexts too.
+//
+// Only on the thread curb-nap, while the gate is closed and no call of the program is under way. Calls the driver
+// behind the gate. May throw std::bad_alloc.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/devices.hpp"
+#include "policy/values/result.hpp"
+
+namespace curb::shim::move {
+
+struct Moved {
+    Bytes bytes = 0;    // that have left the GPUs
+    Bytes copied = 0;   // of these, in host memory; the rest are pages of zeros
+    std::string stays;  // what curb could not move, and why: "2.00 GiB that other processes may use"; empty: nothing
+};
+
+// True if there is memory that out() may move.
+bool has_any();
+
+// Waits until the work of all contexts has ended. False if it has not within a second, or an earlier one has not ended
+// yet.
+bool wait_for_work();
+
+// Moves out what can be moved within so much host memory. Asks `may_go_on` while it copies; gives up if that is false.
+// Until everything is copied the program's memory is as it was, and so it is after an error.
+policy::Result<Moved, std::string> out(Bytes host_memory, const std::function<bool()> &may_go_on);
+
+// Returns the bytes of the device that in() needs. 0 if nothing of it is out.
+Bytes needed(const Device &device) noexcept;
+// Returns the free bytes of a device from which memory is out. 0 if the driver fails.
+Bytes free_of(const Device &device) noexcept;
+// True if memory is out.
+bool is_out() noexcept;
+
+enum class Back {
+    done,
+    no_room,  // the memory of a device has no room for it
+    failed,   // it may be tried again
+    broken,   // an error has ended a context, and its calls return that; the memory is there without its contents
+};
+// Brings back what is out. Unless it is done, what is not back is out as before.
+Back in();
+
+}  // namespace curb::shim::move
