@@ -17,6 +17,13 @@ policy::Result<control::GateReport, std::string> ask(int pid, const control::Gat
     return report_in<control::GateReport>(pid, control::ask(pid, request, kPatience));
 }
 
+// Returns the status of a nap in which the driver has moved nothing. nullopt if the process is not in one.
+std::optional<control::NapStatus> light_nap(int pid) {
+    auto status = report_in<control::Status>(pid, control::ask(pid, control::StatusRequest(), kPatience));
+    const bool naps = status && status->nap && status->nap->out && status->nap->is_light;
+    return naps ? std::move(status->nap) : std::nullopt;
+}
+
 control::GateRequest closing() { return {.close_for = static_cast<std::uint64_t>(kLease.count())}; }
 
 }  // namespace
@@ -49,6 +56,17 @@ std::optional<std::string> Gate::close(policy::Duration patience, bool force) {
             return fmt::format("a call of {} did not return within {}; try again, or --timeout 1m", report->waits_for,
                                policy::format(patience));
         std::this_thread::sleep_for(milliseconds(2));
+    }
+}
+
+std::optional<std::string> Gate::deepen_nap(policy::Duration patience) const {
+    for (const auto until = std::chrono::steady_clock::now() + patience;;) {
+        const auto nap = light_nap(pid_);
+        if (!nap) return std::nullopt;
+        if (!nap->stays.empty() || std::chrono::steady_clock::now() >= until)
+            return "it naps, and the driver has not moved the rest" + (nap->stays.empty() ? "" : ": " + nap->stays);
+        static_cast<void>(ask(pid_, closing()));  // it takes that for the wish
+        std::this_thread::sleep_for(milliseconds(50));
     }
 }
 
@@ -97,6 +115,18 @@ policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration p
             return fmt::format("it has not left within {}; try again, or --timeout 1m", policy::format(patience));
         std::this_thread::sleep_for(milliseconds(10));
     }
+}
+
+std::optional<policy::Result<policy::Bytes, std::string>> end_light_nap(int pid, policy::Duration patience) {
+    const auto before = light_nap(pid);
+    if (!before) return std::nullopt;
+    static_cast<void>(ask(pid, control::GateRequest()));
+    for (const auto until = std::chrono::steady_clock::now() + patience; light_nap(pid);) {
+        if (std::chrono::steady_clock::now() >= until)
+            return std::string("it comes back as soon as there is room on its GPUs");
+        std::this_thread::sleep_for(milliseconds(20));
+    }
+    return before->bytes;
 }
 
 void open_gate(int pid, policy::Duration took) {

@@ -23,6 +23,9 @@ class Gate {
     // Closes the gate and waits, at most `patience`, for the calls that must return first. Returns why the process
     // cannot be moved, and the remedy. nullopt if it can. `force`: accepts that calls may bypass the gate.
     std::optional<std::string> close(policy::Duration patience, bool force);
+    // Has the driver move the rest of a process that naps lightly, since only such a nap can become a suspend. Returns
+    // why it does not come to that within `patience`. nullopt if it did, or if the process does not nap.
+    [[nodiscard]] std::optional<std::string> deepen_nap(policy::Duration patience) const;
     // Makes a napping process stay out until it is resumed. False if it does not nap.
     [[nodiscard]] bool turn_nap_into_suspend();
     // Asks the process to keep the gate closed. Call it at least once a second until the process is out: after 3 s
@@ -44,6 +47,10 @@ class Gate {
 // Makes the process begin a nap and waits, at most `patience`, until it is out of its GPUs. Returns the bytes that it
 // has moved, or why it has not left.
 policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration patience);
+
+// Ends a nap in which the driver has moved nothing, and waits, at most `patience`, until the process is back. nullopt
+// if there is none. Else returns its bytes, or why it is not back.
+std::optional<policy::Result<policy::Bytes, std::string>> end_light_nap(int pid, policy::Duration patience);
 
 // Opens the gate of a process that runs again. `took`: the time of the resume. (If the process does not answer, its
 // next CUDA call opens the gate 0.1 s later.)

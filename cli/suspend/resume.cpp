@@ -78,6 +78,9 @@ class Resuming : Moving {
         if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());
         const auto driver = open_driver();
         facts.driver = facts_of(driver, pid_);
+        if (target_.under_curb && facts.driver->state.value_or(CU_PROCESS_STATE_RUNNING) == CU_PROCESS_STATE_RUNNING)
+            if (const auto woken = end_light_nap(pid_, std::max(manner_.patience, policy::Duration(10'000))))
+                return *woken ? woken_up(**woken) : ended(kRefused, "suspended", cannot_ + woken->error());
         if (const auto refusal = why_not_resume(facts)) return refused(*refusal);
         if (!is_the_same()) return ended(kRefused, "ended", cannot_ + kAnother);
         hold_interrupts();
@@ -182,6 +185,14 @@ class Resuming : Moving {
     static Bytes free_of(const ResumeFacts &facts, const std::string &uuid) {
         const GpuState *gpu = gpu_with(**facts.gpus, uuid);
         return gpu ? gpu->free : 0;
+    }
+
+    // It was in a nap of curb's own moves.
+    int woken_up(Bytes bytes) const {
+        if (!answer({{"pid", pid_}, {"resumed", true}, {"bytes", bytes}, {"napped", true}}))
+            print(fmt::format("resumed {}: its nap has ended, {} are back on the device\n", target_.text(),
+                              format_human(bytes)));
+        return 0;
     }
 
     int move(const Driver &driver) const {

@@ -64,6 +64,8 @@ class Suspending : Moving {
         // First the checks without the driver.
         if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
         suspended::remove_stale(target_.process);
+        if (target_.under_curb && !options_.nap)
+            if (const auto why = gate_.deepen_nap(patience_)) return ended(kRefused, "unchanged", cannot_ + *why);
         // A nap that begins or ends has the claim for a moment; another nap comes again by itself.
         const auto claim = suspended::Claim::take(target_.process, options_.nap ? policy::Duration{} : patience_);
         if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());

@@ -22,9 +22,12 @@ std::string begin_soon();
 // Returns why the process cannot leave its GPUs now. Empty if it knows no reason. Thread-safe.
 std::string why_not() noexcept;
 
-// For `curb suspend`: turns a nap into a suspend, which `curb resume` ends and a call does not. False if the process
-// does not nap. Thread-safe.
+// For `curb suspend`: turns a deep nap into a suspend, which `curb resume` ends and a call does not. False if the
+// process does not nap, or lightly: then the nap becomes deep soon. Thread-safe.
 bool stay_out() noexcept;
+
+// For `curb resume`: ends a nap in which the driver has moved nothing. Does nothing in another state. Thread-safe.
+void end_soon() noexcept;
 
 // Records for the trace that `curb suspend` has moved `bytes` to host memory.
 void moved_out_by_command(policy::Bytes bytes) noexcept;

@@ -361,6 +361,7 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
         return out;
     }
     if (!asked.close_for) {
+        nap::end_soon();
         gate::open(gate::For::client, asked.took_ms);
         return out;
     }

@@ -34,6 +34,7 @@
 
 #include "abi/nvml_abi.h"
 #include "families.hpp"
+#include "mapped.hpp"
 #include "memory.hpp"
 
 using namespace scenario;
@@ -162,7 +163,20 @@ std::string give_last() {
     all_marked.pop_back();
     return "given";
 }
-std::string check() { return std::all_of(all_marked.begin(), all_marked.end(), is_as_marked) ? "right" : "wrong"; }
+std::string map(std::uint64_t bytes) {
+    all_mapped().emplace_back(bytes / 2);
+    return "mapped";
+}
+std::string change() {
+    for (Mapped &one : all_mapped()) one.change();
+    return "changed";
+}
+std::string check() {
+    const bool is_right =
+        std::all_of(all_marked.begin(), all_marked.end(), is_as_marked) &&
+        std::all_of(all_mapped().begin(), all_mapped().end(), [](const Mapped &one) { return one.is_right(); });
+    return is_right ? "right" : "wrong";
+}
 
 // ---- work ----
 
@@ -720,6 +734,8 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"asked", [](const auto &) { return has_been_answered(); }},
     {"hold", [](const Numbers &of) { return hold(of.mib * MiB, of.device); }},
     {"give", [](const auto &) { return give_last(); }},
+    {"map", [](const Numbers &of) { return map(of.mib * MiB); }},
+    {"change", [](const auto &) { return change(); }},
     {"check", [](const auto &) { return check(); }},
     {"work", [](const auto &) { return work_on(); }},
     {"compute", [](const auto &) { return compute(); }},

@@ -10,8 +10,13 @@ namespace {
 // A program that naps by command, with the calls that it and its helpers make.
 class Napper {
   public:
-    Napper() {
+    // `suspend`: the policy's. Empty: no policy, and the driver alone moves the process.
+    explicit Napper(const std::string &suspend)
+        : program_(machine_, with(suspend.empty() ? under_curb() : napping(machine_, suspend),
+                                  {{"CURB_SIM_FAULT_FILE", fault_.string()},
+                                   {"CURB_SIM_CALLS", (machine_.folder() / "calls").string()}})) {
         REQUIRE(program_.answers("hold 256") == "held");
+        REQUIRE(program_.answers("map 32") == "mapped");
         held_ = machine_.held(program_.pid());
     }
 
@@ -77,8 +82,7 @@ class Napper {
 
     const Machine machine_;
     const fs::path fault_ = machine_.folder() / "fault";
-    Program program_{machine_, with(under_curb(), {{"CURB_SIM_FAULT_FILE", fault_.string()},
-                                                   {"CURB_SIM_CALLS", (machine_.folder() / "calls").string()}})};
+    Program program_;
     std::int64_t held_ = 0;
     bool has_left_ = false;
 };
@@ -88,7 +92,9 @@ class Napper {
 TEST_CASE("whichever call of the driver or of NVML fails on the way out or back, the program goes on and naps again",
           "[patience]") {
     constexpr int kMost = 40;
-    Napper napper;
+    const std::string suspend = GENERATE("", R"("idle": "1h", "deep": "never")", R"("idle": "1h", "deep": "1ms")");
+    CAPTURE(suspend);
+    Napper napper(suspend);
     int failed = 0;
     for (const std::string &name : napper.calls_of_a_nap()) {
         int call = 1;

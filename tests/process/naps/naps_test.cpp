@@ -138,9 +138,10 @@ class Crowd {
     static constexpr const char *kWork = "work and rest 2";
     const Machine machine_{Environment{{"CURB_SIM_MEMORY", kMemory}}};
     const Environment environment_of_commands_{{"CURB_SIM_FAULT_FILE", (machine_.folder() / "fault").string()}};
-    const Environment environment_ = with(napping(machine_, R"("idle": "150ms", "when_others_wait": "30ms")",
-                                                  R"("gpu": { "*": { "growth": { "wait": "120s" } } },)"),
-                                          environment_of_commands_);
+    const Environment environment_ =
+        with(napping(machine_, R"("idle": "150ms", "when_others_wait": "30ms", "deep": "100ms")",
+                     R"("gpu": { "*": { "growth": { "wait": "120s" } } },)"),
+             environment_of_commands_);
     std::mt19937 random_{std::random_device()()};
     Member members_[kPrograms];
     std::uint64_t naps_ = 0;

@@ -1,0 +1,438 @@
+#include "nap/one_nap.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "accounting/shared.hpp"
+#include "base/waiting.hpp"
+#include "contexts/captures.hpp"
+#include "control/host_room.hpp"
+#include "device/devices.hpp"
+#include "device/wait_queue.hpp"
+#include "driver/bypass.hpp"
+#include "driver/driver.hpp"
+#include "driver/gate.hpp"
+#include "driver/thunks/thunks.hpp"
+#include "host/clock.hpp"
+#include "host/log.hpp"
+#include "limits/in_force.hpp"
+#include "move/move.hpp"
+#include "nap/back.hpp"
+#include "nap/state.hpp"
+#include "policy/decisions/move.hpp"
+#include "policy/values/size.hpp"
+#include "threads/own_thread.hpp"
+#include "trace/trace.hpp"
+
+namespace curb::shim::nap {
+namespace {
+
+using policy::Bytes;
+using policy::LogLevel;
+using std::chrono::milliseconds;
+
+// The gate's lease during a move; longer than any move takes. Until it is over, a waiting call does not ask the driver
+// whether the process is running, and so does not open the gate.
+constexpr std::chrono::minutes kMove{60};
+
+std::uint64_t ms_since(std::chrono::steady_clock::time_point begin) noexcept {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin).count());
+}
+
+bool ends() {
+    return locked([](const State &state) { return state.process_ends; });
+}
+
+// "17.3 GiB/s"
+std::string rate(Bytes bytes, std::uint64_t ms) {
+    return policy::format_human(bytes * 1000 / std::max<std::uint64_t>(ms, 1)) + "/s";
+}
+
+// Returns why some calls would reach the driver while the process is out. Empty if none would.
+std::string bypassing() {
+    const auto found = bypasses();
+    if (!found.empty()) return "calls of " + found.front().library + " would bypass curb (" + found.front().how + ")";
+    return thunks::all_gated() ? "" : "the program has looked up more functions of the driver than curb has thunks for";
+}
+
+std::optional<std::string> unless_empty(std::string why) {
+    return why.empty() ? std::nullopt : std::optional(std::move(why));
+}
+
+// Returns the bytes that the helper has moved, from its line "out 2147483648". nullopt for another line.
+std::optional<Bytes> moved(const std::string &line) {
+    constexpr std::string_view kOut = "out ";
+    Bytes bytes = 0;
+    if (!line.starts_with(kOut) ||
+        std::from_chars(line.data() + kOut.size(), line.data() + line.size(), bytes).ec != std::errc())
+        return std::nullopt;
+    return bytes;
+}
+
+// Ends an attempt without a nap: opens the gate. A refusal doubles the time to the next attempt.
+void stop(const std::string &why) {
+    gate::open(gate::For::nap);
+    if (why.empty()) return;
+    const bool is_new = locked([&](State &state) {
+        ++state.refusals;
+        state.is_refused = true;
+        return std::exchange(state.status.refused, why) != why;
+    });
+    log::write(is_new ? LogLevel::info : LogLevel::debug, "no nap now: " + why);
+}
+
+}  // namespace
+
+std::string why_no_nap() { return captures::any() ? "a graph capture is under way" : ""; }
+
+std::string why_not_deep() {
+    if (shared::any())
+        return "it shares GPU memory with other processes (CUDA IPC or exported handles), and the driver cannot move "
+               "such memory";
+    if (shared::any_event()) return "it shares events with other processes (CUDA IPC), which curb does not move";
+    if (shared::any_external())
+        return "it has imported memory of a graphics library or a device (cuImportExternalMemory), which curb does not "
+               "move";
+    return {};
+}
+
+bool holds_memory() noexcept { return std::any_of(devices::all().begin(), devices::all().end(), devices::in_use); }
+
+bool others_wait() noexcept {
+    return std::any_of(devices::all().begin(), devices::all().end(), [](const Device &device) {
+        return devices::in_use(device) && wait_queue::others_wait(wait_queue::Order::device, device);
+    });
+}
+
+// ---- out ----
+
+const OneNap::Step OneNap::kLeaving[] = {&OneNap::prepare, &OneNap::close_gate, &OneNap::wait_for_calls,
+                                         &OneNap::leave};
+
+// Asks before the gate closes: without an answer of the driver curb could not see later whether the process is back.
+OneNap::Refusal OneNap::prepare() {
+    if (!policy_.light.value_or(true)) not_light_ = "the policy's suspend.light forbids it";
+    if (!state_by_driver())
+        not_deep_ = "the driver cannot move processes out of their GPUs; that takes 570 or newer";
+    else
+        not_deep_ = Helper::why_none();
+    if (!not_light_.empty() && !not_deep_.empty()) return not_deep_;
+    if (!holds_memory()) return "it holds no memory of a GPU";
+    // From here on the gate knows that a call has begun. By request there was no idle time before.
+    if (locked([](const State &state) { return state.by_request; })) {
+        gate::take_called();
+        sleep_asleep(50);
+    }
+    return std::nullopt;
+}
+
+OneNap::Refusal OneNap::close_gate() {
+    switch (gate::close(gate::For::nap, kMove)) {
+        case gate::Closing::closed: break;
+        case gate::Closing::taken: return "";
+        case gate::Closing::uncounted:
+            return "the kernel has no membarrier, so it is not known which calls are under way";
+    }
+    if (std::string why = why_no_nap(); !why.empty()) return why;
+    if (std::string why = bypassing(); !why.empty()) return why;
+    if (std::string why = why_not_deep(); !why.empty()) not_deep_ = std::move(why);
+    return not_light_.empty() ? std::nullopt : unless_empty(not_deep_);
+}
+
+OneNap::Refusal OneNap::wait_for_calls() {
+    const bool by_request = locked([](const State &state) { return state.by_request; });
+    if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100) || wait_queue::any())
+        return by_request ? "a call of CUDA is under way" : "";
+    if (not_light_.empty() && !move::has_any()) not_light_ = "it has no memory that curb can move itself";
+    if (!not_light_.empty()) return unless_empty(not_deep_);
+    // Of most calls it is not known when they end, and only the driver's own move waits for them.
+    if (gate::take_called()) {
+        if (!by_request || !not_deep_.empty()) return by_request ? "a call of CUDA is under way" : "";
+        not_light_ = "a call of CUDA was under way";
+    }
+    if (!move::wait_for_work()) return "work that it has submitted did not end within 1s";
+    return std::nullopt;
+}
+
+// A part leaves at once; the rest follows if that is too little.
+OneNap::Refusal OneNap::leave() {
+    locked([&](State &state) {
+        state.phase = Phase::leaving;
+        state.is_deep = state.wants_deep = false;
+        state.status.light = state.status.deep = {};
+        state.status.zeros = 0;
+        state.status.stays.clear();
+        state.status.not_light = not_light_;
+    });
+    if (not_light_.empty())
+        if (auto why = move_lightly()) return why;
+    if (is_light_) return std::nullopt;
+    return not_deep_.empty() ? move_deeply() : Refusal(not_deep_);
+}
+
+std::string OneNap::host_limit(const std::optional<policy::Size> &most) const {
+    const auto room = control::host_room(getpid());
+    if (copied_ == 0 || !room) return most ? policy::format(*most) : "100%";
+    const Bytes all = most ? most->on(room->total) : room->total;
+    return policy::format_exact(all - std::min(all, copied_));
+}
+
+Bytes OneNap::host_budget() const {
+    const auto room = control::host_room(getpid());
+    if (!room) return 0;
+    Bytes most = room->total;
+    for (const auto &size : {policy_.host_memory, ceiling_})
+        if (size) most = std::min(most, size->on(room->total));
+    return policy::host_budget(room->available, room->total, most);
+}
+
+OneNap::Refusal OneNap::move_lightly() {
+    const auto begin = Clock::now();
+    const auto moved =
+        move::out(host_budget(), [this] { return gate::waiting_since() == 0 && !ends() && !host_runs_short(); });
+    if (!moved) {
+        if (gate::waiting_since() != 0 || ends()) return "";  // it is used again
+        not_light_ = moved.error();
+        locked([&](State &state) { state.status.not_light = not_light_; });
+        return not_deep_.empty() ? std::nullopt : Refusal(not_light_);
+    }
+    const std::uint64_t ms = ms_since(begin);
+    is_light_ = move::is_out();
+    light_bytes_ = moved->bytes;
+    copied_ = moved->copied;
+    const Bytes zeros = light_bytes_ - std::min(light_bytes_, copied_);
+    std::string stays = moved->stays;
+    if (is_light_ && !not_deep_.empty()) stays.append(stays.empty() ? "" : ", ").append("the rest: " + not_deep_);
+    locked([&](State &state) {
+        state.status.stays = std::move(stays);
+        if (!is_light_) return;
+        state.status.is_light = true;
+        state.status.light = {copied_, ms, 0};
+        state.status.zeros = zeros;
+        state.status.light_total += copied_;
+        state.status.zeros_total += zeros;
+    });
+    if (!is_light_) return std::nullopt;
+    note_out(ms);
+    log::write(LogLevel::debug, "of the nap's memory " + policy::format_human(copied_) + " was copied, " +
+                                    policy::format_human(zeros) + " is zeros: " + std::to_string(ms) + " ms, " +
+                                    rate(light_bytes_, ms));
+    return std::nullopt;
+}
+
+// The driver moves what the process holds, by the helper.
+OneNap::Refusal OneNap::move_deeply() {
+    const bool may_begin = locked([](State &state) {
+        if (state.process_ends) return false;
+        state.phase = Phase::leaving;
+        return state.is_deep = true;
+    });
+    if (!may_begin) return "";
+    const auto begin = Clock::now();
+    helper_.start({"suspend", "--nap", "--host-memory", host_limit(policy_.host_memory), "--host-memory",
+                   host_limit(ceiling_), std::to_string(getpid())});
+    const auto first = helper_.line();
+    const auto bytes = first ? moved(*first) : std::nullopt;
+    if (!bytes) {
+        const bool has_run = helper_.end() != Helper::kNotExecuted;
+        bring_back_deeply();
+        locked([](State &state) { state.is_deep = false; });
+        return has_run ? first.value_or("the command curb ended without a word") : Helper::kNone;
+    }
+    const std::uint64_t ms = ms_since(begin);
+    is_deep_ = true;
+    deep_bytes_ = *bytes;
+    locked([&](State &state) {
+        state.status.is_light = false;
+        state.status.deep = {deep_bytes_, ms, 0};
+        state.status.stays.clear();
+    });
+    note_out(ms);
+    return std::nullopt;
+}
+
+// Records what has left, and says so at the first time.
+void OneNap::note_out(std::uint64_t took_ms) const {
+    const Bytes all = light_bytes_ + deep_bytes_;
+    const bool is_first = !(is_light_ && is_deep_);
+    gate::note_out(gate::For::nap, all, trace::back);
+    trace::out(is_first ? all : deep_bytes_, is_first ? (is_light_ ? "light nap" : "nap") : "deep", took_ms);
+    locked([&](State &state) {
+        state.phase = Phase::out;
+        state.refusals = 0;
+        state.status.bytes = all;
+        state.status.bytes_total += is_first ? all : deep_bytes_;
+        state.status.refused.clear();
+        if (!is_first) return;
+        state.status.since = control::unix_now();
+        ++state.status.count;
+    });
+    if (is_first)
+        log::write(LogLevel::info, "a nap begins: " + policy::format_human(all) +
+                                       " moved to host memory; the next call of CUDA ends it");
+    else
+        log::write(LogLevel::info,
+                   "the nap is deep: the driver has moved " + policy::format_human(deep_bytes_) + " more");
+}
+
+// ---- while it is out ----
+
+bool OneNap::is_due_to_deepen() const {
+    if (is_deep_ || !not_deep_.empty()) return false;
+    constexpr milliseconds kToServe{500};  // in which others take what has become free
+    const auto out_for = std::chrono::duration_cast<milliseconds>(Clock::now() - out_since_);
+    const bool frees_too_little = out_for >= kToServe && others_wait();
+    return locked([](const State &state) { return state.wants_deep; }) ||
+           policy::goes_deep(out_for, policy_.deep.value_or(std::chrono::seconds(10)), frees_too_little);
+}
+
+// At most once a second, since others take memory too.
+bool OneNap::host_runs_short() {
+    if (Clock::now() < host_seen_ + std::chrono::seconds(1)) return false;
+    host_seen_ = Clock::now();
+    const auto room = control::host_room(getpid());
+    return room && policy::is_short_of_host(room->available, room->total);
+}
+
+bool OneNap::wait_until_needed() {
+    // End the lease: from here on another tool may bring the process back, and then a waiting call opens the gate.
+    if (!is_light_) gate::close(gate::For::nap, milliseconds(0));
+    for (;;) {
+        if (gate::waiting_since() != 0 || !gate::is_closed() || (is_deep_ && helper_.has_closed())) break;
+        const auto [phase, process_ends] =
+            locked([](const State &state) { return std::pair(state.phase, state.process_ends); });
+        if (phase == Phase::staying_out) return false;
+        if (process_ends && is_deep_) break;
+        if (is_due_to_deepen()) {
+            if (const auto why = move_deeply()) {
+                not_deep_ = *why;
+                locked([&](State &state) {
+                    state.phase = Phase::out;
+                    state.status.stays.append(state.status.stays.empty() ? "" : ", ").append("the rest: " + *why);
+                });
+                log::write(LogLevel::info, "the nap stays light: " + *why);
+            }
+            continue;
+        }
+        if (is_light_ && !is_deep_ && host_runs_short() && bring_back_lightly(true)) {
+            last_ = "host memory ran short";
+            break;
+        }
+        // No other tool can bring back what curb has moved, so no call may open the gate.
+        if (is_light_) gate::close(gate::For::nap, kMove);
+        if (is_deep_) read_lines();
+        const own_thread::Asleep asleep;
+        gate::sleep_until_called(100);
+    }
+    return locked([](State &state) {
+        if (state.phase == Phase::out) state.phase = Phase::coming_back;
+        return state.phase == Phase::coming_back;
+    });
+}
+
+// ---- back ----
+
+void OneNap::read_lines() {
+    while (const auto line = helper_.line_now()) take_line(*line);
+}
+
+void OneNap::take_line(const std::string &line) {
+    if (line == "waits" || line == "comes")
+        note_room(line == "waits");
+    else
+        last_ = line;
+}
+
+void OneNap::come_back_deeply() {
+    if (!is_deep_) return;
+    const auto begin = Clock::now();
+    if (!helper_.tell("back")) {
+        read_lines();  // of a helper that has ended
+        helper_.hang_up();
+    }
+    while (const auto line = helper_.line()) take_line(*line);
+    helper_.end();
+    bring_back_deeply();
+    is_deep_ = false;
+    locked([&](State &state) {
+        state.is_deep = false;
+        state.no_room_since_ms = 0;
+        state.status.no_room_since = 0;
+        state.status.deep.back_ms = ms_since(begin);
+    });
+}
+
+bool OneNap::come_back_lightly() {
+    const auto begin = Clock::now();
+    if (!bring_back_lightly(false)) return false;
+    locked([&](State &state) {
+        state.status.is_light = false;
+        if (is_light_) state.status.light.back_ms = ms_since(begin);
+    });
+    return true;
+}
+
+// Lets the helper go. Waits until `curb resume` has brought back what the driver moved, if curb has moved a part: that
+// is not back then, so the gate stays closed. False if there is no helper any more: then the nap ends.
+bool OneNap::stay_out() {
+    if (!helper_.tell("leave")) return false;
+    helper_.end();
+    log::write(LogLevel::info, "the nap is a suspend now: calls of CUDA wait until curb resume");
+    while (is_light_ && !is_in_its_gpus()) {
+        gate::close(gate::For::nap, kMove);
+        sleep_asleep(100);
+    }
+    return true;
+}
+
+void OneNap::note_back() const {
+    const auto waited_ms = gate::waited_ms();
+    locked([&](State &state) {
+        state.status.waited_ms = waited_ms.value_or(0);
+        state.status.waited_total_ms += waited_ms.value_or(0);
+    });
+    const std::string waited = waited_ms ? ", and a call waited " + std::to_string(*waited_ms) + " ms for its end" : "";
+    log::write(LogLevel::info, "the nap has ended" + waited + (last_.empty() ? "" : ": " + last_));
+}
+
+void OneNap::take() {
+    {
+        const auto snapshot = in_force::snapshot();
+        policy_ = snapshot->policy.suspend;
+        ceiling_ = snapshot->policy.host_memory_ceiling;
+    }
+    for (const Step step : kLeaving)
+        if (const auto why = (this->*step)()) return stop(*why);
+    out_since_ = Clock::now();
+    for (;;) {
+        if (!wait_until_needed() && stay_out() && !is_light_) return;
+        come_back_deeply();
+        // At the end of the process the context is there, and the driver needs no more of it. A call of an exit handler
+        // still brings back the rest.
+        if (!is_light_ || !ends() || gate::waiting_since() != 0) break;
+        locked([](State &state) { state.phase = Phase::out; });
+    }
+    if (!come_back_lightly()) return;
+    note_back();
+    gate::open(gate::For::nap);
+    gate::note_back();  // a client may have closed the gate again
+}
+
+void OneNap::come_back_at_any_cost() noexcept {
+    for (;;) {
+        try {
+            if (locked([](const State &state) { return state.is_deep; })) bring_back_deeply();
+            bring_back_lightly(false);
+            return gate::open(gate::For::nap);
+        } catch (...) {
+            sleep_ms(100);
+        }
+    }
+}
+
+}  // namespace curb::shim::nap

@@ -1,0 +1,66 @@
+// Memory of the program's own VMM calls, filled with words that it knows, between pages of zeros.
+#pragma once
+
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "memory.hpp"
+
+namespace scenario {
+
+class Mapped {
+  public:
+    // Two pieces of physical memory side by side, and the first one a second time behind them. The handles are
+    // released: the mappings keep the memory.
+    explicit Mapped(std::uint64_t half) : half_(half) {
+        MUST(cuMemAddressReserve(&at_, 3 * half, 0, 0, 0));
+        const auto first = take_physical(half), second = take_physical(half);
+        MUST(cuMemMap(at_, half, 0, first, 0));
+        MUST(cuMemMap(at_ + half, half, 0, second, 0));
+        MUST(cuMemMap(at_ + 2 * half, half, 0, first, 0));
+        MUST(cuMemRelease(first));
+        MUST(cuMemRelease(second));
+        const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+        MUST(cuMemSetAccess(at_, 3 * half, &access, 1));
+        change();
+    }
+    // Fills it anew: each other MiB is zero.
+    void change() {
+        ++seed_;
+        MUST(cuMemsetD8_v2(at_, 0, 2 * half_));
+        for (std::uint64_t offset = 0; offset < 2 * half_; offset += 2 * MiB)
+            MUST(cuMemcpyHtoD_v2(at_ + offset, words(offset).data(), MiB));
+    }
+    [[nodiscard]] bool is_right() const {
+        std::vector<unsigned> found(MiB / sizeof(unsigned));
+        const auto is_at = [&](std::uint64_t offset, const std::vector<unsigned> &wanted) {
+            MUST(cuMemcpyDtoH_v2(found.data(), at_ + offset, MiB));
+            return found == wanted;
+        };
+        for (std::uint64_t offset = 0; offset < 3 * half_; offset += 2 * MiB)
+            if (!is_at(offset, words(offset % (2 * half_))) ||
+                !is_at(offset + MiB, std::vector<unsigned>(MiB / sizeof(unsigned))))
+                return false;
+        return true;
+    }
+
+  private:
+    [[nodiscard]] std::vector<unsigned> words(std::uint64_t offset) const {
+        std::minstd_rand random(static_cast<unsigned>(seed_ * 1'000'003 + offset));
+        std::vector<unsigned> out(MiB / sizeof(unsigned));
+        for (unsigned &word : out) word = static_cast<unsigned>(random());
+        return out;
+    }
+
+    CUdeviceptr at_ = 0;
+    std::uint64_t half_, seed_ = 0;
+};
+
+// Those of the program.
+inline std::deque<Mapped> &all_mapped() {
+    static std::deque<Mapped> all;
+    return all;
+}
+
+}  // namespace scenario

@@ -1,0 +1,146 @@
+// Light naps: curb itself moves the memory that the program has mapped, and the contexts stay. Whatever is compared
+// here has gone through host memory.
+#include <signal.h>
+
+#include "naps.hpp"
+
+namespace {
+
+const std::string kLightAlone = R"("idle": "200ms", "deep": "never")";
+
+Environment lightly(const Machine &machine, const std::string &more = "") {
+    return napping(machine, kLightAlone + more);
+}
+// A program with 96 MiB of memory, half of it zeros.
+class Mapping : public Program {
+  public:
+    Mapping(const Machine &machine, const Environment &more) : Program(machine, more) {
+        REQUIRE(answers("map 96") == "mapped");
+    }
+};
+// Waits until it is out but for its context.
+bool is_lightly_out(const Machine &machine, const Program &program) {
+    return within(30s,
+                  [&] { return machine.held(program.pid()) == kContext && nap_of(machine, program)["out"] == true; });
+}
+
+}  // namespace
+
+TEST_CASE("memory of the program's own mappings leaves the GPU, and each call that follows finds it as it was") {
+    const Machine machine;
+    Mapping program(machine, lightly(machine));
+    const std::int64_t before = machine.held(program.pid());
+    CHECK(before == kContext + 96);
+    for (int i = 0; i < 5; ++i) {
+        REQUIRE(is_lightly_out(machine, program));
+        CHECK(machine.state(program.pid()) == "running");
+        const Json nap = nap_of(machine, program);
+        CHECK(nap["light"]["bytes"] == 48 * kMiB);
+        CHECK(nap["zeros"] == 48 * kMiB);
+        CHECK(nap["bytes"] == 96 * kMiB);
+        CHECK(program.answers("check") == "right");
+        CHECK(program.answers("change") == "changed");
+    }
+    CHECK(within(10s, [&] { return program.answers("check") == "right" && machine.held(program.pid()) == before; }));
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("a nap that lasts becomes deep, and all comes back") {
+    const Machine machine;
+    Mapping program(machine, napping(machine, R"("idle": "200ms", "deep": "500ms")"));
+    REQUIRE(program.answers("hold 64") == "held");
+    const std::int64_t before = machine.held(program.pid());
+    for (int i = 0; i < 3; ++i) {
+        REQUIRE(is_out(machine, program));
+        CHECK(machine.held(program.pid()) == kLeft);
+        CHECK(program.answers("check") == "right");
+    }
+    CHECK(within(10s, [&] { return program.answers("check") == "right" && machine.held(program.pid()) == before; }));
+    CHECK_THAT(contents(machine.folder() / "nap.log"), contains("a nap begins") && contains("the nap is deep"));
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("where the driver cannot move the process, curb moves its part and says why the rest stays") {
+    const Environment why = GENERATE(Environment{{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}},
+                                     Environment{{"CURB_SIM_MPS", "1"}});
+    const Machine machine(why);
+    Mapping program(machine, napping(machine, R"("idle": "200ms", "deep": "0s")"));
+    REQUIRE(within(30s, [&] { return machine.held(program.pid()) == kContext; }));
+    CHECK(within(30s, [&] {
+        const Json nap = nap_of(machine, program);
+        return nap["out"] == true && nap["stays"].is_string() &&
+               nap["stays"].get<std::string>().find("the rest: ") != std::string::npos;
+    }));
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("memory stays for which the policy allows no host memory, and pages of zeros need none") {
+    const Machine machine;
+    Program program(machine, lightly(machine, R"(, "host_memory": "30MiB")"));
+    REQUIRE(program.answers("map 96") == "mapped");
+    REQUIRE(within(30s, [&] { return machine.held(program.pid()) == kContext + 48; }));
+    CHECK_THAT(nap_of(machine, program)["stays"].get<std::string>(), contains("for which host memory has no room"));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a program that ends while it is lightly out does not bring its memory back") {
+    const Machine machine;
+    Mapping program(machine, lightly(machine));
+    REQUIRE(is_lightly_out(machine, program));
+    CHECK(program.finish() == 0);
+    CHECK_THAT(contents(machine.folder() / "nap.log"), !contains("the nap has ended"));
+}
+
+TEST_CASE("a child of a program that is lightly out does not use its memory, and the program comes back") {
+    const Machine machine;
+    Mapping program(machine, lightly(machine));
+    REQUIRE(is_lightly_out(machine, program));
+    CHECK_FALSE(program.answers("fork and allocate").empty());
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("a program that is killed while it is lightly out leaves nothing") {
+    const Machine machine;
+    Mapping program(machine, lightly(machine));
+    REQUIRE(is_lightly_out(machine, program));
+    program.kill(SIGKILL);
+    CHECK(within(10s, [&] { return machine.held(program.pid()) == 0; }));
+}
+
+TEST_CASE("a program whose room others have taken waits for it, and comes back when they free it") {
+    const Machine machine(Environment{{"CURB_SIM_MEMORY", "2GiB"}});
+    Program program(machine, lightly(machine));
+    REQUIRE(program.answers("map 512") == "mapped");
+    REQUIRE(is_lightly_out(machine, program));
+    Holding other(machine, 700, {{"LD_PRELOAD", ""}});
+    program.tell("check");
+    CHECK(within(30s, [&] { return nap_of(machine, program)["no_room_since"] != 0; }));
+    CHECK(machine.held(program.pid()) == kContext);
+    CHECK(other.answers("give") == "given");
+    CHECK(program.says() == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("curb suspend of a process that is lightly out moves the rest, and curb resume brings all of it back") {
+    const Machine machine;
+    Mapping program(machine, lightly(machine));
+    REQUIRE(is_lightly_out(machine, program));
+    machine.succeeds({"suspend", program.id()});
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    program.tell("check");
+    CHECK(program.says(500ms).empty());
+    machine.succeeds({"resume", program.id()});
+    CHECK(program.says() == "right");
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("curb resume ends a light nap") {
+    const Machine machine;
+    Mapping program(machine, lightly(machine));
+    REQUIRE(is_lightly_out(machine, program));
+    CHECK_THAT(machine.succeeds({"resume", program.id()}).out, contains("its nap has ended, 96 MiB are back"));
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
