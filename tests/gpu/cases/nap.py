@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import statistics
@@ -338,6 +339,64 @@ def _by_command(lab: Lab, row: Row) -> None:
     row.add_note(f"out by command, back with the next call in {first:.2f} s")
 
 
+def _moves(lab: Lab, row: Row) -> None:
+    """curb's own moves of 16 GiB in blocks of 20 MiB, the first time and later, beside the driver's checkpoint of the same. Then as
+    many moves of 2 GiB as half a minute has time for, each with other words, every byte compared."""
+    lab.built("bin/curb")
+    large, small = (40, 10) if lab.quick else (820, 100)
+    job = lab.job(row.name, "100%", suspend={"idle": "1h", "deep": "never"})
+    rates: list[str] = []
+    with lab.bare(lab.python("moving.py", str(large), "20"), f"{row.name} bare") as session:
+        session.expect("ready", 60)
+        driver = _Checkpoints()
+        out_s, back_s = driver.out(session.pid), driver.back(session.pid)
+        gib = large * 20 / 1024
+        rates.append(f"the driver {gib / out_s:.1f} out, {gib / back_s:.1f} back")
+        session.tell("end")
+        session.end()
+    with lab.capped(lab.python("moving.py", str(large), "20"), job) as session:
+        session.expect("ready", 60)
+        for time_ in ("first", "second", "third"):
+            nap, first_s, wrong = _move(lab, session)
+            row.expect(wrong == 0, f"{wrong} blocks of 20 MiB changed in a move")
+            out_s, back_s = nap["light"]["out_ms"] / 1e3, max(nap["light"]["back_ms"], 1) / 1e3
+            row.details[time_] = {"nap": nap, "first_call_s": first_s}
+            rates.append(
+                f"curb, {time_} time {gib / max(out_s, 1e-3):.1f} out, {gib / back_s:.1f} back, first call {first_s:.2f} s"
+            )
+        session.tell("end")
+        session.end()
+    moves, until = 0, time.monotonic() + (3 if lab.quick else 30)
+    with lab.capped(lab.python("moving.py", str(small), "20"), job) as session:
+        session.expect("ready", 60)
+        while moves < 1000 and time.monotonic() < until:
+            session.tell("change")
+            session.expect("changed", 60)
+            _, _, wrong = _move(lab, session)
+            moves += 1
+            row.expect(wrong == 0, f"{wrong} blocks changed in move {moves}")
+        session.tell("end")
+        session.end()
+    row.goes_on = True
+    row.details["moves"] = moves
+    row.add_note(f"GiB/s of {gib:.1f} GiB in blocks of 20 MiB: {'; '.join(rates)}. {moves} moves of {small * 20 / 1024:.2f} GiB, each byte right")
+
+
+def _move(lab: Lab, session: Session) -> tuple[dict[str, Any], float, int]:
+    """Has curb move the process out; its next call brings it back. Returns the nap's status, the seconds of that call, and how many
+    blocks changed."""
+    answer = curb_json(lab, "suspend", session, "--until-used")
+    if answer["status"] != 0:
+        raise ProgramFailed(f"curb suspend --until-used: {answer}")
+    session.tell("touch")
+    first_s = session.expect("touched", 120)["seconds"]
+    session.tell("check")
+    wrong = session.expect("checked", 120)["wrong"]
+    shown = json.loads(lab.curb("ps", "--json", str(session.pid)).stdout)
+    nap = next(one["status"]["nap"] for one in shown["processes"] if one["pid"] == session.pid)
+    return nap, first_s, wrong
+
+
 NAP: dict[str, Case] = {
     "nap, torch": nap_case("torch", 10),
     "nap, PyTorch Geometric": nap_case("torch_geometric", 5, "2s", 6),
@@ -346,6 +405,7 @@ NAP: dict[str, Case] = {
     "nap, cupy": nap_case("cupy", 10),
     "nap, numba": nap_case("numba", 10),
     "nap, by command": _by_command,
+    "nap, curb's own moves": _moves,
     "nap, two notebooks": _notebooks,
     "nap, a Jupyter kernel": _kernel,
     "nap, wake-up": _wake,
