@@ -56,6 +56,25 @@ TEST_CASE("a client that disconnects at once, or in the middle of a line, does n
     CHECK(process.finish() == 0);
 }
 
+TEST_CASE("only so many releases wait for their turn, whoever has asked for them and left") {
+    Capped process;
+    const auto set_gate = [&](std::optional<std::uint64_t> close_for) {
+        const auto report = ask(process.pid(), control::GateRequest{close_for}, 10s);
+        return std::holds_alternative<control::GateReport>(report) && std::get<control::GateReport>(report).closed;
+    };
+    REQUIRE(set_gate(60'000));  // while the gate is closed, releases wait
+    CHECK(within(30s, [&] {     // each client leaves, and its release stays
+        const auto reply = ask(process.pid(), policy::ReleaseRequest(), 50ms);
+        return std::holds_alternative<Failure>(reply) &&
+               std::get<Failure>(reply).message == "too many releases are pending; try again";
+    }));
+    CHECK_FALSE(set_gate(std::nullopt));
+    CHECK(within(20s, [&] {
+        return std::holds_alternative<control::ReleaseReport>(ask(process.pid(), policy::ReleaseRequest(), 10s));
+    }));
+    CHECK(process.finish() == 0);
+}
+
 TEST_CASE("one connection may send several requests, in pieces of any size") {
     Capped process;
     const Raw client(process.socket());
