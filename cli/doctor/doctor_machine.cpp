@@ -20,6 +20,14 @@ void add_fault(const Check &check, const std::string &message) {
     check.problem(true, message.substr(0, end), message.substr(std::min(end + 2, message.size())));
 }
 
+void judge_naps(const DriverCondition &driver, const Check &check) {
+    check.note(
+        !driver.no_vmm.empty(),
+        policy::joined(driver.no_vmm, ", ") + ": no virtual memory management, so curb itself moves nothing in naps",
+        "the driver moves all, at its own rate") ||
+        check.ok(true, "curb itself can move what a program has allocated, at the rate of the bus");
+}
+
 void judge(const DriverCondition &driver, Findings &out) {
     const Check check("driver", out), version("driver-version", out);
     const bool has_module = !driver.kernel.empty(), failed = driver.init != CUDA_SUCCESS;
@@ -62,13 +70,10 @@ void judge(const DriverCondition &driver, Findings &out) {
                  cuda_text(driver.cuda) + " is older than 11.4, the oldest that curb is tried with",
                  "update the driver");
     version.note(driver.cuda < kFirstWithCheckpoint || !driver.has_checkpoint,
-                 "this driver cannot move processes out of their GPUs, so there is no curb suspend",
+                 "this driver cannot move whole processes, so there is no curb suspend, and naps leave the CUDA "
+                 "context on the GPU",
                  "that takes driver 570 (CUDA 12.8) or newer");
-    Check("naps", out)
-        .note(!driver.no_vmm.empty(),
-              policy::joined(driver.no_vmm, ", ") +
-                  ": no virtual memory management, so curb itself moves nothing in naps",
-              "the driver moves all, at its own rate");
+    judge_naps(driver, Check("naps", out));
 }
 
 // Returns the processes under curb that have a context on a GPU and that NVML does not list there.
@@ -103,7 +108,9 @@ void judge(const NvmlGpus &nvml, const DriverCondition &driver, const View &view
                "let the container share the machine's pids (docker run --pid=host), if that matters");
     for (const GpuState &gpu : *nvml) {
         const std::string name = "GPU " + std::to_string(gpu.index);
-        mig.note(gpu.mig, name + " is divided (MIG): each instance is capped by itself, and there is no curb suspend");
+        mig.note(gpu.mig, name +
+                              " is divided (MIG): each instance is capped by itself, there is no curb suspend, and "
+                              "naps leave the CUDA context on it");
         mps.note(!gpu.mps_clients.empty(), fmt::format("{} is shared through MPS by {}, which curb suspend refuses",
                                                        name, counted(gpu.mps_clients.size(), "process")));
         persistence.note(

@@ -178,6 +178,7 @@ TEST_CASE("each problem with the driver is reported with its remedy") {
     with(note, "there is no curb suspend", "570", [](M &m) { m.driver.cuda = 12070; });
     with(note, "there is no curb suspend", "570", [](M &m) { m.driver.has_checkpoint = false; });
     with(ok, "CUDA 12.8", "", [](M &m) { m.driver.cuda = 12080; });
+    with(ok, "at the rate of the bus", "", [](M & /*none*/) {});
     with(note, "cuda:0, cuda:2: no virtual memory management", "the driver moves all", [](M &m) {
         m.driver.no_vmm = {"cuda:0", "cuda:2"};
     });
