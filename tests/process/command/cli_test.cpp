@@ -1,8 +1,10 @@
 // `curb run`: how it starts a program, and its errors.
 #include <sched.h>
+
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
+#include <algorithm>
 
 #include "cli.hpp"
 

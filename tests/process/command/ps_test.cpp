@@ -2,6 +2,8 @@
 // compares many.
 #include "simulated.hpp"
 
+#include <algorithm>
+
 namespace {
 
 bool is_silent(const Json &process) {

@@ -1,5 +1,7 @@
 #include "policy/values/duration.hpp"
 
+#include <cstdint>
+
 #include "catch.hpp"
 
 using namespace curb::policy;
