@@ -97,6 +97,7 @@ class Crowd {
     void begin(Member &member) {
         member.command.reset();
         member.program.emplace(machine_, environment_);
+        REQUIRE(member.program->answers("map 32") == "mapped");
         member.needs_resume = false;
         member.counted = 0;
         member.tell(kHold);
