@@ -171,7 +171,9 @@ OneNap::Refusal OneNap::leave() {
     });
     if (not_light_.empty())
         if (auto why = move_lightly()) return why;
+    if (!is_light_ && not_light_.empty()) not_light_ = "nothing could leave by curb's own copy";
     if (is_light_) return std::nullopt;
+    if (policy_.deep == policy::kNever) return "suspend.deep is \"never\", and " + not_light_;
     return not_deep_.empty() ? move_deeply() : Refusal(not_deep_);
 }
 

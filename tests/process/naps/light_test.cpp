@@ -144,3 +144,12 @@ TEST_CASE("curb resume ends a light nap") {
     CHECK(program.answers("check") == "right");
     CHECK(program.finish() == 0);
 }
+
+TEST_CASE("where the policy forbids the driver's move, a process without memory that curb can move takes no nap") {
+    const Machine machine;
+    Program program(machine, lightly(machine));
+    REQUIRE(program.answers("managed 64") == "ok");
+    CHECK(within(30s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
+    CHECK_THAT(nap_of(machine, program)["refused"].get<std::string>(), contains("suspend.deep is \"never\""));
+    CHECK(machine.state(program.pid()) == "running");
+}
