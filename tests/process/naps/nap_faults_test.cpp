@@ -16,7 +16,7 @@ class Napper {
                                   {{"CURB_SIM_FAULT_FILE", fault_.string()},
                                    {"CURB_SIM_CALLS", (machine_.folder() / "calls").string()}})) {
         REQUIRE(program_.answers("hold 256") == "held");
-        REQUIRE(program_.answers("map 32") == "mapped");
+        REQUIRE(program_.answers("map 4") == "mapped");
         held_ = machine_.held(program_.pid());
     }
 
