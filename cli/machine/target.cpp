@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "control/proc.hpp"
+#include "policy/decisions/ranks.hpp"
 #include "policy/values/words.hpp"
 
 namespace curb::cli {
@@ -92,27 +93,11 @@ Target inspect(int pid, bool libraries) {
 }
 
 std::optional<Ranks> ranks_of(const std::map<std::string, std::string> &environment) {
-    struct Launcher {
-        const char *count;
-        std::vector<const char *> rank;  // one of these has the rank
-    };
-    // Slurm's count for the step overrides that for the job: a batch script, one process, has the latter too.
-    static const std::vector<Launcher> kLaunchers{{"WORLD_SIZE", {"RANK", "LOCAL_RANK"}},
-                                                  {"OMPI_COMM_WORLD_SIZE", {"OMPI_COMM_WORLD_RANK"}},
-                                                  {"MV2_COMM_WORLD_SIZE", {"MV2_COMM_WORLD_RANK"}},
-                                                  {"PMI_SIZE", {"PMI_RANK"}},
-                                                  {"JAX_NUM_PROCESSES", {"JAX_PROCESS_ID"}},
-                                                  {"SLURM_STEP_NUM_TASKS", {"SLURM_PROCID"}},
-                                                  {"SLURM_NTASKS", {"SLURM_PROCID"}}};
-    for (const Launcher &launcher : kLaunchers) {
-        const auto count = environment.find(launcher.count);
-        if (count == environment.end() || policy::whole_number(count->second).value_or(1) < 2) continue;
-        if (std::string(launcher.count) == "SLURM_NTASKS" && environment.contains("SLURM_STEP_NUM_TASKS")) continue;
-        if (std::any_of(launcher.rank.begin(), launcher.rank.end(),
-                        [&](const char *rank) { return environment.contains(rank); }))
-            return Ranks{launcher.count, count->second};
-    }
-    return std::nullopt;
+    const char *count = policy::count_of_ranks([&](const char *name) {
+        const auto found = environment.find(name);
+        return found == environment.end() ? nullptr : found->second.c_str();
+    });
+    return count ? std::optional(Ranks{count, environment.at(count)}) : std::nullopt;
 }
 
 }  // namespace curb::cli

@@ -2,90 +2,12 @@
 
 #include <algorithm>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 
-#include "accounting/reconcile.hpp"
-#include "base/lifetime.hpp"
-#include "job/exports.hpp"
-#include "trace/trace.hpp"
+#include "accounting/vmm_records.hpp"
 
 namespace curb::shim::vmm {
-
-struct Memory : NoCopy {
-    Memory(Handle first, Bytes size, Handles whose) noexcept
-        : created(first), bytes(size), is_curbs(whose == Handles::curbs) {}
-    ~Memory() {
-        // An error would be of earlier work. If the driver keeps the memory, the next reconcile corrects the ledger.
-        if (handle != 0) driver_behind_gate().cuMemRelease(handle);
-        if (!device) {
-            if (imported_on) end_import(key());
-            return;
-        }
-        if (shared) job::freed(key());
-        device->ledger.credit(Kind::vmm, bytes);
-        trace::freed(*device, Kind::vmm, created, bytes, bytes, trace::moment());
-    }
-    // The driver may reuse the handle while a mapping keeps the memory.
-    [[nodiscard]] job::MemoryKey key() const noexcept { return reinterpret_cast<job::MemoryKey>(this); }
-    [[nodiscard]] Handle programs() const noexcept { return is_curbs ? reinterpret_cast<Handle>(this) : created; }
-
-    Device *device = nullptr;
-    const Handle created;  // the driver's, from its creation
-    Bytes bytes;           // of imported memory: 0 until it is mapped
-    const bool is_curbs;   // the program's handle; curb has the driver's only reference
-    CUmemAllocationProp properties{};
-    Device *imported_on = nullptr;  // the device of memory of another process
-    // Under the lock, as `bytes` of imported memory:
-    Handle handle = 0;      // if the program's is curb's: the driver's now; 0 once the memory is out or released
-    unsigned mappings = 0;  // if the program's handle is curb's
-    bool shared = false;    // with another process
-    bool pinned = false;    // a network card, an array or a multicast object may use it
-};
-
 namespace {
-
-struct References {
-    Reference memory;
-    unsigned count = 0;
-};
-
-// Under the lock no holder is destroyed: the last one credits the device.
-struct Registry {
-    std::mutex mutex;
-    std::unordered_map<Handle, References> handles;  // the program's
-    Mappings mappings;
-
-    // The caller of the rest holds the lock.
-    // Returns the handle's memory; null if it is unknown.
-    [[nodiscard]] Reference memory_of(Handle handle) const noexcept {
-        const auto found = handles.find(handle);
-        return found == handles.end() ? nullptr : found->second.memory;
-    }
-    // Returns the mapping around this address; null for host memory and another process's.
-    [[nodiscard]] const Mapping *mapping_around(CUdeviceptr address) const noexcept {
-        auto mapping = mappings.upper_bound(address);
-        if (mapping == mappings.begin()) return nullptr;
-        --mapping;
-        return address - mapping->first < mapping->second.bytes ? &mapping->second : nullptr;
-    }
-    // Returns the memory that has this handle of the driver's, and a handle of curb's; null if there is none.
-    [[nodiscard]] Reference behind(Handle drivers) const noexcept {
-        for (const auto &[handle, references] : handles)
-            if (references.memory && references.memory->handle == drivers) return references.memory;
-        for (const auto &[address, mapping] : mappings)
-            if (mapping.memory->handle == drivers) return mapping.memory;
-        return nullptr;
-    }
-    // May throw std::bad_alloc; then nothing has changed.
-    void add_reference(const Reference &memory, Handle handle) {
-        References &record = handles[handle];
-        if (!record.memory) record.memory = memory;
-        ++record.count;
-    }
-};
-
-Registry &registry() noexcept { return leaked<Registry>(); }
 
 // Calls `note(memory)` under the lock with the memory that is mapped around `address`, if there is any.
 template <class Note>
@@ -217,22 +139,10 @@ bool mapped(CUdeviceptr address, Bytes bytes, Bytes offset, const Named &named) 
 void accessible(CUdeviceptr address, Bytes bytes, std::span<const CUmemAccessDesc> access) noexcept {
     const std::scoped_lock lock(registry().mutex);
     auto &all = registry().mappings;
-    for (auto one = all.lower_bound(address); one != all.end() && one->first < address + bytes; ++one) {
-        auto &known = one->second.access;
-        for (const CUmemAccessDesc &set : access) {
-            const auto same = std::find_if(known.begin(), known.end(), [&](const CUmemAccessDesc &row) {
-                return row.location.type == set.location.type && row.location.id == set.location.id;
-            });
-            if (same != known.end())
-                same->flags = set.flags;
-            else
-                try {
-                    known.push_back(set);
-                } catch (...) {
-                    one->second.memory->pinned = true;  // curb does not know how to map it again
-                }
-        }
-    }
+    for (auto one = all.lower_bound(address); one != all.end() && one->first < address + bytes; ++one)
+        for (const CUmemAccessDesc &row : access)
+            if (!set_access(one->second.access, row))
+                one->second.memory->pinned = true;  // curb does not know how to map it again
 }
 
 Release::Release(Handle handle) noexcept : handle_(handle), drivers_(handle) {
@@ -295,64 +205,6 @@ Unmapping::~Unmapping() {
     const std::scoped_lock lock(registry().mutex);
     registry().mappings.merge(removed_);
     for (const auto &[first, mapping] : removed_) --mapping.memory->mappings;  // of addresses that the driver reused
-}
-
-// ---- moving ----
-
-namespace {
-
-// True if the memory can be read and written at this place from its own device.
-bool is_usable(const Mapping &mapping) noexcept {
-    const CUmemLocation &home = mapping.memory->properties.location;
-    return mapping.offset == 0 && mapping.bytes == mapping.memory->bytes &&
-           std::any_of(mapping.access.begin(), mapping.access.end(), [&](const CUmemAccessDesc &row) {
-               return row.location.type == home.type && row.location.id == home.id &&
-                      row.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-           });
-}
-
-// Returns why the memory stays; nullopt if it may be moved, should it be mapped.
-std::optional<Stays> why_it_stays(const Memory &memory) noexcept {
-    if (memory.shared) return Stays::shared;
-    if (memory.pinned) return Stays::pinned;
-    if (!memory.is_curbs) return Stays::untracked;
-    return std::nullopt;
-}
-
-}  // namespace
-
-Inventory movables() {
-    Inventory all;
-    const auto stays = [&](Stays why, Bytes bytes) { all.staying[static_cast<std::size_t>(why)] += bytes; };
-    std::unordered_map<Memory *, Movable> found;
-    const std::scoped_lock lock(registry().mutex);
-    for (const auto &[handle, references] : registry().handles)
-        if (references.memory) found.try_emplace(references.memory.get());
-    for (const auto &[address, mapping] : registry().mappings) {
-        auto &places = found[mapping.memory.get()].places;
-        const auto at = is_usable(mapping) ? places.begin() : places.end();
-        places.insert(at, {address, mapping.bytes, mapping.offset, mapping.access});
-    }
-    for (auto &[memory, movable] : found) {
-        if (const auto why = why_it_stays(*memory))
-            stays(*why, memory->bytes);
-        else if (movable.places.empty() || !is_usable(registry().mappings.find(movable.places.front().address)->second))
-            stays(Stays::unmapped, memory->bytes);
-        else {
-            movable.key = memory;
-            movable.device = memory->device;
-            movable.bytes = memory->bytes;
-            movable.properties = memory->properties;
-            movable.handle = memory->handle;
-            all.movable.push_back(std::move(movable));
-        }
-    }
-    return all;
-}
-
-void moved(Memory *key, Handle drivers) noexcept {
-    const std::scoped_lock lock(registry().mutex);
-    key->handle = drivers;
 }
 
 }  // namespace curb::shim::vmm

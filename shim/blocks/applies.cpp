@@ -11,9 +11,10 @@
 namespace curb::shim::blocks {
 namespace {
 
-bool has_naps() noexcept {
+bool has_light_naps() noexcept {
     const auto now = in_force::snapshot();
-    return now->policy.suspend.idle || now->policy.suspend.when_others_wait;
+    const policy::SuspendPolicy &policy = now->policy.suspend;
+    return (policy.idle || policy.when_others_wait) && policy.light.value_or(true);
 }
 
 // UCX and NVSHMEM give their peers the addresses of the program's memory.
@@ -40,7 +41,8 @@ bool all_have_vmm() noexcept {
 }  // namespace
 
 bool applies() noexcept {
-    static const bool decided = has_naps() && !policy::is_one_of_ranks(getenv) && !peers_map_memory() && all_have_vmm();
+    static const bool decided =
+        has_light_naps() && !policy::count_of_ranks(getenv) && !peers_map_memory() && all_have_vmm();
     return decided;
 }
 

@@ -7,6 +7,7 @@
 #include "accounting/allocations.hpp"
 #include "base/keep_errno.hpp"
 #include "base/lifetime.hpp"
+#include "blocks/blocks.hpp"
 #include "cache/kept_blocks.hpp"
 #include "contexts/captures.hpp"
 #include "contexts/contexts.hpp"
@@ -125,7 +126,7 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
     const Ledger::Operation operation(&device.ledger);
     const contexts::Current context(block.allocation.context);
     const auto freed_it = [&] {
-        return driver().cuMemFree_v2(block.pointer) == CUDA_SUCCESS || is_freed(block.pointer);
+        return blocks::free(block.pointer) == CUDA_SUCCESS || is_freed(block.pointer);
     };
     if (freed_it() || freed_it()) return credit(block);
     // The program has already freed it, so only curb can try again. A broken context keeps it until it is destroyed.

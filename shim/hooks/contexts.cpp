@@ -12,6 +12,7 @@
 #include "admission/reports.hpp"
 #include "base/keep_errno.hpp"
 #include "base/waiting.hpp"
+#include "blocks/blocks.hpp"
 #include "cache/cache.hpp"
 #include "contexts/captures.hpp"
 #include "hooks/kernels.hpp"
@@ -270,6 +271,7 @@ CUresult keep_or_undo(Device &device, const contexts::New &made, bool exceeds_ca
     const contexts::Added recorded = made.context ? record(device, made) : contexts::Added::known;
     if (recorded == contexts::Added::recorded) {
         devices::context_made(device);
+        blocks::has_context(device);
         trace::allocated(device, Kind::contexts, reinterpret_cast<std::uint64_t>(made.context), made.cost, made.cost);
         return result;
     }

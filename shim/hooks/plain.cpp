@@ -2,6 +2,7 @@
 
 #include "accounting/allocations.hpp"
 #include "admission/admission.hpp"
+#include "blocks/blocks.hpp"
 #include "contexts/contexts.hpp"
 #include "hooks/free_by_pointer.hpp"
 #include "policy/values/granule.hpp"
@@ -28,7 +29,7 @@ CUresult allocate(const Request &request, CUcontext owner, CUdeviceptr *pointer,
             return CUDA_SUCCESS;
         }
         // Without host memory for the record, undo the allocation.
-        driver().cuMemFree_v2(*pointer);
+        blocks::free(*pointer);
         *pointer = 0;
         return CUDA_ERROR_OUT_OF_MEMORY;
     });
@@ -44,7 +45,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     if (!device) return driver().cuMemAlloc_v2(pointer, bytes);
     const Request request(*device, Kind::plain, bytes, round_up(bytes, kGranule), Way::runtime,
                           Reuse::into(pointer, owner));
-    return allocate(request, owner, pointer, to_driver<&Driver::cuMemAlloc_v2>(pointer, bytes), [&] { return bytes; });
+    const auto make = [&, on = device, context = owner] { return blocks::allocate(pointer, bytes, *on, context); };
+    return allocate(request, owner, pointer, make, [&] { return bytes; });
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
@@ -58,9 +60,10 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
     size_t worst = 0;
     if (__builtin_mul_overflow(round_up(width, kWidestRowPadding), height, &worst)) worst = ~size_t{0};
     const Request request(*device, Kind::plain, least, round_up(worst, kGranule), Way::none, Reuse::none());
-    return allocate(request, owner, pointer,
-                    to_driver<&Driver::cuMemAllocPitch_v2>(pointer, pitch, width, height, element),
-                    [&] { return *pitch * height; });
+    const auto make = [&, on = device, context = owner] {
+        return blocks::allocate_pitch(pointer, pitch, {width, height, element}, *on, context);
+    };
+    return allocate(request, owner, pointer, make, [&] { return *pitch * height; });
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
@@ -73,5 +76,5 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
     if (cache::keep(pointer)) return CUDA_SUCCESS;
-    return free_by_pointer(pointer, to_driver<&Driver::cuMemFree_v2>(pointer));
+    return free_by_pointer(pointer, [=] { return blocks::free(pointer); });
 }

@@ -9,6 +9,7 @@
 #include "accounting/reconcile.hpp"
 #include "base/keep_errno.hpp"
 #include "base/waiting.hpp"
+#include "blocks/answers.hpp"
 #include "device/devices.hpp"
 #include "driver/gate.hpp"
 #include "driver/nvml.hpp"
@@ -196,6 +197,21 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
         *free_bytes = capped.free;
     }
     return result;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *bytes, CUdeviceptr address) {
+    return blocks::address_range(start, bytes, address);
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *host, unsigned flags) {
+    return blocks::any_in(reinterpret_cast<CUdeviceptr>(host))
+               ? CUDA_ERROR_INVALID_VALUE
+               : driver().cuMemHostGetDevicePointer_v2(address, host, flags);
+}
+
+CUresult cuMemHostGetFlags(unsigned *flags, void *host) {
+    return blocks::any_in(reinterpret_cast<CUdeviceptr>(host)) ? CUDA_ERROR_INVALID_VALUE
+                                                               : driver().cuMemHostGetFlags(flags, host);
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *figures) {

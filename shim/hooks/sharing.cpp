@@ -3,9 +3,13 @@
 // that free.
 
 #include "accounting/shared.hpp"
+#include "accounting/vmm.hpp"
+#include "blocks/answers.hpp"
+#include "blocks/blocks.hpp"
 #include "cache/cache.hpp"
 #include "contexts/contexts.hpp"
 #include "hooks/noted.hpp"
+#include "host/log.hpp"
 
 namespace curb::shim {
 namespace {
@@ -18,9 +22,24 @@ bool is_for_registration(CUpointer_attribute attribute) noexcept {
            attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
 }
 
+// Such memory is not kept when it is freed, and not moved.
+void may_be_registered(CUdeviceptr address) noexcept {
+    if (!process::active()) return;
+    cache::share(address, false);
+    vmm::pin_at(address);
+}
+
 // Records what the driver has opened. Returns its result.
 CUresult opened(CUresult result, const CUdeviceptr *address, const CUipcMemHandle &handle) noexcept {
     return noted(result, [&] { shared::opened(*address, handle, current_context()); });
+}
+
+CUresult refuse_ipc() noexcept {
+    log::write(
+        policy::LogLevel::warning,
+        "cuIpcGetMemHandle is refused: memory that a nap moves cannot be shared with other processes by CUDA IPC; "
+        "\"suspend\": { \"light\": false } in the policy gives this program memory that can");
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 // Records that another process may use the event. Returns the driver's result.
@@ -34,6 +53,7 @@ CUresult shares_event(CUresult result, const CUevent *event) noexcept {
 using namespace curb::shim;
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
+    if (blocks::any_in(address)) return refuse_ipc();
     cache::share(address, true);
     return noted(driver().cuIpcGetMemHandle(handle, address), [=] { shared::exported(address, *handle); });
 }
@@ -74,7 +94,10 @@ CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
 
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
                                        unsigned long long flags) {
-    cache::share(address, true);
+    if (process::active()) {
+        cache::share(address, true);
+        vmm::pin_at(address);
+    }
     return driver().cuMemGetHandleForAddressRange(handle, address, bytes, type, flags);
 }
 
@@ -82,25 +105,29 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t
 // RDMA.
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) {
     cache::share(address, false);
-    return driver().cuPointerSetAttribute(value, attribute, address);
+    return blocks::set_attribute(value, attribute, address);
 }
 
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr address) {
-    if (is_for_registration(attribute)) cache::share(address, false);
-    return driver().cuPointerGetAttribute(value, attribute, address);
+    if (is_for_registration(attribute)) may_be_registered(address);
+    return blocks::attribute(value, attribute, address);
 }
 
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr address) {
     bool registers = false;
     for (unsigned i = 0; attributes && i < count; ++i) registers |= is_for_registration(attributes[i]);
-    if (registers) cache::share(address, false);
-    return driver().cuPointerGetAttributes(count, attributes, values, address);
+    if (registers) may_be_registered(address);
+    return blocks::attributes(count, attributes, values, address);
 }
 
 // From now on work on the current context's device may use any block of the peer.
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     Device *device = process::active() ? contexts::device_of(peer) : nullptr;
     const CUresult result = driver().cuCtxEnablePeerAccess(peer, flags);
-    if (result == CUDA_SUCCESS && device) device->kept.peers = true;
-    return result;
+    if (result != CUDA_SUCCESS || !device) return result;
+    device->kept.peers = true;
+    const Device *user = devices::current();
+    if (!user || blocks::let_use(*user, *device)) return result;
+    driver().cuCtxDisablePeerAccess(peer);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }

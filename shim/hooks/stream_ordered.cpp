@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "admission/admission.hpp"
+#include "blocks/blocks.hpp"
 #include "contexts/captures.hpp"
 #include "device/activity.hpp"
 #include "hooks/free_by_pointer.hpp"
@@ -157,6 +158,21 @@ inline CUresult allocate_from_pool(const AsyncRequest &request) {
     return allocate(*pool, request);
 }
 
+// A block of curb's is unmapped at once, so its free waits for the stream here. A graph cannot free such memory, as the
+// driver says.
+template <auto Free, auto Synchronise, auto IsCapturing>
+CUresult free_in_stream(CUdeviceptr pointer, CUstream stream) {
+    const auto is_captured = [=] {
+        return captures::any() && captures::capturing(driver().*IsCapturing, stream).value_or(true);
+    };
+    if (!blocks::is_block(pointer) || is_captured())
+        return free_by_pointer(pointer, to_driver<Free>(pointer, stream), true);
+    return free_by_pointer(pointer, [=] {
+        const CUresult waited = (driver().*Synchronise)(stream);
+        return waited == CUDA_SUCCESS ? blocks::free(pointer) : waited;
+    });
+}
+
 }  // namespace
 }  // namespace curb::shim
 
@@ -175,10 +191,10 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemo
     return allocate_from_pool({kPerThread, pointer, bytes, true, pool, stream});
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    return free_by_pointer(
-        pointer, [&] { return driver().cuMemFreeAsync(pointer, stream); }, true);
+    return free_in_stream<&Driver::cuMemFreeAsync, &Driver::cuStreamSynchronize, &Driver::cuStreamIsCapturing>(pointer,
+                                                                                                               stream);
 }
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-    return free_by_pointer(
-        pointer, [&] { return driver().cuMemFreeAsync_ptsz(pointer, stream); }, true);
+    return free_in_stream<&Driver::cuMemFreeAsync_ptsz, &Driver::cuStreamSynchronize_ptsz,
+                          &Driver::cuStreamIsCapturing_ptsz>(pointer, stream);
 }

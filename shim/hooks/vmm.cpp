@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "admission/admission.hpp"
+#include "blocks/answers.hpp"
 #include "blocks/applies.hpp"
-#include "hooks/as_one_call.hpp"
+#include "driver/as_one_call.hpp"
 #include "host/process_state.hpp"
 #include "trace/trace.hpp"
 
@@ -96,6 +97,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     if (!process::active()) return driver().cuMemUnmap(address, bytes);
+    if (blocks::any_in(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     return as_one_call<&Driver::cuMemUnmap>([=](const Driver &to) {
         vmm::Unmapping unmapping(address, bytes);
         const CUresult result = to.cuMemUnmap(address, bytes);
@@ -106,6 +108,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count) {
     if (!process::active()) return driver().cuMemSetAccess(address, bytes, access, count);
+    if (blocks::any_in(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
     return as_one_call<&Driver::cuMemSetAccess>([=](const Driver &to) {
         const CUresult result = to.cuMemSetAccess(address, bytes, access, count);
         if (result == CUDA_SUCCESS) vmm::accessible(address, bytes, {access, count});
@@ -113,10 +116,19 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
     });
 }
 
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address) {
+    return blocks::access(flags, location, address);
+}
+
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+    return blocks::any_in(address, bytes) ? CUDA_ERROR_INVALID_VALUE : driver().cuMemAddressFree(address, bytes);
+}
+
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *pointer) {
     if (!process::active() || !handle) return driver().cuMemRetainAllocationHandle(handle, pointer);
     return as_one_call<&Driver::cuMemRetainAllocationHandle>([=](const Driver &to) {
         const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+        if (blocks::any_in(address)) return CUDA_ERROR_INVALID_VALUE;
         if (const auto curbs = vmm::retain(address)) {
             *handle = *curbs;
             return CUDA_SUCCESS;

@@ -156,17 +156,18 @@ SIM_CU(4010, cuIpcGetMemHandle, (CUipcMemHandle * handle, CUdeviceptr address), 
     write(handle, {kIpcMagic, ::getpid(), file, 0, size, allocation->start - start, allocation->bytes, 0});
 }
 
-// Whole pages of plain memory (cuda.h asks for the host's page size).
+// Whole pages of plain memory and of mappings (cuda.h asks for the host's page size).
 SIM_CU(11070, cuMemGetHandleForAddressRange,
        (void *out, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type, unsigned long long flags),
        (out, address, bytes, type, flags)) {
     constexpr uint64_t kPage = 4 * kKiB;
     const Allocation *allocation = allocation_around(address);
-    if (!out || !allocation || allocation->kind != Allocation::Kind::plain || flags || !bytes ||
+    const bool is_mapping = allocation && allocation->kind == Allocation::Kind::mapping;
+    if (!out || !allocation || (allocation->kind != Allocation::Kind::plain && !is_mapping) || flags || !bytes ||
         type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || address % kPage || bytes % kPage ||
         bytes > allocation->start + allocation->bytes - address)
         throw CUDA_ERROR_INVALID_VALUE;
-    export_file(move_to_file(*allocation).file, out);
+    export_file(is_mapping ? all<VmmAllocation>().find(allocation->handle)->file : move_to_file(*allocation).file, out);
 }
 
 static void open_ipc(CUdeviceptr *out, const CUipcMemHandle &handle) {

@@ -237,6 +237,10 @@ SIM_CU(10020, cuMemSetAccess, (CUdeviceptr start, size_t size, const CUmemAccess
 SIM_CU(10020, cuMemGetAccess, (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address),
        (flags, location, address)) {
     if (!flags || !location) throw CUDA_ERROR_INVALID_VALUE;
+    if (const Allocation *found = allocation_around(address); found && found->kind == Allocation::Kind::plain) {
+        *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;  // measured on an H200
+        return;
+    }
     const Allocation *mapping = mapping_around(address);
     *flags = mapping->accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }

@@ -70,12 +70,23 @@ SIM_CU(4000, cuMemHostUnregister, (void *start), (start)) {
     ranges().erase(found);
 }
 
-SIM_CU(3020, cuMemHostGetDevicePointer_v2, (CUdeviceptr * device, void *pointer, unsigned flags),
-       (device, pointer, flags)) {
+// A mapping counts as host memory that the device sees at the same address (measured on an H200).
+static bool is_device_visible(void *pointer) {
+    const Allocation *allocation = allocation_around(reinterpret_cast<CUdeviceptr>(pointer));
     CUdeviceptr first = 0;
     uint64_t size = 0;
-    if (!device || flags) throw CUDA_ERROR_INVALID_VALUE;
-    if (!is_pinned_host(reinterpret_cast<CUdeviceptr>(pointer), &first, &size)) throw CUDA_ERROR_INVALID_VALUE;
+    return (allocation && allocation->kind == Allocation::Kind::mapping) ||
+           is_pinned_host(reinterpret_cast<CUdeviceptr>(pointer), &first, &size);
+}
+
+SIM_CU(3000, cuMemHostGetFlags, (unsigned *flags, void *pointer), (flags, pointer)) {
+    if (!flags || !is_device_visible(pointer)) throw CUDA_ERROR_INVALID_VALUE;
+    *flags = 0;
+}
+
+SIM_CU(3020, cuMemHostGetDevicePointer_v2, (CUdeviceptr * device, void *pointer, unsigned flags),
+       (device, pointer, flags)) {
+    if (!device || flags || !is_device_visible(pointer)) throw CUDA_ERROR_INVALID_VALUE;
     *device = reinterpret_cast<CUdeviceptr>(pointer);
 }
 

@@ -1,0 +1,35 @@
+// Blocks of cuMemAlloc that curb makes by virtual memory management, so that it can move them: each is one reservation
+// of addresses and one handle, in whole granules. Programs see them as memory of cuMemAlloc (answers.hpp).
+//
+// Thread-safe. All functions call the driver and hold no lock meanwhile.
+#pragma once
+
+#include <optional>
+
+#include "device/devices.hpp"
+
+namespace curb::shim::blocks {
+
+// As cuMemAlloc on `device`, in the current context; `owner`: the context whose end frees the memory. Makes a block of
+// curb's if it can, else calls cuMemAlloc.
+CUresult allocate(CUdeviceptr *pointer, Bytes bytes, Device &device, CUcontext owner) noexcept;
+// As cuMemAllocPitch.
+struct Rows {
+    std::size_t width, height;
+    unsigned element;
+};
+CUresult allocate_pitch(CUdeviceptr *pointer, std::size_t *pitch, const Rows &rows, Device &device,
+                        CUcontext owner) noexcept;
+// As cuMemFree, of any memory.
+CUresult free(CUdeviceptr pointer) noexcept;
+// True if a block of curb's starts here. Calls no driver.
+bool is_block(CUdeviceptr pointer) noexcept;
+
+// Frees the blocks of a context that has ended.
+void drop_context(CUcontext context) noexcept;
+// Lets work on `user` use the blocks of `device`. False if the driver refuses.
+bool let_use(const Device &user, const Device &device) noexcept;
+// Call it when a device has got a context: blocks of the others become usable there.
+void has_context(const Device &user) noexcept;
+
+}  // namespace curb::shim::blocks
