@@ -3,8 +3,8 @@
 
 #include "simulated.hpp"
 
-// Returns an environment with a policy. `suspend` has the members of its object "suspend", without "deep" the
-// driver moves all, at once; `more` has further members of the policy, each followed by a comma.
+// Returns an environment with a policy. `suspend` has the members of its object "suspend"; without "deep" among them the
+// driver moves all memory, at once. `more` has further members of the policy, each followed by a comma.
 inline Environment napping(const Machine &machine, const std::string &suspend = R"("idle": "200ms")",
                            const std::string &more = "") {
     const bool is_default = suspend.empty() || suspend.find("deep") != std::string::npos;
