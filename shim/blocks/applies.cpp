@@ -14,7 +14,7 @@ namespace {
 bool has_light_naps() noexcept {
     const auto now = in_force::snapshot();
     const policy::SuspendPolicy &policy = now->policy.suspend;
-    return (policy.idle || policy.when_others_wait) && policy.light.value_or(true);
+    return (policy.idle || policy.when_others_wait) && policy.light.value_or(false);
 }
 
 // UCX and NVSHMEM give their peers the addresses of the program's memory.

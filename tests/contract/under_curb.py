@@ -63,7 +63,7 @@ def policy(log: Path, naps: bool = False) -> str:
     """A policy with a cap that nothing reaches, the device's own figures, and a signal that only logs the books."""
     return json.dumps(
         {
-            **({"suspend": {"idle": "1h"}} if naps else {}),
+            **({"suspend": {"idle": "1h", "light": True}} if naps else {}),
             "version": 1,
             "gpu": {"*": {"cap": "100%", "report": "device"}},
             "release": {"steps": []},

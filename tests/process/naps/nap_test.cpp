@@ -267,7 +267,7 @@ TEST_CASE("processes that share a block or an event stay until both are done wit
     CAPTURE(one.open);
     const Machine machine;
     // Memory that curb itself moves cannot be shared by CUDA IPC.
-    const Environment naps = napping(machine, R"("idle": "200ms", "light": false)");
+    const Environment naps = napping(machine, R"("idle": "200ms")");
     Program maker(machine, naps), user(machine, naps);
     REQUIRE(maker.answers(one.take) == "ok");
     const std::string handle = maker.answers(one.share);

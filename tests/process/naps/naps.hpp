@@ -3,13 +3,13 @@
 
 #include "simulated.hpp"
 
-// Returns an environment with a policy. `suspend` has the members of its object "suspend"; without "deep" among them the
-// driver moves all memory, at once. `more` has further members of the policy, each followed by a comma.
+// Returns an environment with a policy. `suspend` has the members of its object "suspend"; with "deep" among them curb
+// moves what it can itself, else the driver moves all memory, at once. `more` has further members of the policy, each followed by a comma.
 inline Environment napping(const Machine &machine, const std::string &suspend = R"("idle": "200ms")",
                            const std::string &more = "") {
-    const bool is_default = suspend.empty() || suspend.find("deep") != std::string::npos;
-    const std::string light = suspend.find("light") != std::string::npos ? "" : R"("light": false, )";
-    const std::string deep = is_default ? "" : light + R"("deep": "0s", )";
+    const bool goes_deep_later = suspend.find("deep") != std::string::npos;
+    const std::string light = goes_deep_later ? R"("light": true, )" : R"("deep": "0s", )";
+    const std::string deep = suspend.empty() ? "" : light;
     const std::string policy = machine.write(
         "policy.json", R"({ "version": 1, )" + more + R"( "log": { "level": "info", "file": ")" +
                            (machine.folder() / "nap.log").native() + R"(" }, "suspend": { )" + deep + suspend + " } }");

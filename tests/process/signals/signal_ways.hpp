@@ -54,7 +54,8 @@ inline const std::vector<Way> &ways() {
          [](int number, sighandler_t handler) {
              struct sigaction both {};
              both.sa_handler = handler;
-             return ::sigaction(number, &both, &both) == 0 ? both.sa_handler : SIG_ERR;
+             struct sigaction *volatile before = &both;  // programs do so, and GCC 14 warns of it if it sees that
+             return ::sigaction(number, &both, before) == 0 ? both.sa_handler : SIG_ERR;
          }},
         {"signal", [](int number, sighandler_t handler) { return ::signal(number, handler); }, false, true},
         {"bsd_signal", [](int number, sighandler_t handler) { return ::bsd_signal(number, handler); }, false, true},

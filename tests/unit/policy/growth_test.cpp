@@ -14,7 +14,7 @@ constexpr Growth kNone{};
 constexpr Growth kByStep{.start = 2 * GiB, .step = 1 * GiB};
 constexpr Growth kByFactor{.start = 2 * GiB, .factor = 1.5};
 constexpr Growth kByBoth{.start = 2 * GiB, .step = 2 * GiB, .factor = 1.5};
-constexpr Growth kNever{.start = 2 * GiB};
+constexpr Growth kNeverGrows{.start = 2 * GiB};
 
 }  // namespace
 
@@ -49,7 +49,7 @@ TEST_CASE("A step adds to the allowance, a factor multiplies it, and of both the
              // Without a start there is no allowance; without step and factor it stays.
              Row{kNone, 5 * GiB, kUnbounded},
              Row{{.step = GiB}, 5 * GiB, kUnbounded},
-             Row{kNever, 2 * GiB, 2 * GiB},
+             Row{kNeverGrows, 2 * GiB, 2 * GiB},
              Row{{.start = 2 * GiB, .factor = 1}, 2 * GiB, 2 * GiB},
              Row{{.start = 2 * GiB, .factor = 0.5}, 2 * GiB, 2 * GiB},
              // A result beyond the largest number means no allowance.
@@ -59,7 +59,7 @@ TEST_CASE("A step adds to the allowance, a factor multiplies it, and of both the
              Row{{.start = 1, .factor = 2}, kHalf, kUnbounded},
              Row{{.start = 1, .factor = 2}, kHalf - MiB, 2 * kHalf - 2 * MiB},
              Row{{.start = 1, .factor = 1e300}, GiB, kUnbounded},
-             Row{kNever, kUnbounded, kUnbounded},
+             Row{kNeverGrows, kUnbounded, kUnbounded},
              Row{kByFactor, kUnbounded, kUnbounded},
          }) {
         CAPTURE(growth.step, growth.factor, before);
@@ -78,11 +78,11 @@ TEST_CASE("A release sets the allowance to the held bytes, rounded up to a step 
              Row{{.start = 1536 * MiB, .step = GiB}, 10 * GiB, 2 * GiB, 2560 * MiB},
              Row{kByFactor, 10 * GiB, 3 * GiB, 3 * GiB},
              Row{kByFactor, 10 * GiB, 3 * GiB + 1, 4608 * MiB},
-             Row{kNever, 8 * GiB, 5 * GiB + 1, 5 * GiB + 1},
+             Row{kNeverGrows, 8 * GiB, 5 * GiB + 1, 5 * GiB + 1},
              // It neither falls below the start nor rises.
              Row{kByStep, 10 * GiB, 0, 2 * GiB},
              Row{kByBoth, 10 * GiB, 2 * GiB, 2 * GiB},
-             Row{kNever, 10 * GiB, 0, 2 * GiB},
+             Row{kNeverGrows, 10 * GiB, 0, 2 * GiB},
              Row{kByStep, 3 * GiB, 4 * GiB, 3 * GiB},
              Row{kByFactor, 3 * GiB, kUnbounded, 3 * GiB},
              // Without a start there is none.
