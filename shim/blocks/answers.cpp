@@ -36,7 +36,7 @@ void correct(void *value, CUpointer_attribute attribute, const vmm::Block &block
 
 }  // namespace
 
-CUresult address_range(CUdeviceptr *start, std::size_t *bytes, CUdeviceptr address) noexcept {
+CUresult address_range(CUdeviceptr *start, std::size_t *bytes, CUdeviceptr address) {
     const CUresult result = driver().cuMemGetAddressRange_v2(start, bytes, address);
     const auto block = result == CUDA_SUCCESS ? block_around(address) : std::nullopt;
     if (!block) return result;
@@ -45,7 +45,7 @@ CUresult address_range(CUdeviceptr *start, std::size_t *bytes, CUdeviceptr addre
     return result;
 }
 
-CUresult attribute(void *value, CUpointer_attribute attribute, CUdeviceptr address) noexcept {
+CUresult attribute(void *value, CUpointer_attribute attribute, CUdeviceptr address) {
     const auto block = block_around(address);
     if (block && !is_in_use(*block, address)) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = driver().cuPointerGetAttribute(value, attribute, address);
@@ -53,7 +53,7 @@ CUresult attribute(void *value, CUpointer_attribute attribute, CUdeviceptr addre
     return result;
 }
 
-CUresult attributes(unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr address) noexcept {
+CUresult attributes(unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr address) {
     const auto block = block_around(address);
     const bool is_unused = block && !is_in_use(*block, address);
     // No memory: what the driver answers of an address that it does not know, it answers of this one.
@@ -70,14 +70,14 @@ CUresult attributes(unsigned count, CUpointer_attribute *attributes, void **valu
 }
 
 // The driver sets no attribute of such memory, which always has this one: its copies are synchronous already.
-CUresult set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) noexcept {
+CUresult set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) {
     const auto block = value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? block_around(address) : std::nullopt;
     if (!block || !is_in_use(*block, address)) return driver().cuPointerSetAttribute(value, attribute, address);
     vmm::set_sync_memops(block->start, *static_cast<const unsigned *>(value));
     return CUDA_SUCCESS;
 }
 
-CUresult access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address) noexcept {
+CUresult access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address) {
     const CUresult result = driver().cuMemGetAccess(flags, location, address);
     const auto block = result == CUDA_SUCCESS ? block_around(address) : std::nullopt;
     if (!block) return result;

@@ -9,11 +9,11 @@
 
 namespace curb::shim::blocks {
 
-CUresult address_range(CUdeviceptr *start, std::size_t *bytes, CUdeviceptr address) noexcept;
-CUresult attribute(void *value, CUpointer_attribute attribute, CUdeviceptr address) noexcept;
-CUresult attributes(unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr address) noexcept;
-CUresult set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) noexcept;
-CUresult access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address) noexcept;
+CUresult address_range(CUdeviceptr *start, std::size_t *bytes, CUdeviceptr address);
+CUresult attribute(void *value, CUpointer_attribute attribute, CUdeviceptr address);
+CUresult attributes(unsigned count, CUpointer_attribute *attributes, void **values, CUdeviceptr address);
+CUresult set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address);
+CUresult access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address);
 
 // True if a block has an address of this range. Then calls for virtual memory are refused there, as are calls for host
 // memory.

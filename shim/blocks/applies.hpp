@@ -3,9 +3,9 @@
 
 namespace curb::shim::blocks {
 
-// True if the policy has naps that are light, no several ranks talk, and each device has virtual memory management. Decided at the
-// first call, which must come after the first cuInit: memory that was made one way cannot become the other.
-// Thread-safe. The first call calls the driver.
+// True if the policy has naps that are light, no several ranks talk, and each device has virtual memory management.
+// Decided at the first call, which must come after the first cuInit: memory that was made one way cannot become the
+// other. Thread-safe. The first call calls the driver.
 bool applies() noexcept;
 
 }  // namespace curb::shim::blocks

@@ -34,15 +34,24 @@ CUmemAllocationProp properties_on(const Device &device) noexcept {
     return properties;
 }
 
-// The driver's calls that make a block. undo() frees it again.
-struct Making {
+// The driver's calls that make a block. The destructor undoes them unless the block is kept: they may fail, or the
+// thread may be cancelled in one of them.
+struct Making : NoCopy {
+    Making(const Driver &driver, Bytes size) noexcept : to(driver), bytes(size) {}
+    ~Making() {
+        if (is_kept) return;
+        if (is_mapped) to.cuMemUnmap(start, bytes);
+        if (handle != 0) to.cuMemRelease(handle);
+        if (start != 0) to.cuMemAddressFree(start, bytes);
+    }
+
     const Driver &to;
     const Bytes bytes;
     CUdeviceptr start = 0;
     vmm::Handle handle = 0;
-    bool is_mapped = false;
+    bool is_mapped = false, is_kept = false;
 
-    CUresult run(const CUmemAllocationProp &properties, const CUmemAccessDesc &access) noexcept {
+    CUresult run(const CUmemAllocationProp &properties, const CUmemAccessDesc &access) {
         // As cuMemAlloc places large blocks (measured on an H200).
         constexpr Bytes kLarge = 64 * policy::MiB;
         CUresult result = to.cuMemAddressReserve(&start, bytes, bytes >= kLarge ? kLarge : 0, 0, 0);
@@ -55,22 +64,17 @@ struct Making {
         is_mapped = true;
         return to.cuMemSetAccess(start, bytes, &access, 1);
     }
-    void undo() const noexcept {
-        if (is_mapped) to.cuMemUnmap(start, bytes);
-        if (handle != 0) to.cuMemRelease(handle);
-        if (start != 0) to.cuMemAddressFree(start, bytes);
-    }
 };
 
 // cuMemAlloc and cuMemFree are refused during captures of some modes, and end them; the calls that make a block are
 // not. So a small block shows what the driver answers now. It waits for the context's work, as cuMemFree does.
-CUresult try_small_block() noexcept {
+CUresult try_small_block() {
     CUdeviceptr small = 0;
     const CUresult result = driver().cuMemAlloc_v2(&small, 1);
     return result == CUDA_SUCCESS ? driver().cuMemFree_v2(small) : result;
 }
 
-bool grant(const Driver &to, const Block &block, int reader) noexcept {
+bool grant(const Driver &to, const Block &block, int reader) {
     const CUmemAccessDesc access = access_for(reader);
     const auto set = [&] { return to.cuMemSetAccess(block.start, block.bytes, &access, 1); };
     return ask_twice(set) == CUDA_SUCCESS && vmm::block_accessible(block.start, access);
@@ -78,7 +82,7 @@ bool grant(const Driver &to, const Block &block, int reader) noexcept {
 
 // Lets the other devices that have a context use the block, since copies between devices need it without peer access
 // too. Call it once the block is recorded: a device that gets its first context later finds it there.
-bool grant_to_others(const Driver &to, const Block &block) noexcept {
+bool grant_to_others(const Driver &to, const Block &block) {
     for (const Device &device : devices::all())
         if (&device != block.device && device.contexts.live != 0 && !grant(to, block, device.ordinal)) return false;
     return true;
@@ -86,7 +90,7 @@ bool grant_to_others(const Driver &to, const Block &block) noexcept {
 
 // Waits for the work of the block's context, as cuMemFree does: unmapping waits for nothing. nullopt: the context
 // cannot be used.
-std::optional<CUresult> wait_for_work(CUcontext owner) noexcept {
+std::optional<CUresult> wait_for_work(CUcontext owner) {
     const auto wait = []() -> std::optional<CUresult> {
         const auto result = captures::any() ? std::nullopt : captures::synchronise_current_context();
         return result ? *result : try_small_block();
@@ -98,7 +102,7 @@ std::optional<CUresult> wait_for_work(CUcontext owner) noexcept {
 }
 
 // Unmaps and releases a block whose record has been taken out.
-CUresult end(const Driver &to, vmm::BlockRemoval &removal) noexcept {
+CUresult end(const Driver &to, vmm::BlockRemoval &removal) {
     const Block block = *removal.operator->();
     const CUresult result = to.cuMemUnmap(block.start, block.bytes);
     if (result != CUDA_SUCCESS) return result;
@@ -108,21 +112,19 @@ CUresult end(const Driver &to, vmm::BlockRemoval &removal) noexcept {
 }
 
 // nullopt: only cuMemAlloc can serve this.
-std::optional<CUresult> make(CUdeviceptr *pointer, Bytes bytes, Device &device, CUcontext owner) noexcept {
+std::optional<CUresult> make(CUdeviceptr *pointer, Bytes bytes, Device &device, CUcontext owner) {
     if (captures::any())
         if (const CUresult refused = try_small_block(); refused != CUDA_SUCCESS) return refused;
     const auto properties = properties_on(device);
     const CUmemAccessDesc access = access_for(device.ordinal);
     const CUresult result = as_one_call<&Driver::cuMemAlloc_v2>([&](const Driver &to) {
-        Making making{to, policy::round_up(bytes, kGranule)};
+        Making making(to, policy::round_up(bytes, kGranule));
         CUresult made = making.run(properties, access);
         const Block block{making.start, &device, owner, bytes, making.bytes};
         if (made == CUDA_SUCCESS && !vmm::add_block(block, making.handle, properties, access))
             made = CUDA_ERROR_UNKNOWN;
-        if (made != CUDA_SUCCESS) {
-            making.undo();
-            return made;
-        }
+        if (made != CUDA_SUCCESS) return made;
+        making.is_kept = true;
         if (!grant_to_others(to, block)) {
             vmm::BlockRemoval removal(block.start);
             end(to, removal);
@@ -138,14 +140,13 @@ std::optional<CUresult> make(CUdeviceptr *pointer, Bytes bytes, Device &device, 
 
 }  // namespace
 
-CUresult allocate(CUdeviceptr *pointer, Bytes bytes, Device &device, CUcontext owner) noexcept {
+CUresult allocate(CUdeviceptr *pointer, Bytes bytes, Device &device, CUcontext owner) {
     if (bytes >= kGranule && bytes <= device.total && applies())
         if (const auto result = make(pointer, bytes, device, owner)) return *result;
     return driver().cuMemAlloc_v2(pointer, bytes);
 }
 
-CUresult allocate_pitch(CUdeviceptr *pointer, std::size_t *pitch, const Rows &rows, Device &device,
-                        CUcontext owner) noexcept {
+CUresult allocate_pitch(CUdeviceptr *pointer, std::size_t *pitch, const Rows &rows, Device &device, CUcontext owner) {
     // The driver's pitch (measured on an H200).
     constexpr std::size_t kRow = 512;
     const std::size_t row = policy::round_up(rows.width, kRow);
@@ -167,7 +168,7 @@ bool is_block(CUdeviceptr pointer) noexcept {
     return block && block->start == pointer;
 }
 
-CUresult free(CUdeviceptr pointer) noexcept {
+CUresult free(CUdeviceptr pointer) {
     const auto block = process::active() && applies() ? vmm::block_around(pointer) : std::nullopt;
     // Of an address within a block, and once it has shut down, the driver says what cuMemFree says.
     if (!block || block->start != pointer) return driver().cuMemFree_v2(pointer);
@@ -180,7 +181,7 @@ CUresult free(CUdeviceptr pointer) noexcept {
     });
 }
 
-void drop_context(CUcontext context) noexcept {
+void drop_context(CUcontext context) {
     as_one_call<&Driver::cuCtxDestroy_v2>([=](const Driver &to) {
         for (;;) {
             vmm::BlockRemoval removal(context);
@@ -191,7 +192,7 @@ void drop_context(CUcontext context) noexcept {
     });
 }
 
-bool let_use(const Device &user, const Device &device) noexcept {
+bool let_use(const Device &user, const Device &device) {
     bool all_granted = true;
     as_one_call<&Driver::cuCtxEnablePeerAccess>([&](const Driver &to) {
         for (auto block = vmm::next_block_on(device, 0); block; block = vmm::next_block_on(device, block->start))
@@ -201,7 +202,7 @@ bool let_use(const Device &user, const Device &device) noexcept {
     return all_granted;
 }
 
-void has_context(const Device &user) noexcept {
+void has_context(const Device &user) {
     // If this fails, the devices may have no way to each other: then only peer access would show it.
     for (const Device &device : devices::all())
         if (&device != &user) let_use(user, device);
