@@ -92,7 +92,7 @@ class Napper {
 TEST_CASE("whichever call of the driver or of NVML fails on the way out or back, the program goes on and naps again",
           "[patience]") {
     constexpr int kMost = 40;
-    const std::string suspend = GENERATE("", R"("idle": "1h", "deep": "never")", R"("idle": "1h", "deep": "1ms")");
+    const std::string suspend = GENERATE("", R"("idle": "1h", "deep": "1ms")");  // the second: light, then deep
     CAPTURE(suspend);
     Napper napper(suspend);
     int failed = 0;
