@@ -21,7 +21,7 @@ class Mapped {
         MUST(cuMemMap(at_ + 2 * half, half, 0, first, 0));
         MUST(cuMemRelease(first));
         MUST(cuMemRelease(second));
-        const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+        const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
         MUST(cuMemSetAccess(at_, 3 * half, &access, 1));
         change();
     }
