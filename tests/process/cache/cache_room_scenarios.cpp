@@ -185,7 +185,7 @@ SCENARIO_NAMED(nothing_is_kept_or_handed_out_beyond_the_cap) {
     EXPECT(!driver_frees(take(2 * MiB)));
 }
 
-// The time is linear in the number of blocks, not quadratic.
+// The time is linear in the number of blocks, not quadratic: that would be some thousand times as much.
 SCENARIO_NAMED(a_context_ends_beside_anothers_kept_blocks) {
     constexpr int kBlocks = 20'000;
     const auto keep_many = [] {
@@ -210,7 +210,7 @@ SCENARIO_NAMED(a_context_ends_beside_anothers_kept_blocks) {
         return took;
     };
     const double alone = end_of_a_context(false);
-    EXPECT(end_of_a_context(true) < 5 * alone);
+    EXPECT(end_of_a_context(true) < 50 * alone);
 }
 
 SCENARIO_NAMED(a_block_serves_its_own_context_alone) {
