@@ -125,9 +125,7 @@ std::optional<Bytes> free_now(const Block &block) noexcept {
     left(block);
     const Ledger::Operation operation(&device.ledger);
     const contexts::Current context(block.allocation.context);
-    const auto freed_it = [&] {
-        return blocks::free(block.pointer) == CUDA_SUCCESS || is_freed(block.pointer);
-    };
+    const auto freed_it = [&] { return blocks::free(block.pointer) == CUDA_SUCCESS || is_freed(block.pointer); };
     if (freed_it() || freed_it()) return credit(block);
     // The program has already freed it, so only curb can try again. A broken context keeps it until it is destroyed.
     put(device, {block.pointer, block.allocation, block.context, now_ms()});

@@ -4,7 +4,8 @@
 #include "simulated.hpp"
 
 // Returns an environment with a policy. `suspend` has the members of its object "suspend"; with "deep" among them curb
-// moves what it can itself, else the driver moves all memory, at once. `more` has further members of the policy, each followed by a comma.
+// moves what it can itself, else the driver moves all memory, at once. `more` has further members of the policy, each
+// followed by a comma.
 inline Environment napping(const Machine &machine, const std::string &suspend = R"("idle": "200ms")",
                            const std::string &more = "") {
     const bool goes_deep_later = suspend.find("deep") != std::string::npos;
