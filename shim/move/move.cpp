@@ -285,6 +285,7 @@ policy::Result<Moved, std::string> out(Bytes host_memory, const std::function<bo
     std::vector<Candidate> all = candidates(moved.stays);
     find_zeros(all);
     std::vector<policy::Leaver> leavers;
+    leavers.reserve(all.size());
     for (const Candidate &one : all)
         leavers.push_back({one.memory.bytes, sum(policy::runs(0, one.memory.bytes, one.zero, false))});
     std::vector<std::size_t> leaving = policy::leaving(leavers, host_memory);
