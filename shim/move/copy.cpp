@@ -57,7 +57,7 @@ std::optional<std::size_t> take() {
     }
 }
 
-// Copies past the caches, which the data would only flush: 15 GiB/s a thread instead of 6 (H200's host).
+// Copies past the caches, which the data would only flush.
 void copy_past_caches(char *to, const char *from, std::size_t bytes) noexcept {
     std::size_t at = 0;
 #ifdef __SSE2__

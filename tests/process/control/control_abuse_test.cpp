@@ -56,7 +56,7 @@ TEST_CASE("a client that disconnects at once, or in the middle of a line, does n
     CHECK(process.finish() == 0);
 }
 
-TEST_CASE("only so many releases wait for their turn, whoever has asked for them and left") {
+TEST_CASE("only so many releases wait for their turn, even if those that asked for them have left") {
     Capped process;
     const auto set_gate = [&](std::optional<std::uint64_t> close_for) {
         const auto report = ask(process.pid(), control::GateRequest{close_for}, 10s);
