@@ -28,6 +28,7 @@ from cases.frameworks.training import TRAINING
 from cases.growth import GROWTH
 from cases.job import JOB
 from cases.matrix import MATRIX
+from cases.moves import MOVES
 from cases.nap import NAP
 from cases.paths import PATH_CASE
 from cases.release import RELEASE
@@ -50,6 +51,7 @@ CASES: dict[str, Case] = {
     **RELEASE,
     **SUSPEND,
     **NAP,
+    **MOVES,
     **JOB,
     **SEE,
     **CACHE,

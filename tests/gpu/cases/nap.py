@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
 import statistics
@@ -33,7 +32,8 @@ _TURNS = 20
 
 
 def nap_case(framework: str, naps: int, idle: str = _IDLE, pause_s: float = _LONGEST_PAUSE_S) -> Case:
-    """Training with pauses of at most `pause_s`, in each of which the process leaves the GPU. Its losses and weights equal those of a run without curb."""
+    """Training with pauses of at most `pause_s`, in each of which the process leaves the GPU: by curb's own copy, and the rest at
+    once by the driver. Its losses and weights equal those of a run without curb."""
 
     def case(lab: Lab, row: Row) -> None:
         packages = lab.need(framework)
@@ -43,17 +43,17 @@ def nap_case(framework: str, naps: int, idle: str = _IDLE, pause_s: float = _LON
         with lab.bare(argv, f"{row.name} undisturbed", packages) as session:
             session.expect("training", 180)
             for _ in range(count):
-                _turn(session)
-            undisturbed = _end(session)
-        job = lab.job(row.name, _SMALL_CAP, suspend={"idle": idle})
+                turn(session)
+            undisturbed = end(session)
+        job = lab.job(row.name, _SMALL_CAP, suspend={"idle": idle, "light": True, "deep": "0s"})
         firsts = []
         with lab.capped(argv, job, packages) as session:
             session.expect("training", 180)
             before = session.held_mib()
             for _ in range(count):
-                _until_out(session, pause_s)
-                firsts.append(_turn(session)["first_s"])
-            disturbed = _end(session)
+                until_out(session, pause_s)
+                firsts.append(turn(session)["first_s"])
+            disturbed = end(session)
         row.goes_on = True
         taken = sum("a nap begins" in message for message in job.log.messages())
         row.expect(taken >= count, f"{taken} naps in {count} pauses")
@@ -75,21 +75,21 @@ def _wake(lab: Lab, row: Row) -> None:
     lab.built("bin/curb")
     argv = lab.python("training/suspend_train.py", "torch", "large", "turns")
     job = lab.job(row.name, _CAP, suspend={"idle": _IDLE})
-    driver = _Checkpoints()
+    driver = Checkpoints()
     wakes, restores, outs = [], [], []
     with lab.bare(argv, f"{row.name} bare", packages) as bare, lab.capped(argv, job, packages) as session:
         for one in (bare, session):
             one.expect("training", 180)
         held = session.held_mib()
         for _ in range(2 if lab.quick else _WAKES):
-            _until_out(session)
-            wakes.append(_turn(session, steps=1)["first_s"])
-            _until_out(session)  # so that the two do not use the bus at the same time
+            until_out(session)
+            wakes.append(turn(session, steps=1)["first_s"])
+            until_out(session)  # so that the two do not use the bus at the same time
             outs.append(driver.out(bare.pid))
             restores.append(driver.back(bare.pid))
         for one in (bare, session):
-            _turn(one, steps=1)
-            _end(one)
+            turn(one, steps=1)
+            end(one)
     row.goes_on = True
     ended = [message for message in job.log.messages() if "the nap has ended" in message]
     own = [_restore_of(message) for message in ended[: len(wakes)]]
@@ -124,7 +124,7 @@ def _pages(lab: Lab, row: Row) -> None:
     mode = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not os.access(mode, os.W_OK):
         raise Unavailable(f"{mode} cannot be written")
-    driver = _Checkpoints()
+    driver = Checkpoints()
     found = re.search(r"\[(\w+)\]", mode.read_text())
     assert found
     try:
@@ -143,8 +143,8 @@ def _pages(lab: Lab, row: Row) -> None:
                         {"out_s": out_s, "huge_mib": huge / 1024, "back_s": driver.back(session.pid)}
                         | {key: after[key] - before[key] for key in after}
                     )
-                _turn(session, steps=1)
-                _end(session)
+                turn(session, steps=1)
+                end(session)
             row.details[name] = moves
             best = min(moves, key=lambda move: move["out_s"])
             row.add_note(
@@ -175,8 +175,8 @@ def _notebooks(lab: Lab, row: Row) -> None:
                 held["other"] = other.held_mib()
                 for turn in range(turns):
                     session = (one, other)[turn % 2]
-                    times.append(_turn(session, steps=_TURN_STEPS)["first_s"])
-                ends = [_end(session) for session in (one, other)]
+                    times.append(turn(session, steps=_TURN_STEPS)["first_s"])
+                ends = [end(session) for session in (one, other)]
     row.goes_on = True
     share = held["one"] / (held["one"] + room)
     row.expect(ends[0]["losses"][: len(ends[1]["losses"])] == ends[1]["losses"][: len(ends[0]["losses"])], "the losses differ")
@@ -264,12 +264,12 @@ def _run(client: Any, cell: str) -> str:
     return "".join(printed).strip()
 
 
-def _turn(session: Session, steps: int = _TURN_STEPS) -> dict[str, Any]:
+def turn(session: Session, steps: int = _TURN_STEPS) -> dict[str, Any]:
     session.tell(f"train {steps}")
     return session.expect("trained", 180)
 
 
-def _end(session: Session) -> dict[str, Any]:
+def end(session: Session) -> dict[str, Any]:
     session.tell("end")
     done = session.expect("done", 120)
     time.sleep(2 * _IDLE_MS / 1e3)  # so that the program is in a nap when it ends
@@ -277,7 +277,7 @@ def _end(session: Session) -> dict[str, Any]:
     return done
 
 
-def _until_out(session: Session, pause_s: float = _LONGEST_PAUSE_S) -> None:
+def until_out(session: Session, pause_s: float = _LONGEST_PAUSE_S) -> None:
     """Waits until the process holds nothing of the GPU. Raises ProgramFailed."""
     if session.watch.falls_to(_LEFT_MIB, pause_s) is None:
         held = f"{session.watch.held / MIB:,.0f} MiB are held after a pause of {pause_s:.0f} s"
@@ -288,7 +288,7 @@ def _spread(seconds: list[float]) -> str:
     return f"{min(seconds):.3f} to {max(seconds):.3f}"
 
 
-class _Checkpoints:
+class Checkpoints:
     """The driver's calls that checkpoint and restore another process."""
 
     def __init__(self) -> None:
@@ -330,71 +330,13 @@ def _by_command(lab: Lab, row: Row) -> None:
     with lab.capped(lab.python("training/suspend_train.py", "torch", "small", "turns"), lab.job(row.name, _SMALL_CAP), packages) as session:
         session.expect("training", 180)
         answer = curb_json(lab, "suspend", session, "--until-used")
-        _until_out(session)
-        first = _turn(session)["first_s"]
-        _end(session)
+        until_out(session)
+        first = turn(session)["first_s"]
+        end(session)
     row.goes_on = True
     row.expect(answer["status"] == 0, f"curb suspend --until-used: {answer}")
     row.details = {"answer": answer, "first_call_s": first}
     row.add_note(f"out by command, back with the next call in {first:.2f} s")
-
-
-def _moves(lab: Lab, row: Row) -> None:
-    """curb's own moves of 16 GiB in blocks of 20 MiB, the first time and later, beside the driver's checkpoint of the same. Then as
-    many moves of 2 GiB as half a minute has time for, each with other words, every byte compared."""
-    lab.built("bin/curb")
-    large, small = (40, 10) if lab.quick else (820, 100)
-    job = lab.job(row.name, "100%", suspend={"idle": "1h", "light": True, "deep": "never"})
-    rates: list[str] = []
-    with lab.bare(lab.python("moving.py", str(large), "20"), f"{row.name} bare") as session:
-        session.expect("ready", 60)
-        driver = _Checkpoints()
-        out_s, back_s = driver.out(session.pid), driver.back(session.pid)
-        gib = large * 20 / 1024
-        rates.append(f"the driver {gib / out_s:.1f} out, {gib / back_s:.1f} back")
-        session.tell("end")
-        session.end()
-    with lab.capped(lab.python("moving.py", str(large), "20"), job) as session:
-        session.expect("ready", 60)
-        for time_ in ("first", "second", "third"):
-            nap, first_s, wrong = _move(lab, session)
-            row.expect(wrong == 0, f"{wrong} blocks of 20 MiB changed in a move")
-            out_s, back_s = nap["light"]["out_ms"] / 1e3, max(nap["light"]["back_ms"], 1) / 1e3
-            row.details[time_] = {"nap": nap, "first_call_s": first_s}
-            rates.append(
-                f"curb, {time_} time {gib / max(out_s, 1e-3):.1f} out, {gib / back_s:.1f} back, first call {first_s:.2f} s"
-            )
-        session.tell("end")
-        session.end()
-    moves, until = 0, time.monotonic() + (3 if lab.quick else 30)
-    with lab.capped(lab.python("moving.py", str(small), "20"), job) as session:
-        session.expect("ready", 60)
-        while moves < 1000 and time.monotonic() < until:
-            session.tell("change")
-            session.expect("changed", 60)
-            _, _, wrong = _move(lab, session)
-            moves += 1
-            row.expect(wrong == 0, f"{wrong} blocks changed in move {moves}")
-        session.tell("end")
-        session.end()
-    row.goes_on = True
-    row.details["moves"] = moves
-    row.add_note(f"GiB/s of {gib:.1f} GiB in blocks of 20 MiB: {'; '.join(rates)}. {moves} moves of {small * 20 / 1024:.2f} GiB, each byte right")
-
-
-def _move(lab: Lab, session: Session) -> tuple[dict[str, Any], float, int]:
-    """Has curb move the process out; its next call brings it back. Returns the nap's status, the seconds of that call, and how many
-    blocks changed."""
-    answer = curb_json(lab, "suspend", session, "--until-used")
-    if answer["status"] != 0:
-        raise ProgramFailed(f"curb suspend --until-used: {answer}")
-    session.tell("touch")
-    first_s = session.expect("touched", 120)["seconds"]
-    session.tell("check")
-    wrong = session.expect("checked", 120)["wrong"]
-    shown = json.loads(lab.curb("ps", "--json", str(session.pid)).stdout)
-    nap = next(one["status"]["nap"] for one in shown["processes"] if one["pid"] == session.pid)
-    return nap, first_s, wrong
 
 
 NAP: dict[str, Case] = {
@@ -405,7 +347,6 @@ NAP: dict[str, Case] = {
     "nap, cupy": nap_case("cupy", 10),
     "nap, numba": nap_case("numba", 10),
     "nap, by command": _by_command,
-    "nap, curb's own moves": _moves,
     "nap, two notebooks": _notebooks,
     "nap, a Jupyter kernel": _kernel,
     "nap, wake-up": _wake,
