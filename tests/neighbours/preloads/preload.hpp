@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <initializer_list>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

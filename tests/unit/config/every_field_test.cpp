@@ -127,10 +127,10 @@ TEST_CASE("Every field that has a least value refuses less; every type of field 
     const std::map<std::string, std::string> below = {{"size", R"("0B")"}, {"duration", R"("0ms")"}, {"factor", "1"}};
     std::map<std::string, bool> has_mistake;
     for (const auto &[pattern, type, least] : every_field()) {
-        has_mistake[type] |= std::any_of(kBad.begin(), kBad.end(), [&, &pattern = pattern](const Bad &bad) {
+        has_mistake[type] |= std::any_of(kBad.begin(), kBad.end(), [&, &field = pattern](const Bad &bad) {
             std::string pointer = bad.pointer;
             if (pointer.starts_with("/rules/0")) pointer.replace(7, 1, "*");
-            return pointer == pattern || pointer.starts_with(pattern + "/");
+            return pointer == field || pointer.starts_with(field + "/");
         });
         if (least.empty()) continue;
         const auto [text, pointer] = file_with(pattern, below.at(type));
