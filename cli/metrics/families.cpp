@@ -144,6 +144,7 @@ void add_nap(Families &out, const Labels &labels, const control::NapStatus &nap)
     }
     out.add(Id::nap_copied_total, labels, nap.light_total);
     out.add(Id::nap_zeros_total, labels, nap.zeros_total);
+    out.add(Id::nap_kept, labels, nap.kept);
     out.add(Id::nap_waited, labels, seconds(nap.waited_ms));
     out.add(Id::nap_waited_total, labels, seconds(nap.waited_total_ms));
 }

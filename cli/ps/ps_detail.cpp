@@ -91,6 +91,7 @@ class Detail {
         if (nap.deep.bytes != 0) line(2, "deep", move_text(nap.deep) + " by the driver");
         if (nap.out && !nap.stays.empty()) line(2, "stays", plain(nap.stays), Ink::yellow);
         if (!nap.not_light.empty()) line(2, "light", "none: " + plain(nap.not_light));
+        if (nap.kept != 0) line(2, "kept", format_human(nap.kept) + " of host memory, for its next nap");
         if (!nap.refused.empty())
             line(2, nap.out || nap.count > 0 ? "" : "naps", "none now: " + plain(nap.refused), Ink::yellow);
     }

@@ -108,6 +108,7 @@ void describe(Io &io, Is<NapStatus> auto &value) {
     io.where_set("zeros_total", value.zeros_total);
     io.where_set("stays", value.stays);
     io.where_set("not_light", value.not_light);
+    io.where_set("kept", value.kept);
 }
 template <class Io>
 void describe(Io &io, Is<Refusal> auto &value) {

@@ -13,7 +13,6 @@
 #include "base/waiting.hpp"
 #include "driver/driver.hpp"
 #include "move/behind_gate.hpp"
-#include "move/host_memory.hpp"
 #include "threads/own_thread.hpp"
 
 namespace curb::shim::move {
@@ -135,7 +134,7 @@ class Lane : NoCopy {
         for (const Part &part : copies_.chunks[chunk]) sum += part.bytes;
         return sum;
     }
-    [[nodiscard]] char *host(std::size_t chunk) const noexcept { return copies_.host + chunk * policy::kChunk; }
+    [[nodiscard]] char *host(std::size_t chunk) const noexcept { return copies_.host.chunk(chunk); }
     [[nodiscard]] char *buffer(unsigned which) const noexcept { return pinned_.begin() + which * policy::kChunk; }
 
     const Copies &copies_;

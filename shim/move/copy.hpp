@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "abi/cuda_abi.h"
+#include "move/host_memory.hpp"
 #include "policy/decisions/move.hpp"
 
 namespace curb::shim::move {
@@ -16,8 +17,8 @@ namespace curb::shim::move {
 struct Copies {
     CUcontext context = nullptr;                    // its device has the memory
     std::vector<CUdeviceptr> addresses;             // of the blocks
-    std::vector<std::vector<policy::Part>> chunks;  // chunk i is at host + i * policy::kChunk
-    char *host = nullptr;
+    std::vector<std::vector<policy::Part>> chunks;  // chunk i is at host.chunk(i)
+    HostMemory host;
 };
 
 // Each returns true if all has been copied. Calls the driver behind the gate, on threads of curb's that have ended when

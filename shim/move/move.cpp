@@ -14,7 +14,6 @@
 #include "driver/driver.hpp"
 #include "move/behind_gate.hpp"
 #include "move/copy.hpp"
-#include "move/host_memory.hpp"
 #include "move/zeros.hpp"
 #include "policy/decisions/move.hpp"
 #include "policy/values/size.hpp"
@@ -77,7 +76,6 @@ struct Load {
     Device *device = nullptr;
     std::vector<Block> blocks;
     Copies copies;
-    HostMemory host;
 };
 std::vector<Load> &loads() noexcept { return leaked<std::vector<Load>>(); }
 
@@ -165,7 +163,9 @@ class Loading {
     // Empty if the address space has no room for the contents.
     std::vector<Load> take() && {
         finish();
-        const bool has_room = std::all_of(loads_.begin(), loads_.end(), [](const Load &load) { return !!load.host; });
+        const bool has_room = std::all_of(loads_.begin(), loads_.end(), [](const Load &load) {
+            return load.copies.chunks.empty() || !load.copies.host.empty();
+        });
         return has_room ? std::move(loads_) : std::vector<Load>();
     }
 
@@ -174,8 +174,7 @@ class Loading {
         if (loads_.empty()) return;
         Copies &copies = loads_.back().copies;
         copies.chunks = policy::chunks(std::exchange(copied_, {}));
-        loads_.back().host = HostMemory(copies.chunks.size() * policy::kChunk);
-        copies.host = loads_.back().host.begin();
+        copies.host = HostMemory(copies.chunks.size());
     }
 
     std::vector<Load> loads_;
@@ -304,9 +303,12 @@ policy::Result<Moved, std::string> out(Bytes host_memory, const std::function<bo
     if (leaving.empty()) return moved;
     std::vector<Load> made = std::move(loading).take();
     if (made.empty()) return std::string("there is no address space for the contents of its memory");
-    for (const Load &load : made)
-        if (!copy_out(load.copies, threads(), may_go_on))
-            return std::string("the contents of its memory could not be copied");
+    keep_at_most(0);  // earlier moves needed more
+    for (const Load &load : made) {
+        if (copy_out(load.copies, threads(), may_go_on)) continue;
+        for (Load &other : made) std::move(other.copies.host).keep();
+        return std::string("the contents of its memory could not be copied");
+    }
     loads() = std::move(made);
     for (Load &load : loads()) {
         std::for_each(load.blocks.begin(), load.blocks.end(), release);
@@ -352,6 +354,7 @@ Back in() {
         }
         for (const Block &block : load.blocks)
             if (block.released) vmm::moved(block.memory.key, block.made);
+        std::move(load.copies.host).keep();
         loads().pop_back();
     }
     return worst;

@@ -2,6 +2,8 @@
 // memory management, so that it comes back to the same addresses. Needs neither a helper nor a driver that can move
 // processes. The rest of the process stays, its contexts too.
 //
+// The host memory that a move has filled is kept until keep_at_most() gives it back (host_memory.hpp).
+//
 // Only on the thread curb-nap, while the gate is closed and no call of the program is under way. Calls the driver
 // behind the gate. May throw std::bad_alloc.
 #pragma once
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "device/devices.hpp"
+#include "move/host_memory.hpp"
 #include "policy/values/result.hpp"
 
 namespace curb::shim::move {

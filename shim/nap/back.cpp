@@ -7,13 +7,17 @@
 #include <string>
 
 #include "base/waiting.hpp"
+#include "control/host_room.hpp"
 #include "device/devices.hpp"
 #include "device/wait_queue.hpp"
 #include "host/clock.hpp"
 #include "host/log.hpp"
+#include "limits/in_force.hpp"
 #include "move/move.hpp"
 #include "nap/helper.hpp"
 #include "nap/state.hpp"
+#include "policy/decisions/move.hpp"
+#include "policy/values/duration.hpp"
 #include "threads/own_thread.hpp"
 
 namespace curb::shim::nap {
@@ -68,6 +72,20 @@ bool is_in_its_gpus() noexcept { return state_by_driver() == CU_PROCESS_STATE_RU
 void sleep_asleep(std::uint64_t ms) noexcept {
     const own_thread::Asleep asleep;
     sleep_ms(ms);
+}
+
+void trim_host_memory() {
+    const move::Kept kept = move::kept();
+    if (kept.bytes == 0) return;
+    const auto now = in_force::snapshot();
+    const policy::SuspendPolicy &policy = now->policy.suspend;
+    constexpr policy::Duration kNever = policy::Duration::max();
+    const auto pause = std::min(policy.idle.value_or(kNever), policy.when_others_wait.value_or(kNever));
+    const auto room = control::host_room(getpid());
+    if (!room || now_ms() - kept.since_ms >= static_cast<std::uint64_t>(policy::kept_for(pause).count()))
+        return move::keep_at_most(0);
+    const Bytes most = policy::most_of_host(room->total, policy.host_memory, now->policy.host_memory_ceiling);
+    move::keep_at_most(policy::kept_of_host(kept.bytes, room->available, room->total, most));
 }
 
 void note_room(bool is_missing) {

@@ -19,6 +19,10 @@ void bring_back_deeply();
 // Brings back what curb has moved. Waits for room without limit, unless `once`. False if it is still out.
 bool bring_back_lightly(bool once);
 
+// Gives back the host memory of moves that the process should not keep for its next nap. Thread-safe. May throw
+// std::bad_alloc.
+void trim_host_memory();
+
 // Records since when there has been no room for what comes back, or that there is.
 void note_room(bool is_missing);
 

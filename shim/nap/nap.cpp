@@ -20,6 +20,8 @@
 #include "host/process_state.hpp"
 #include "host/real_libc.hpp"
 #include "limits/in_force.hpp"
+#include "move/host_memory.hpp"
+#include "nap/back.hpp"
 #include "nap/one_nap.hpp"
 #include "nap/state.hpp"
 #include "policy/decisions/idle.hpp"
@@ -151,6 +153,7 @@ std::optional<std::uint64_t> poll() noexcept try {
     };
     if (!gate::is_closed() && take_request()) begin(true);
     auto &period = leaked<std::optional<Period>>();
+    trim_host_memory();
     const policy::SuspendPolicy policy = in_force::snapshot()->policy.suspend;
     if (!has_naps(policy)) {
         period.reset();
@@ -172,7 +175,9 @@ std::optional<std::uint64_t> poll() noexcept try {
         period->idle.used(now_ms());
     else if (is_due(*period, idle, beside))
         begin(false);
-    return policy::IdlePeriod::poll_interval_ms(std::min(idle, beside));
+    constexpr std::uint64_t kWhileKept = 1000;  // in which host memory may run short
+    const std::uint64_t next = policy::IdlePeriod::poll_interval_ms(std::min(idle, beside));
+    return move::kept().bytes == 0 ? next : std::min(next, kWhileKept);
 } catch (...) {
     return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());
 }
@@ -207,10 +212,12 @@ void moved_out_by_command(policy::Bytes bytes) noexcept {
 
 std::optional<control::NapStatus> status() {
     const bool by_policy = has_naps(in_force::snapshot()->policy.suspend);
+    const policy::Bytes kept = move::kept().bytes;
     return locked([&](const State &state) -> std::optional<control::NapStatus> {
         if (!by_policy && !state.was_requested) return std::nullopt;
         control::NapStatus now = state.status;
         // The gate opens when the process is back. The nap's thread goes on until its helper has ended.
+        now.kept = kept;
         now.out =
             gate::is_closed() && (state.phase > Phase::leaving || (state.phase == Phase::leaving && now.is_light));
         now.leaving = gate::is_closed() && state.phase == Phase::leaving && !now.out;

@@ -187,10 +187,8 @@ std::string OneNap::host_limit(const std::optional<policy::Size> &most) const {
 Bytes OneNap::host_budget() const {
     const auto room = control::host_room(getpid());
     if (!room) return 0;
-    Bytes most = room->total;
-    for (const auto &size : {policy_.host_memory, ceiling_})
-        if (size) most = std::min(most, size->on(room->total));
-    return policy::host_budget(room->available, room->total, most);
+    return policy::host_budget(room->available + move::kept().bytes, room->total,
+                               policy::most_of_host(room->total, policy_.host_memory, ceiling_));
 }
 
 OneNap::Refusal OneNap::move_lightly() {
@@ -422,7 +420,8 @@ void OneNap::take() {
     if (!come_back_lightly()) return;
     note_back();
     gate::open(gate::For::nap);
-    gate::note_back();  // a client may have closed the gate again
+    gate::note_back();   // a client may have closed the gate again
+    trim_host_memory();  // last: it may take long
 }
 
 void OneNap::come_back_at_any_cost() noexcept {

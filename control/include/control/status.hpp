@@ -94,6 +94,7 @@ struct NapStatus {
     policy::Bytes zeros_total = 0;
     std::string stays{};      // why a part stays on the GPUs in a nap, with its bytes; empty: none does
     std::string not_light{};  // why curb itself moves none of its memory; empty: it does
+    policy::Bytes kept = 0;   // host memory that is kept for the next nap
     friend bool operator==(const NapStatus &, const NapStatus &) = default;
 };
 

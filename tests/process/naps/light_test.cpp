@@ -2,6 +2,7 @@
 // here has gone through host memory.
 #include <signal.h>
 
+#include "ceiling.hpp"
 #include "naps.hpp"
 
 namespace {
@@ -22,6 +23,15 @@ class Mapping : public Program {
 bool is_lightly_out(const Machine &machine, const Program &program) {
     return within(30s,
                   [&] { return machine.held(program.pid()) == kContext && nap_of(machine, program)["out"] == true; });
+}
+
+// Returns the bytes of host memory that a process has.
+std::int64_t resident(pid_t pid) {
+    std::int64_t kib = 0;
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    for (std::string line; std::getline(status, line);)
+        if (line.starts_with("VmRSS:")) kib = std::stoll(line.substr(6));
+    return kib * 1024;
 }
 
 }  // namespace
@@ -73,6 +83,28 @@ TEST_CASE("where the driver cannot move the process, curb moves its part and say
     }));
     CHECK(program.answers("check") == "right");
     CHECK(program.finish() == 0);
+}
+
+TEST_CASE("a process keeps the host memory of a nap for the next one, until the host runs short") {
+    const auto meminfo = [](int available) {
+        return "MemTotal: 67108864 kB\nMemAvailable: " + std::to_string(available << 20) + " kB\n";
+    };
+    const Machine machine;
+    const fs::path file = machine.write("meminfo", meminfo(32));
+    if (!can_mount()) return;
+    Program program(machine, lightly(machine), [&] { (void)mount_over(file, "/proc/meminfo"); });
+    REQUIRE(program.answers("map 96") == "mapped");
+    for (int i = 0; i < 2; ++i) {
+        REQUIRE(is_lightly_out(machine, program));
+        CHECK(nap_of(machine, program)["kept"] == 0);  // it is in use
+        CHECK(program.answers("check") == "right");
+    }
+    REQUIRE(program.answers("utilise 50") == "ok");  // so that it does not nap again
+    CHECK(nap_of(machine, program)["kept"] == 48 * kMiB);
+    const std::int64_t before = resident(program.pid());
+    machine.write("meminfo", meminfo(3));
+    CHECK(within(20s, [&] { return nap_of(machine, program)["kept"] == 0; }));
+    CHECK(resident(program.pid()) < before - 40 * kMiB);
 }
 
 TEST_CASE("memory stays for which the policy allows no host memory, and pages of zeros need none") {

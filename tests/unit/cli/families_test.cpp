@@ -146,6 +146,8 @@ TEST_CASE("waits, faults of the policy, the trace and suspension are series of a
     status.nap->light = {.bytes = 6 * GiB, .out_ms = 150};
     status.nap->zeros = status.nap->zeros_total = GiB;
     status.nap->light_total = 12 * GiB;
+    status.nap->kept = 6 * GiB;
+    check("curb_nap_kept_bytes", 6 * GiB);
     check("curb_nap_light", 1);
     check("curb_nap_move_seconds", 0.15);
     check("curb_nap_copied_bytes_total", 12 * GiB);

@@ -116,9 +116,11 @@ TEST_CASE("a nap shows how it went out and back, and what stays on the GPU") {
     nap.out = nap.is_light = view.processes[0].suspended = false;
     nap.light.back_ms = 200;
     nap.deep = {.bytes = GiB, .out_ms = 500, .back_ms = 250};
+    nap.kept = 6 * GiB;
     CHECK_THAT(detail(view, std::nullopt),
                contains("back in 0.2 s (30 GiB/s) by curb") && !contains("stays") &&
-                   contains("  deep        1 GiB out in 0.5 s (2 GiB/s), back in 0.2 s (4 GiB/s) by the driver\n"));
+                   contains("  deep        1 GiB out in 0.5 s (2 GiB/s), back in 0.2 s (4 GiB/s) by the driver\n"
+                            "  kept        6 GiB of host memory, for its next nap\n"));
     for (const std::string &line : lines_of(detail(view, 60)))
         if (line.starts_with("  ")) CHECK(width_of(line) <= 60);
 }

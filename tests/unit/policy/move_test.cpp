@@ -13,6 +13,18 @@ TEST_CASE("a nap takes host memory until a tenth is left, and no more than the p
     CHECK_FALSE(is_short_of_host(0, 0));  // nothing is known
 }
 
+TEST_CASE("a process keeps the host memory of a nap where the next one may come soon, as long as a tenth is free") {
+    using namespace std::chrono_literals;
+    CHECK(kept_for(30s) == 90s);
+    CHECK(kept_for(5min) == 6min);
+    CHECK(kept_for(5min + 1ms) == 0s);
+    CHECK(kept_for(Duration::max()) == 0s);
+    CHECK(kept_of_host(16 * GiB, 100 * GiB, 200 * GiB, 200 * GiB) == 16 * GiB);
+    CHECK(kept_of_host(16 * GiB, 100 * GiB, 200 * GiB, 4 * GiB) == 4 * GiB);
+    CHECK(kept_of_host(16 * GiB, 15 * GiB, 200 * GiB, 200 * GiB) == 11 * GiB);
+    CHECK(kept_of_host(16 * GiB, 0, 200 * GiB, 200 * GiB) == 0);
+}
+
 TEST_CASE("blocks of zeros leave first, then larger ones, and what does not fit into host memory stays") {
     const std::vector<Leaver> blocks{{4 * GiB, 4 * GiB}, {8 * GiB, 8 * GiB}, {2 * GiB, 0}, {4 * GiB, 1 * GiB}};
     CHECK(leaving(blocks, 16 * GiB) == std::vector<std::size_t>{2, 3, 1, 0});

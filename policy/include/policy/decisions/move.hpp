@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "policy/values/duration.hpp"
@@ -19,6 +20,26 @@ constexpr bool is_short_of_host(Bytes available, Bytes total) noexcept { return 
 // Returns the host memory that a nap may take. `most`: what the policy allows it.
 constexpr Bytes host_budget(Bytes available, Bytes total, Bytes most) noexcept {
     return std::min(most, available - std::min(available, kept_free_of_host(total)));
+}
+
+// Returns what policy and ceiling allow a nap.
+[[nodiscard]] inline Bytes most_of_host(Bytes total, const std::optional<Size> &policy,
+                                        const std::optional<Size> &ceiling) noexcept {
+    const auto on_host = [=](const std::optional<Size> &size) { return size ? size->on(total) : total; };
+    return std::min({total, on_host(policy), on_host(ceiling)});
+}
+
+// Returns how long a process that has come back keeps the host memory that its nap has filled. `pause`: the shortest
+// time without use after which it may leave again. Its next nap then leaves three times as fast, because the kernel
+// need not give it pages; where naps are rare, the memory is of more use to others.
+constexpr Duration kept_for(Duration pause) noexcept {
+    return pause <= std::chrono::minutes(5) ? pause + std::chrono::minutes(1) : Duration{0};
+}
+// Returns how much of so much host memory a process may keep for its next nap: no more than the policy allows a nap
+// (`most`), and so much that a tenth of the host's memory is free.
+constexpr Bytes kept_of_host(Bytes kept, Bytes available, Bytes total, Bytes most) noexcept {
+    const Bytes missing = kept_free_of_host(total) - std::min(available, kept_free_of_host(total));
+    return std::min(most, kept - std::min(kept, missing));
 }
 
 // ---- what leaves ----
