@@ -17,12 +17,11 @@ bool has_light_naps() noexcept {
     return (policy.idle || policy.when_others_wait) && policy.light.value_or(false);
 }
 
-// UCX and NVSHMEM give their peers the addresses of the program's memory.
+// UCX, which loads this library when a program uses it with CUDA, gives peers the addresses of the program's memory.
+// Not NVSHMEM: it shares a heap of its own, and PyTorch loads it for programs that never use it.
 bool peers_map_memory() noexcept {
     return any_library([](const dl_phdr_info &info) {
-        const std::string_view path = info.dlpi_name ? info.dlpi_name : "";
-        return path.find("/libuct_cuda") != std::string_view::npos ||
-               path.find("/libnvshmem_host") != std::string_view::npos;
+        return std::string_view(info.dlpi_name ? info.dlpi_name : "").find("/libuct_cuda") != std::string_view::npos;
     });
 }
 

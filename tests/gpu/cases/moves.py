@@ -15,7 +15,7 @@ from row import Row
 from session import ProgramFailed, Session
 
 _IDLE = "500ms"
-_WAKES = 5
+_WAKES = 3
 _MOVES = 1000
 
 def _rates(lab: Lab, row: Row) -> None:

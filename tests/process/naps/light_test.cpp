@@ -85,6 +85,20 @@ TEST_CASE("where the driver cannot move the process, curb moves its part and say
     CHECK(program.finish() == 0);
 }
 
+TEST_CASE("a library that gives peers the program's memory keeps it from leaving, but one that only might does not") {
+    const auto [library, leaves] =
+        GENERATE(table<const char *, bool>({{"libnvshmem_host.so.3", true}, {"libuct_cuda.so.0", false}}));
+    CAPTURE(library);
+    const Machine machine;
+    Program program(machine, with(lightly(machine), with_library(machine, library)));
+    REQUIRE(program.answers("hold 64") == "held");
+    const auto said = [&] {
+        const Json nap = nap_of(machine, program);
+        return leaves ? nap["is_light"] == true : nap["not_light"] == "it has no memory that curb can move itself";
+    };
+    CHECK(within(30s, said));
+}
+
 TEST_CASE("a process keeps the host memory of a nap for the next one, until the host runs short") {
     const auto meminfo = [](int available) {
         return "MemTotal: 67108864 kB\nMemAvailable: " + std::to_string(available << 20) + " kB\n";
