@@ -132,11 +132,13 @@ class SharedMemoryTest(OfMachine):
             self.expect_held(user, EACH)
 
     def test_what_its_maker_frees_passes_to_a_survivor_too(self) -> None:
-        for way in self.cases((HANDLE,)):
+        for way in self.cases((IPC, HANDLE)):
             maker, name = self.made(way)
             user = self.run_program()
             self.opens(user, way, name)
             maker.asked(way.free)
+            if way is IPC:
+                maker.asked("take 2")  # it has freed all its blocks
             self.expect_held(maker, 2 * EACH + SHARED)
             self.expect_held(user, 2 * EACH + SHARED)
             user.asked(way.close)
