@@ -109,6 +109,14 @@ TEST_CASE("a nap that would wait for a call at the gate is given up within a sec
     CHECK(machine.state(program.pid()) == "running");
 }
 
+TEST_CASE("a command cannot close the gate while a nap moves the process", "[patience]") {
+    const Machine machine(Environment{{"CURB_SIM_LATENCY", "h100"}});
+    Program program(machine, napping(machine, R"("idle": "500ms")"));
+    REQUIRE(program.answers("hold 6144") == "held");
+    REQUIRE(within(20s, [&] { return machine.state(program.pid()) == "locked"; }));
+    CHECK_THAT(ask_gate(program, 60'000).waits_for, contains("by which a nap begins"));
+}
+
 TEST_CASE("the gate opens by itself when no command keeps it closed and the program is in its GPUs") {
     const Machine machine;
     Holding program(machine, 64);
