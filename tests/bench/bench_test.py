@@ -264,7 +264,7 @@ class Switched(unittest.TestCase):
                 # Each has its untimed step before it.
                 self.assertEqual(seen, [first] * 2 + [whole] * 4 + [first] * 2)
 
-    def test_books_have_the_memory_that_the_preload_allocated_whoever_frees_it_and_no_other(self) -> None:
+    def test_books_have_the_memory_that_the_preload_allocated_and_no_other(self) -> None:
         lane = self.lane(TRACE, """
 switch = ctypes.CDLL(None).bench_switch
 sizes = iter((3, 5, 7, 9))

@@ -83,8 +83,8 @@ class Model {
         const bool held_as_long = one_in(random_, 2);
         if (held_as_long) rules_.growth.wait = kLongest;
         for (int tries = 1; !request(bytes); ++tries) {
-            must(!held_as_long, "a request that fits is granted to whoever waits without end");
-            must(tries < 3'000, "a request that fits is granted to whoever asks again");
+            must(!held_as_long, "a request that fits is granted to one that waits without end");
+            must(tries < 3'000, "a request that fits is granted to one that asks again");
             if (!broken_.empty()) return;
             now_ += static_cast<std::uint64_t>(rules_.growth.every.count());
         }
