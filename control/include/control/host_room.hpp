@@ -1,4 +1,4 @@
-// The host memory that a process can still allocate.
+// The host memory that a process can still allocate, and the processors that it may use.
 #pragma once
 
 #include <optional>
@@ -18,5 +18,10 @@ struct HostRoom {
 // Returns nullopt if /proc/meminfo cannot be read. Tests pass other folders. May throw std::bad_alloc.
 std::optional<HostRoom> host_room(int pid, const std::string &proc = "/proc",
                                   const std::string &cgroups = "/sys/fs/cgroup");
+
+// Returns how many processors' time its cgroups allow the process. nullopt if no quota limits it. Tests pass other
+// folders. May throw std::bad_alloc.
+std::optional<double> processor_quota(int pid, const std::string &proc = "/proc",
+                                      const std::string &cgroups = "/sys/fs/cgroup");
 
 }  // namespace curb::control

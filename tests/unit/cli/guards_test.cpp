@@ -10,6 +10,7 @@
 using namespace curb::cli;
 using curb::control::host_room;
 using curb::control::HostRoom;
+using curb::control::processor_quota;
 using curb::policy::Bytes;
 using curb::policy::GiB;
 using curb::policy::MiB;
@@ -260,4 +261,23 @@ TEST_CASE("The free host memory is the least of the machine's and its cgroups'")
     dir.write("cgroup/memory/old/memory.limit_in_bytes", std::to_string(64 * MiB));
     dir.write("cgroup/memory/old/memory.usage_in_bytes", std::to_string(60 * MiB));
     CHECK(host_room(8, proc, groups) == HostRoom{4 * MiB, "the cgroup /old", 64 * MiB});
+}
+
+TEST_CASE("The processors' time of a process is the least that its cgroups allow") {
+    const TempDir dir;
+    const auto proc = (dir / "proc").string(), groups = (dir / "cgroup").string();
+    dir.write("proc/7/cgroup", "0::/job/7\n");
+    CHECK_FALSE(processor_quota(7, proc, groups));
+    dir.write("cgroup/job/7/cpu.max", "max 100000\n");
+    CHECK_FALSE(processor_quota(7, proc, groups));
+    dir.write("cgroup/job/cpu.max", "150000 100000\n");
+    CHECK(processor_quota(7, proc, groups) == 1.5);
+    dir.write("cgroup/job/7/cpu.max", "50000 100000\n");
+    CHECK(processor_quota(7, proc, groups) == 0.5);
+    dir.write("proc/8/cgroup", "5:cpu,cpuacct:/old\n0::/elsewhere\n");
+    dir.write("cgroup/cpu/old/cpu.cfs_quota_us", "-1\n");
+    dir.write("cgroup/cpu/old/cpu.cfs_period_us", "100000\n");
+    CHECK_FALSE(processor_quota(8, proc, groups));
+    dir.write("cgroup/cpu/old/cpu.cfs_quota_us", "400000\n");
+    CHECK(processor_quota(8, proc, groups) == 4);
 }
