@@ -56,4 +56,16 @@ std::vector<std::vector<Part>> chunks(const std::vector<Part> &parts) {
     return out;
 }
 
+std::size_t cut_to_whole_blocks(std::vector<std::vector<Part>> &chunks, std::size_t copied, std::size_t blocks) {
+    if (copied >= chunks.size()) return blocks;
+    const std::size_t whole = chunks[copied].front().block;
+    chunks.resize(copied);
+    for (; !chunks.empty(); chunks.pop_back()) {
+        auto &last = chunks.back();
+        while (!last.empty() && last.back().block >= whole) last.pop_back();
+        if (!last.empty()) break;
+    }
+    return whole;
+}
+
 }  // namespace curb::policy

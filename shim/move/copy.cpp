@@ -25,7 +25,8 @@ using policy::Part;
 struct Work {
     const Copies *copies = nullptr;
     bool is_out = false;
-    std::size_t next = 0, ready = 0, done = 0;  // chunks; those from `ready` on may not be copied yet
+    // Chunks: which is the next one, from where on they may not be copied yet, and from where on they need not be.
+    std::size_t next = 0, ready = 0, end = 0;
     bool stopped = false;
     unsigned running = 0;  // threads
 };
@@ -38,8 +39,9 @@ constinit FutexEvent ended;  // a thread has
 void stop() {
     locked([](Work &work) { work.stopped = true; });
 }
-void note_done(std::size_t chunks = 1) {
-    locked([=](Work &work) { work.done += chunks; });
+// The chunks from `chunk` on need not be copied.
+void end_at(std::size_t chunk) {
+    locked([=](Work &work) { work.end = std::min(work.end, chunk); });
 }
 
 // Returns the next chunk, once it may be copied. nullopt if there is none.
@@ -47,7 +49,7 @@ std::optional<std::size_t> take() {
     for (;;) {
         bool waits = false;
         const auto chunk = locked([&](Work &work) -> std::optional<std::size_t> {
-            if (work.stopped || work.next == work.copies->chunks.size()) return std::nullopt;
+            if (work.stopped || work.next >= work.end) return std::nullopt;
             waits = work.next >= work.ready;
             return waits ? std::nullopt : std::optional(work.next++);
         });
@@ -85,31 +87,29 @@ class Lane : NoCopy {
     bool run_out() {
         std::optional<std::size_t> before;  // in the other buffer
         for (unsigned now = 0;; now ^= 1U) {
-            const auto chunk = take();
-            if (chunk && (!each_part(*chunk, now, kOut) || !HostMemory::populate(host(*chunk), size(*chunk))))
-                return false;
+            auto chunk = take();
+            if (chunk && !each_part(*chunk, now, kOut)) return false;
+            if (chunk && !HostMemory::populate(host(*chunk), size(*chunk))) {
+                end_at(*chunk);
+                chunk.reset();
+            }
             if (before) {
                 if (!streams_[now ^ 1U].synchronize()) return false;
                 copy_past_caches(host(*before), buffer(now ^ 1U), size(*before));
-                note_done();
             }
             if (!chunk) return true;
             before = chunk;
         }
     }
     bool run_in() {
-        std::size_t taken = 0;
         for (unsigned now = 0;; now ^= 1U) {
             const auto chunk = take();
             if (!chunk) break;
             if (!streams_[now].synchronize()) return false;
             std::memcpy(buffer(now), host(*chunk), size(*chunk));
             if (!each_part(*chunk, now, kIn)) return false;
-            ++taken;
         }
-        if (!streams_[0].synchronize() || !streams_[1].synchronize()) return false;
-        note_done(taken);
-        return true;
+        return streams_[0].synchronize() && streams_[1].synchronize();
     }
 
   private:
@@ -160,8 +160,10 @@ void run_thread() {
     ended.post();
 }
 
-// Copies on so many threads, and calls `beside` until they have ended. Without a thread, copies on this one.
-bool copy(const Work &begun, unsigned threads, const std::function<void()> &beside) {
+// Copies on so many threads, and calls `beside` until they have ended. Without a thread, copies on this one. Returns
+// how many chunks are copied, from the first one on. nullopt if it has stopped, or no thread got buffers.
+std::optional<std::size_t> copy(Work begun, unsigned threads, const std::function<void()> &beside) {
+    begun.end = begun.copies->chunks.size();
     locked([&](Work &work) { work = begun; });
     bool any = false;
     for (std::size_t i = 0; i < std::min<std::size_t>(threads, begun.copies->chunks.size()); ++i) {
@@ -184,16 +186,19 @@ bool copy(const Work &begun, unsigned threads, const std::function<void()> &besi
         go_on();
         ended.wait(5);
     }
-    return locked([](const Work &work) { return !work.stopped && work.done == work.copies->chunks.size(); });
+    return locked(
+        [](const Work &work) { return work.stopped || work.next < work.end ? std::nullopt : std::optional(work.end); });
 }
 
 }  // namespace
 
-bool copy_out(const Copies &copies, unsigned threads, const std::function<bool()> &may_go_on) {
-    Work work{.copies = &copies, .is_out = true, .ready = copies.chunks.size()};
-    return copy(work, threads, [&] {
-        if (!may_go_on()) stop();
-    });
+std::optional<std::size_t> copy_out(const Copies &copies, unsigned threads, const std::function<GoOn()> &goes_on) {
+    const auto ask = [&] {
+        const GoOn answer = goes_on();
+        if (answer == GoOn::no) stop();
+        if (answer == GoOn::enough) locked([](Work &work) { work.end = std::min(work.end, work.next); });
+    };
+    return copy({.copies = &copies, .is_out = true, .ready = copies.chunks.size()}, threads, ask);
 }
 
 bool copy_in(const Copies &copies, unsigned threads, const std::function<bool(std::size_t)> &map) {
@@ -208,7 +213,7 @@ bool copy_in(const Copies &copies, unsigned threads, const std::function<bool(st
             locked([&](Work &work) { work.ready = chunk; });
         }
     };
-    return copy({.copies = &copies}, threads, map_all);
+    return copy({.copies = &copies}, threads, map_all).has_value();
 }
 
 }  // namespace curb::shim::move

@@ -4,8 +4,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <span>
+#include <optional>
 #include <vector>
 
 #include "abi/cuda_abi.h"
@@ -21,12 +22,21 @@ struct Copies {
     HostMemory host;
 };
 
-// Each returns true if all has been copied. Calls the driver behind the gate, on threads of curb's that have ended when
-// it returns. One at a time. May throw std::bad_alloc before it begins.
+// Whether a move out copies on.
+enum class GoOn : std::uint8_t {
+    yes,
+    enough,  // what has been copied leaves
+    no,      // nothing leaves
+};
 
-// Asks `may_go_on` now and then, and stops without an end if that is false.
-bool copy_out(const Copies &copies, unsigned threads, const std::function<bool()> &may_go_on);
+// Both call the driver behind the gate, on threads of curb's that have ended when they return. One at a time. May throw
+// std::bad_alloc before they begin.
+
+// Returns how many chunks it has copied, from the first one on. That is not all of them if host memory runs out, or if
+// `goes_on`, which it asks now and then, says so. nullopt if a copy fails, or if `goes_on` says no.
+std::optional<std::size_t> copy_out(const Copies &copies, unsigned threads, const std::function<GoOn()> &goes_on);
 // `map(i)` makes block i accessible, in turn for each, while the blocks before it are copied. Stops if it is false.
+// Returns true if all has been copied.
 bool copy_in(const Copies &copies, unsigned threads, const std::function<bool(std::size_t)> &map);
 
 }  // namespace curb::shim::move

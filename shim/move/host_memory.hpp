@@ -73,6 +73,10 @@ class HostMemory {
     // Takes kept memory first. Empty if the address space has no room. May throw std::bad_alloc.
     explicit HostMemory(std::size_t chunks);
     [[nodiscard]] bool empty() const noexcept { return slabs_.empty(); }
+    // Gives back the memory of all but the first `chunks`.
+    void cut(std::size_t chunks) noexcept {
+        while (slabs_.size() * Slab::kChunks >= chunks + Slab::kChunks) slabs_.pop_back();
+    }
     [[nodiscard]] char *chunk(std::size_t index) const noexcept {
         return slabs_[index / Slab::kChunks].chunk(index % Slab::kChunks);
     }

@@ -1,6 +1,7 @@
 #include "move/move.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include "base/guarded.hpp"
 #include "base/waiting.hpp"
 #include "contexts/contexts.hpp"
+#include "control/host_room.hpp"
 #include "driver/driver.hpp"
 #include "move/behind_gate.hpp"
 #include "move/copy.hpp"
@@ -79,10 +81,11 @@ struct Load {
 };
 std::vector<Load> &loads() noexcept { return leaked<std::vector<Load>>(); }
 
-unsigned threads() noexcept {
+unsigned threads() {
     cpu_set_t set;
-    return policy::copying_threads(sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<unsigned>(CPU_COUNT(&set))
-                                                                               : 1);
+    const bool is_known = sched_getaffinity(0, sizeof set, &set) == 0;
+    return policy::copying_threads(is_known ? static_cast<unsigned>(CPU_COUNT(&set)) : 1,
+                                   control::processor_quota(getpid()));
 }
 
 // ---- out ----
@@ -181,6 +184,26 @@ class Loading {
     std::vector<Part> copied_;  // of the last load
 };
 
+// Copies the contents of all loads to host memory. What is not copied when that has run out is in none of them any
+// more, and is added to `stays`. False if that fails.
+bool copy_all(std::vector<Load> &all, const std::function<GoOn()> &goes_on, Bytes &stays) {
+    bool ends = false;
+    for (Load &load : all) {
+        const auto copied = ends ? 0 : copy_out(load.copies, threads(), goes_on);
+        if (!copied) return false;
+        ends = ends || *copied < load.copies.chunks.size();
+        const auto whole = static_cast<std::ptrdiff_t>(
+            ends ? policy::cut_to_whole_blocks(load.copies.chunks, *copied, load.blocks.size()) : load.blocks.size());
+        for (auto block = load.blocks.begin() + whole; block != load.blocks.end(); ++block)
+            stays += block->memory.bytes;
+        load.blocks.erase(load.blocks.begin() + whole, load.blocks.end());
+        load.copies.addresses.resize(load.blocks.size());
+        load.copies.host.cut(load.copies.chunks.size());
+    }
+    std::erase_if(all, [](const Load &load) { return load.blocks.empty(); });
+    return true;
+}
+
 // Unmaps and releases a block. What fails of it stays as it is, and in() undoes the rest.
 void release(Block &block) noexcept {
     const Driver &driver = driver_behind_gate();
@@ -227,7 +250,7 @@ void unmake(Block &block) noexcept {
 Back make_all() noexcept {
     for (Load &load : loads()) {
         for (Block &block : load.blocks) {
-            if (!block.released) continue;
+            if (!block.released || block.made != 0) continue;  // an attempt may have ended for want of host memory
             const CUresult made =
                 driver_behind_gate().cuMemCreate(&block.made, block.memory.bytes, &block.memory.properties, 0);
             if (made == CUDA_SUCCESS) continue;
@@ -279,7 +302,7 @@ bool wait_for_work() {
     return with_sync([](const Sync &sync) { return !sync.running && !sync.failed; });
 }
 
-policy::Result<Moved, std::string> out(Bytes host_memory, const std::function<bool()> &may_go_on) {
+policy::Result<Moved, std::string> out(Bytes host_memory, const std::function<GoOn()> &goes_on) {
     Moved moved;
     std::vector<Candidate> all = candidates(moved.stays);
     find_zeros(all);
@@ -292,25 +315,23 @@ policy::Result<Moved, std::string> out(Bytes host_memory, const std::function<bo
     Loading loading;
     Bytes stays = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
-        if (std::binary_search(leaving.begin(), leaving.end(), i)) {
-            moved.copied += leavers[i].copied;
+        if (std::binary_search(leaving.begin(), leaving.end(), i))
             loading.add(all[i]);
-        } else {
+        else
             stays += leavers[i].bytes;
-        }
     }
-    add_staying(moved.stays, stays, "for which host memory has no room");
-    if (leaving.empty()) return moved;
     std::vector<Load> made = std::move(loading).take();
-    if (made.empty()) return std::string("there is no address space for the contents of its memory");
+    if (made.empty() && !leaving.empty())
+        return std::string("there is no address space for the contents of its memory");
     keep_at_most(0);  // earlier moves needed more
-    for (const Load &load : made) {
-        if (copy_out(load.copies, threads(), may_go_on)) continue;
-        for (Load &other : made) std::move(other.copies.host).keep();
+    if (!copy_all(made, goes_on, stays)) {
+        for (Load &load : made) std::move(load.copies.host).keep();
         return std::string("the contents of its memory could not be copied");
     }
+    add_staying(moved.stays, stays, "for which host memory has no room");
     loads() = std::move(made);
     for (Load &load : loads()) {
+        for (const auto &chunk : load.copies.chunks) moved.copied += sum(chunk);
         std::for_each(load.blocks.begin(), load.blocks.end(), release);
         moved.bytes += needed(*load.device);
     }

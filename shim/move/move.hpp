@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/devices.hpp"
+#include "move/copy.hpp"
 #include "move/host_memory.hpp"
 #include "policy/values/result.hpp"
 
@@ -31,9 +32,10 @@ bool has_any();
 // yet.
 bool wait_for_work();
 
-// Moves out what can be moved within so much host memory. Asks `may_go_on` while it copies; gives up if that is false.
-// Until everything is copied the program's memory is as it was, and so it is after an error.
-policy::Result<Moved, std::string> out(Bytes host_memory, const std::function<bool()> &may_go_on);
+// Moves out what can be moved within so much host memory. Asks `goes_on` while it copies. If host memory runs out
+// meanwhile, the blocks leave that are copied. Until then the program's memory is as it was, and so it is after an
+// error.
+policy::Result<Moved, std::string> out(Bytes host_memory, const std::function<GoOn()> &goes_on);
 
 // Returns the bytes of the device that in() needs. 0 if nothing of it is out.
 Bytes needed(const Device &device) noexcept;

@@ -193,8 +193,10 @@ Bytes OneNap::host_budget() const {
 
 OneNap::Refusal OneNap::move_lightly() {
     const auto begin = Clock::now();
-    const auto moved =
-        move::out(host_budget(), [this] { return gate::waiting_since() == 0 && !ends() && !host_runs_short(); });
+    const auto moved = move::out(host_budget(), [this] {
+        if (gate::waiting_since() != 0 || ends()) return move::GoOn::no;
+        return host_is_short(milliseconds(100), policy::ends_copying) ? move::GoOn::enough : move::GoOn::yes;
+    });
     if (!moved) {
         if (gate::waiting_since() != 0 || ends()) return "";  // it is used again
         not_light_ = moved.error();
@@ -291,12 +293,11 @@ bool OneNap::is_due_to_deepen() const {
            policy::goes_deep(out_for, policy_.deep.value_or(std::chrono::seconds(10)), frees_too_little);
 }
 
-// At most once a second, since others take memory too.
-bool OneNap::host_runs_short() {
-    if (Clock::now() < host_seen_ + std::chrono::seconds(1)) return false;
+bool OneNap::host_is_short(milliseconds interval, bool (*is_short)(Bytes, Bytes) noexcept) {
+    if (Clock::now() < host_seen_ + interval) return false;
     host_seen_ = Clock::now();
     const auto room = control::host_room(getpid());
-    return room && policy::is_short_of_host(room->available, room->total);
+    return room && is_short(room->available, room->total);
 }
 
 bool OneNap::wait_until_needed() {
@@ -319,7 +320,8 @@ bool OneNap::wait_until_needed() {
             }
             continue;
         }
-        if (is_light_ && !is_deep_ && host_runs_short() && bring_back_lightly(true)) {
+        if (is_light_ && !is_deep_ && host_is_short(std::chrono::seconds(1), policy::is_short_of_host) &&
+            bring_back_lightly(true)) {
             last_ = "host memory ran short";
             break;
         }

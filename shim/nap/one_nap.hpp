@@ -41,7 +41,9 @@ class OneNap : NoCopy {
     // False if a command keeps the process out.
     bool wait_until_needed();
     [[nodiscard]] bool is_due_to_deepen() const;
-    bool host_runs_short();
+    // True if `is_short` says so of the host memory that is free and of the whole. Asks at most once in an interval,
+    // since others take memory too.
+    bool host_is_short(std::chrono::milliseconds interval, bool (*is_short)(policy::Bytes, policy::Bytes) noexcept);
     bool stay_out();
     void come_back_deeply();
     bool come_back_lightly();

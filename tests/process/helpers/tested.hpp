@@ -45,6 +45,7 @@ inline const std::string kPlugins = kBuild + "/tests/plugins";
 inline const std::string kPacedClock = kBuild + "/tests/libpaced_clock.so";
 inline const std::string kSecondPreload = kBuild + "/tests/libsecond_preload.so";
 inline const std::string kSlowWrites = kBuild + "/tests/libslow_writes.so";
+inline const std::string kScarceMemory = kBuild + "/tests/libscarce_memory.so";
 inline const std::string kTardyThreads = kBuild + "/tests/libtardy_threads.so";
 inline const std::string kC10Cuda = kBuild + "/tests/stand_ins/libc10_cuda.so";
 inline const std::string kPythonPrograms = kSources + "/tests/process/python";

@@ -1,5 +1,6 @@
 // Light naps: curb itself moves the memory that the program has mapped, and the contexts stay. Whatever is compared
 // here has gone through host memory.
+#include <sched.h>
 #include <signal.h>
 
 #include "ceiling.hpp"
@@ -128,6 +129,28 @@ TEST_CASE("memory stays for which the policy allows no host memory, and pages of
     REQUIRE(within(30s, [&] { return machine.held(program.pid()) == kContext + 48; }));
     CHECK_THAT(nap_of(machine, program)["stays"].get<std::string>(), contains("for which host memory has no room"));
     CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("if host memory runs out during a move, what has been copied leaves, and the rest stays") {
+    const Machine machine;
+    Environment scarce = lightly(machine);
+    scarce["LD_PRELOAD"] += ":" + tested::kScarceMemory;
+    scarce["CHUNKS_OF_MEMORY"] = "14";  // of the 24 of its six pieces
+    Program program(machine, scarce, [] {
+        cpu_set_t one;  // one thread copies, a chunk after the other
+        CPU_ZERO(&one);
+        CPU_SET(sched_getcpu(), &one);
+        sched_setaffinity(0, sizeof one, &one);
+    });
+    for (int i = 0; i < 3; ++i) REQUIRE(program.answers("map 32") == "mapped");
+    REQUIRE(within(30s, [&] { return nap_of(machine, program)["out"] == true; }));
+    const Json nap = nap_of(machine, program);
+    CHECK_THAT(nap["stays"].get<std::string>(), contains("48 MiB for which host memory has no room"));
+    CHECK(nap["bytes"] == 48 * kMiB);
+    CHECK(nap["light"]["bytes"] == 24 * kMiB);
+    CHECK(machine.held(program.pid()) == kContext + 48);
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
 }
 
 TEST_CASE("a program that ends while it is lightly out does not bring its memory back") {

@@ -52,10 +52,32 @@ TEST_CASE("chunks are full but for the last one, over the ends of blocks") {
     CHECK(chunks({}).empty());
 }
 
+TEST_CASE("if copying ends early, the blocks leave that are copied as a whole") {
+    const auto all = chunks({{0, 0, kChunk + kZeroPage}, {1, 0, kZeroPage}, {2, 0, 2 * kChunk}, {4, 0, kZeroPage}});
+    REQUIRE(all.size() == 4);
+    auto cut = all;
+    CHECK(cut_to_whole_blocks(cut, 4, 5) == 5);
+    CHECK(cut == all);
+    CHECK(cut_to_whole_blocks(cut, 3, 5) == 2);  // of block 2 a part has not been copied
+    CHECK(cut == std::vector<std::vector<Part>>{all[0], {{0, kChunk, kZeroPage}, {1, 0, kZeroPage}}});
+    cut = all;
+    CHECK(cut_to_whole_blocks(cut, 1, 5) == 0);
+    CHECK(cut.empty());
+    cut = all;
+    CHECK(cut_to_whole_blocks(cut, 0, 5) == 0);
+    CHECK(ends_copying(14 * GiB, 200 * GiB));
+    CHECK_FALSE(ends_copying(16 * GiB, 200 * GiB));
+}
+
 TEST_CASE("as many threads copy as the process may use processors, at most eight") {
-    CHECK(copying_threads(0) == 1);
-    CHECK(copying_threads(3) == 3);
-    CHECK(copying_threads(128) == 8);
+    CHECK(copying_threads(0, {}) == 1);
+    CHECK(copying_threads(3, {}) == 3);
+    CHECK(copying_threads(128, {}) == 8);
+    CHECK(copying_threads(128, 0.5) == 1);
+    CHECK(copying_threads(128, 2.0) == 2);
+    CHECK(copying_threads(128, 2.5) == 3);
+    CHECK(copying_threads(2, 2.5) == 2);
+    CHECK(copying_threads(128, 1e9) == 8);
 }
 
 TEST_CASE("the driver moves the rest after the policy's time, or at once if too little is free, or never") {

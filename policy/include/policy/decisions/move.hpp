@@ -17,6 +17,9 @@ namespace curb::policy {
 constexpr Bytes kept_free_of_host(Bytes total) noexcept { return total / 10; }
 // True if so little host memory is left that a process that naps should give back what it took.
 constexpr bool is_short_of_host(Bytes available, Bytes total) noexcept { return available < total / 20; }
+// True if so little host memory is left that a move copies no more: less than a nap leaves, and more than would make
+// the process come back at once.
+constexpr bool ends_copying(Bytes available, Bytes total) noexcept { return available < total / 40 * 3; }
 // Returns the host memory that a nap may take. `most`: what the policy allows it.
 constexpr Bytes host_budget(Bytes available, Bytes total, Bytes most) noexcept {
     return std::min(most, available - std::min(available, kept_free_of_host(total)));
@@ -69,12 +72,21 @@ std::vector<Part> runs(std::size_t block, Bytes bytes, const std::vector<bool> &
 // Cuts parts, in their order, into chunks of exactly kChunk: chunk i begins at i * kChunk of the host memory. The last
 // one may be smaller.
 std::vector<std::vector<Part>> chunks(const std::vector<Part> &parts);
+// Of so many blocks, returns the number of those, from the first one on, whose parts are all in the first `copied`
+// chunks, and removes all parts of the others.
+std::size_t cut_to_whole_blocks(std::vector<std::vector<Part>> &chunks, std::size_t copied, std::size_t blocks);
 
 // ---- how ----
 
-// Returns how many threads copy where the process may use so many processors. Eight fill the bus (one H200: 8 threads
-// 49 GiB/s, 4 threads 36, 2 threads 18, 1 thread 10).
-constexpr unsigned copying_threads(unsigned processors) noexcept { return std::clamp(processors, 1U, 8U); }
+// Returns how many threads copy where the process may run on so many processors, and its cgroup has so much of their
+// time (`quota`): more threads would stop in the middle of each period of the quota. Eight fill the bus (one H200: 8
+// threads 49 GiB/s, 4 threads 36, 2 threads 18, 1 thread 10).
+constexpr unsigned copying_threads(unsigned processors, std::optional<double> quota) noexcept {
+    constexpr unsigned kMost = 8;
+    const double time = std::clamp(quota.value_or(kMost), 0.0, 1.0 * kMost);
+    const auto whole = static_cast<unsigned>(time);
+    return std::clamp(std::min(processors, whole + (time > whole ? 1 : 0)), 1U, kMost);
+}
 
 // ---- deep ----
 
