@@ -31,11 +31,13 @@ constexpr std::string_view kUnfinished = ".new";
 constexpr std::size_t kLongestName = 10 + 1 + 20 + kSuffix.size() + kUnfinished.size();
 constexpr std::size_t kLookedAtOnce = 32;
 constexpr std::time_t kUnfinishedForAtMost = 60;  // seconds; it takes microseconds
+constexpr std::string_view kSpares = "123456789";
 
 std::string user_text(uid_t user) { return "user " + std::to_string(user); }
 std::string of_run_user(const Places &places, uid_t user) {
     return places.run_user + "/" + std::to_string(user) + "/curb";
 }
+std::string of_run(const Places &places, uid_t user) { return places.run + "/" + std::to_string(user); }
 std::string of_tmp(const Places &places, uid_t user) { return places.tmp + "/curb-" + std::to_string(user); }
 
 void add(std::vector<Folder> &all, std::string path, uid_t owner) {
@@ -59,10 +61,11 @@ std::string parent_fault(const std::string &folder, uid_t user, bool shared) {
 
 // Returns why this folder is not the user's own and closed to others. Empty if it is.
 std::string fault(const std::string &folder, const struct stat &status, uid_t user) {
+    if (status.st_uid != user)
+        return folder + ": it belongs to " + user_text(status.st_uid) + ", not to " + user_text(user) +
+               ", and only that user or root can remove it";
     if (S_ISLNK(status.st_mode)) return folder + ": it is a symbolic link; remove it";
     if (!S_ISDIR(status.st_mode)) return folder + ": it is not a folder; remove it";
-    if (status.st_uid != user)
-        return folder + ": it belongs to " + user_text(status.st_uid) + ", not to " + user_text(user) + "; remove it";
     if ((status.st_mode & 07777) != 0700) return folder + ": it is not closed to others; chmod 700 " + folder;
     return {};
 }
@@ -81,6 +84,38 @@ std::string made(const std::string &folder, uid_t user) {
         status.st_mode |= 0700;
     return fault(folder, status, user);
 }
+
+// The folder that runtime_directory() takes, and the faults of those before it.
+struct Choice {
+    std::optional<Folder> folder{};
+    std::string faults{};
+
+    Choice(const Places &places, uid_t user) {
+        if (!places.xdg.empty() && takes(places.xdg, places.xdg + "/curb", user, false)) return;
+        struct stat status {};
+        const bool has_run = ::stat(places.run.c_str(), &status) == 0;
+        if (has_run && takes(places.run, of_run(places, user), user, true)) return;
+        const std::string first = of_tmp(places, user);
+        if (takes(places.tmp, first, user, true)) return;
+        const std::string before = faults;  // those of the spares are alike
+        for (const char spare : kSpares) {
+            if (takes(places.tmp, first + "." + spare, user, true)) {
+                faults = before;
+                return;
+            }
+        }
+        faults = before + "; nor can " + first + ".1 to ." + kSpares.back();
+    }
+
+  private:
+    bool takes(const std::string &parent, std::string path, uid_t user, bool shared) {
+        std::string trouble = parent_fault(parent, user, shared);
+        if (trouble.empty()) trouble = made(path, user);
+        if (!trouble.empty()) faults += (faults.empty() ? "" : "; ") + trouble;
+        if (trouble.empty()) folder = Folder{std::move(path), user};
+        return trouble.empty();
+    }
+};
 
 Descriptor opened(const Folder &folder) {
     auto out = open_folder(folder, false);
@@ -103,26 +138,16 @@ Places places() {
 }
 
 policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_t user) {
-    std::string why;
-    const auto usable = [&](const std::string &parent, const std::string &folder, bool shared) {
-        std::string trouble = parent_fault(parent, user, shared);
-        if (trouble.empty()) trouble = made(folder, user);
-        if (!trouble.empty()) why += (why.empty() ? "" : "; ") + trouble;
-        return trouble.empty();
-    };
-    if (!places.xdg.empty()) {
-        Folder own{places.xdg + "/curb", user};
-        if (usable(places.xdg, own.path, false)) return own;
-    }
-    Folder shared{of_tmp(places, user), user};
-    if (usable(places.tmp, shared.path, true)) return shared;
-    return why;
+    Choice choice(places, user);
+    if (choice.folder) return *std::move(choice.folder);
+    return std::move(choice.faults);
 }
 
-std::string why_not_in_xdg(const Places &places, uid_t user) {
-    if (places.xdg.empty()) return {};
-    std::string why = parent_fault(places.xdg, user, false);
-    return why.empty() ? made(places.xdg + "/curb", user) : why;
+std::string passed_over(const Places &places, uid_t user) { return Choice(places, user).faults; }
+
+bool is_spare(const Folder &folder) {
+    const std::string_view name = policy::file_name(folder.path);
+    return name.size() > 2 && name[name.size() - 2] == '.' && kSpares.find(name.back()) != std::string_view::npos;
 }
 
 policy::Result<Descriptor, std::string> open_folder(const Folder &folder, bool make) {
@@ -140,7 +165,9 @@ std::vector<Folder> folders_of(const Places &places, uid_t user) {
     std::vector<Folder> out;
     if (places.xdg.starts_with('/')) add(out, places.xdg + "/curb", user);
     add(out, of_run_user(places, user), user);
+    add(out, of_run(places, user), user);
     add(out, of_tmp(places, user), user);
+    for (const char spare : kSpares) add(out, of_tmp(places, user) + "." + spare, user);
     return out;
 }
 
@@ -169,22 +196,24 @@ std::vector<Folder> folders(const Places &places, uid_t user) {
     if (user != 0) return out;
     const std::vector<std::string> fuse = fuse_of_users();
     // Any user can make folders in /tmp with the names of others.
-    const auto add_below = [&](const std::string &parent, const std::string &prefix, const auto &path_of) {
+    const auto add_below = [&](const std::string &parent, const std::string &prefix, const std::string &below) {
         const Descriptor all(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-        std::vector<uid_t> owners;
         names_in(all, [&](const std::string &name) {
             if (!name.starts_with(prefix)) return false;
-            const auto owner = policy::whole_number<uid_t>(std::string_view(name).substr(prefix.size()));
+            std::string_view number = std::string_view(name).substr(prefix.size());
+            if (is_spare({name, 0})) number.remove_suffix(2);
+            const auto owner = policy::whole_number<uid_t>(number);
+            const std::string path = parent + "/" + name;
             struct stat status {};
-            if (!owner || is_below(fuse, parent + "/" + name) || is_below(fuse, path_of(places, *owner))) return false;
+            if (!owner || is_below(fuse, path) || is_below(fuse, path + below)) return false;
             if (::fstatat(all.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && status.st_uid == *owner)
-                owners.push_back(*owner);
+                add(out, path + below, *owner);
             return false;
         });
-        for (const uid_t owner : owners) add(out, path_of(places, owner), owner);
     };
-    add_below(places.run_user, "", of_run_user);
-    add_below(places.tmp, "curb-", of_tmp);
+    add_below(places.run_user, "", "/curb");
+    add_below(places.run, "", "");
+    add_below(places.tmp, "curb-", "");
     return out;
 }
 

@@ -68,12 +68,14 @@ std::vector<Directory> directories(const Process &process, bool make, std::strin
     Places around = places();
     if (process.uid != ::getuid()) around.xdg.clear();
     std::vector<Directory> found;
+    bool has_one = false;  // the folder before the spares, or one of them
     for (Folder &folder : folders_of(around, process.uid)) {
-        auto file = open_folder(folder, make);
-        if (file)
-            found.push_back({std::move(folder.path), std::move(file).value()});
-        else
-            faults.append(faults.empty() ? "" : "; ").append(file.error());
+        if (!is_spare(folder)) has_one = false;
+        auto file = open_folder(folder, make && !has_one);
+        if (!file && !has_one) faults.append(faults.empty() ? "" : "; ").append(file.error());
+        if (!file) continue;
+        has_one = true;
+        found.push_back({std::move(folder.path), std::move(file).value()});
     }
     return found;
 }

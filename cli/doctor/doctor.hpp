@@ -107,7 +107,7 @@ struct RuntimeCondition {
     std::string folder;       // in use; empty: none is usable
     std::string fault;        // why none is usable
     std::string xdg;          // XDG_RUNTIME_DIR
-    std::string passed_over;  // why the folder in XDG_RUNTIME_DIR is not used; empty: it is used, or there is none
+    std::string passed_over;  // why the folders before it are not used; empty: there is none before it
 };
 
 struct PolicyCondition {

@@ -123,7 +123,7 @@ RuntimeCondition runtime_condition() {
     RuntimeCondition out;
     const control::Places places = control::places();
     out.xdg = places.xdg;
-    out.passed_over = control::why_not_in_xdg(places, ::geteuid());
+    out.passed_over = control::passed_over(places, ::geteuid());
     const auto folder = control::runtime_directory(places, ::geteuid());
     if (!folder)
         out.fault = folder.error();

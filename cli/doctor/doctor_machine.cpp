@@ -189,7 +189,7 @@ void judge(const RuntimeCondition &runtime, const Check &check) {
                   "there is no folder for control sockets, so processes started here cannot be asked: " + runtime.fault,
                   "fix one of those folders, or set XDG_RUNTIME_DIR to one of this user's own") ||
         check.note(!runtime.passed_over.empty(),
-                   runtime.folder + " is used instead of that in XDG_RUNTIME_DIR: " + runtime.passed_over) ||
+                   runtime.folder + " is used, because a folder before it cannot be: " + runtime.passed_over) ||
         check.ok(true, runtime.folder + (runtime.xdg.empty() ? " (XDG_RUNTIME_DIR is not set)" : ""));
 }
 

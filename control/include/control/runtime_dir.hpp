@@ -1,7 +1,9 @@
 // The control sockets of capped processes: one for each process, in a folder that only its user may enter.
 //
-// The folder is $XDG_RUNTIME_DIR/curb or, if that cannot be used, /tmp/curb-UID. A socket is named PID-START.sock: the
-// pid as the process itself sees it, and its start in clock ticks since boot, because pids are used again.
+// The folder is the first of these that is the user's own and closed to others: $XDG_RUNTIME_DIR/curb, /run/curb/UID
+// (if root has made /run/curb), /tmp/curb-UID, /tmp/curb-UID.1 to .9. Others can make folders of these names in /tmp
+// before the user does, so there are spares, and readers look into each. A socket is named PID-START.sock: the pid as
+// the process itself sees it, and its start in clock ticks since boot, because pids are used again.
 #pragma once
 
 #include <sys/types.h>
@@ -22,6 +24,7 @@ namespace curb::control {
 struct Places {
     std::string xdg;  // XDG_RUNTIME_DIR; empty: unset
     std::string run_user = "/run/user";
+    std::string run = "/run/curb";
     std::string tmp = "/tmp";
 };
 // Returns those of this process. Reads the environment, but not under AT_SECURE.
@@ -34,14 +37,16 @@ struct Folder {
     friend bool operator==(const Folder &, const Folder &) = default;
 };
 // Returns the folder of `user`, who runs this process. Makes it if it is missing. It is a real folder of that user,
-// closed to others, with a path short enough for a socket. The error names each folder that was tried, its fault and
-// the remedy. May throw std::bad_alloc, as all functions here.
+// closed to others, with a path short enough for a socket. The error names the folders that were tried, their faults
+// and the remedies. May throw std::bad_alloc, as all functions here.
 policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_t user);
-// Returns why runtime_directory() does not use the folder in XDG_RUNTIME_DIR. Empty if it does, or if the variable is
-// not set. Makes the folder, as that does.
-std::string why_not_in_xdg(const Places &places, uid_t user);
+// Returns why runtime_directory() uses none of the folders before its own. Empty if it uses the first that there can be
+// here. Makes the folder, as that does.
+std::string passed_over(const Places &places, uid_t user);
 // Returns the folders in which processes of `user` may have their sockets. Some may be missing.
 std::vector<Folder> folders_of(const Places &places, uid_t user);
+// True for /tmp/curb-UID.1 to .9, which stand in for the folder before them in folders_of().
+bool is_spare(const Folder &folder);
 // Returns the folders of all processes that `user` can ask: the user's own; for root, of all users, but those on
 // fuse_of_users(). Some may be missing.
 std::vector<Folder> folders(const Places &places, uid_t user);

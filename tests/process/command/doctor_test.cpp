@@ -314,7 +314,7 @@ TEST_CASE("curb doctor notes harmless facts: a sleeping or divided GPU, an older
     notes({{"CURB_SIM_MIG", "1"}}, "GPU 0 is divided (MIG)");
     notes({{"CUDA_VISIBLE_DEVICES", ""}}, "programs that are started here see no GPU");
     notes({{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}}, "there is no curb suspend");
-    notes({{"XDG_RUNTIME_DIR", "/nonexistent"}}, "is used instead of that in XDG_RUNTIME_DIR");
+    notes({{"XDG_RUNTIME_DIR", "/nonexistent"}}, "is used, because a folder before it cannot be: /nonexistent");
     Capped beside = capped(machine, {tested::kPluginHost, "CUDA"}, {{"LD_PRELOAD", preloaded("")}}, false);
     notes({}, "process " + beside.id() + " (plugin_host)");
     notes({}, " is not under curb and holds 518 MiB of GPU 0");

@@ -261,7 +261,7 @@ TEST_CASE("findings about the folder for sockets, the policy of this environment
          "XDG_RUNTIME_DIR", [](M &m) {
              m.runtime = {"", "/tmp/curb-1000: it belongs to user 0", "", ""};
          });
-    with(note, "/tmp/curb-1000 is used instead of that in XDG_RUNTIME_DIR: /run/user/0", "", [](M &m) {
+    with(note, "/tmp/curb-1000 is used, because a folder before it cannot be: /run/user/0", "", [](M &m) {
         m.runtime = {"/tmp/curb-1000", "", "/run/user/0", "/run/user/0: it belongs to user 0"};
     });
     with(ok, "(XDG_RUNTIME_DIR is not set)", "", [](M &m) { m.runtime = {"/tmp/curb-1000", "", "", ""}; });

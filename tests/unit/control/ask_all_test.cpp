@@ -90,6 +90,30 @@ TEST_CASE("each process that does not answer gets its own reason, and no caller 
     CHECK(answers.failure(other.pid()) == "of its own accord");
 }
 
+TEST_CASE("a process is found in each folder that it may have chosen, whichever this one would choose now") {
+    const Runtime runtime;
+    const control::Places places = control::places();
+    for (const control::Folder &folder : control::folders_of(places, ::geteuid())) {
+        if (folder.path.starts_with(places.run_user) || folder.path.starts_with(places.run)) continue;  // root's own
+        CAPTURE(folder.path);
+        const bool is_new = ::mkdir(folder.path.c_str(), 0700) == 0;
+        {
+            int socket = -1;
+            const Child process(
+                [&] {
+                    socket = listening(folder.path + "/" + control::socket_name(*control::name_of(::getpid())));
+                    if (socket < 0) ::_exit(1);
+                },
+                [&] { answers(socket); });
+            CHECK(std::holds_alternative<Status>(control::ask(process.pid(), StatusRequest(), kEnough)));
+            const std::vector<int> all = control::processes();
+            CHECK(std::find(all.begin(), all.end(), process.pid()) != all.end());
+        }
+        control::remove_stale(folder);
+        if (is_new) ::rmdir(folder.path.c_str());
+    }
+}
+
 TEST_CASE("a crowd of other processes takes no time from those that are asked") {
     const Runtime runtime;
     std::deque<Child> crowd(2'000);

@@ -25,7 +25,8 @@ namespace {
 // A machine of the test's own.
 struct Machine {
     TempDir root;
-    Places places{(root / "xdg").string(), (root / "run").string(), (root / "tmp").string()};
+    Places places{(root / "xdg").string(), (root / "run").string(), (root / "shared").string(),
+                  (root / "tmp").string()};
     Machine() {
         for (const char *name : {"xdg", "run", "tmp"}) fs::create_directory(root / name);
         ::chmod((root / "xdg").c_str(), 0700);
@@ -101,23 +102,43 @@ TEST_CASE("If XDG_RUNTIME_DIR cannot be used, the folder is /tmp/curb-UID") {
     CHECK(mode_of(machine.in_tmp()) == 0700);
 }
 
-TEST_CASE("A folder that is a link, a file, or open to others is refused, with the remedy") {
+TEST_CASE("Where root has made /run/curb, the folder is in it unless XDG_RUNTIME_DIR can be used") {
+    Machine machine;
+    fs::create_directory(machine.places.run);
+    CHECK(folder_of(machine) == machine.in_xdg());
+    machine.places.xdg.clear();
+    const std::string own = machine.places.run + "/" + std::to_string(::geteuid());
+    CHECK(folder_of(machine) == own);
+    CHECK(mode_of(own) == 0700);
+    // Others could rename what is in it.
+    ::chmod(machine.places.run.c_str(), 0777);
+    CHECK(folder_of(machine) == machine.in_tmp());
+    CHECK_THAT(passed_over(machine.places, ::geteuid()), contains("chmod +t " + machine.places.run));
+}
+
+TEST_CASE("A folder that is a link, a file, or open to others is passed over for a spare, and its remedy is told") {
     Machine machine;
     machine.places.xdg.clear();
-    const std::string folder = machine.in_tmp(), none = "none: " + folder + ": it is not ";
+    const std::string folder = machine.in_tmp(), spare = folder + ".1";
+    const auto passes_over = [&](const std::string &why) {
+        CHECK(folder_of(machine) == spare);
+        CHECK(mode_of(spare) == 0700);
+        CHECK(passed_over(machine.places, ::geteuid()) == folder + why);
+    };
     fs::create_directory_symlink(machine.root / "run", folder);
-    CHECK(folder_of(machine) == "none: " + folder + ": it is a symbolic link; remove it");
+    passes_over(": it is a symbolic link; remove it");
     fs::remove(folder);
     machine.root.write("tmp/" + fs::path(folder).filename().string(), "");
-    CHECK(folder_of(machine) == none + "a folder; remove it");
+    passes_over(": it is not a folder; remove it");
     fs::remove(folder);
     fs::create_directory(folder);
     for (const mode_t mode : {0755, 0710, 0701, 0720, 02700}) {
         ::chmod(folder.c_str(), mode);
-        CHECK(folder_of(machine) == none + "closed to others; chmod 700 " + folder);
+        passes_over(": it is not closed to others; chmod 700 " + folder);
     }
     ::chmod(folder.c_str(), 0700);
     CHECK(folder_of(machine) == folder);
+    CHECK(passed_over(machine.places, ::geteuid()).empty());
 }
 
 TEST_CASE("Without a usable folder, the error names every place that was tried") {
@@ -126,42 +147,68 @@ TEST_CASE("Without a usable folder, the error names every place that was tried")
     ::chmod(machine.places.tmp.c_str(), 0777);
     CHECK_THAT(folder_of(machine), contains("others may rename what is in it; chmod +t " + machine.places.tmp));
     fs::remove(machine.places.tmp);
-    CHECK(folder_of(machine) ==
-          "none: relative: it is not an absolute path; " + machine.places.tmp + ": No such file or directory");
+    CHECK(folder_of(machine) == "none: relative: it is not an absolute path; " + machine.places.tmp +
+                                    ": No such file or directory; nor can " + machine.in_tmp() + ".1 to .9");
 }
 
-TEST_CASE("Folders of another user are refused") {
+TEST_CASE("Folders that another user has made first are passed over, 1,000 of them as one") {
     if (::geteuid() != 0) return skip("only root can make another user's folder");
     Machine machine;
+    const auto take = [](const std::string &path) {
+        fs::create_directory(path);
+        fs::permissions(path, fs::perms::owner_all);
+        REQUIRE(::chown(path.c_str(), 54'321, 54'321) == 0);
+    };
     // XDG_RUNTIME_DIR as sudo leaves it: root must not put anything there.
-    REQUIRE(::chown(machine.places.xdg.c_str(), 54'321, 54'321) == 0);
-    CHECK(folder_of(machine) == machine.in_tmp());
+    take(machine.places.xdg);
+    fs::create_directory(machine.places.run);
+    take(machine.places.run + "/0");
+    take(machine.in_tmp());
+    for (int i = 1; i < 1000; ++i)
+        if (i != 9) take(machine.in_tmp() + "." + std::to_string(i));
+    CHECK(folder_of(machine) == machine.in_tmp() + ".9");
     CHECK(fs::is_empty(machine.places.xdg));
-    REQUIRE(::chown(machine.in_tmp().c_str(), 54'321, 54'321) == 0);
-    CHECK_THAT(folder_of(machine), contains(machine.in_tmp() + ": it belongs to user 54321, not to user 0; remove it"));
+    CHECK_THAT(passed_over(machine.places, 0),
+               contains(machine.in_tmp() +
+                        ": it belongs to user 54321, not to user 0, and only that user or root can remove it"));
     // Nor are names read from another user's folder.
     machine.root.write("tmp/curb-0/7-7.sock", "");
     CHECK(sockets_in({machine.in_tmp(), 0}).empty());
     CHECK(sockets_in({machine.in_tmp(), 54'321}).size() == 1);
+    REQUIRE(::chown((machine.in_tmp() + ".9").c_str(), 54'321, 54'321) == 0);
+    CHECK_THAT(folder_of(machine), contains("; nor can " + machine.in_tmp() + ".1 to .9"));
 }
 
 TEST_CASE("A user's own folders are searched; for root, those of every user") {
     if (::geteuid() != 0) return skip("only root can make other users' folders");
     const Machine machine;
-    for (const char *name :
-         {"run/1000", "run/x", "tmp/curb-1001", "tmp/curb-1002", "tmp/curb-x", "tmp/curb--1", "tmp/other"})
-        fs::create_directory(machine.root / name);
-    for (const char *name : {"run/1000", "tmp/curb-1002"})
+    for (const char *name : {"run/1000", "run/x", "shared", "shared/1000", "shared/1001", "shared/public",
+                             "tmp/curb-1001", "tmp/curb-1001.4", "tmp/curb-1001.0", "tmp/curb-1001.44", "tmp/curb-1002",
+                             "tmp/curb-1002.1", "tmp/curb-x", "tmp/curb-.1", "tmp/curb--1", "tmp/other"})
+        fs::create_directories(machine.root / name);
+    for (const char *name : {"run/1000", "shared/1000", "shared/1001", "tmp/curb-1002", "tmp/curb-1002.1"})
         REQUIRE(::chown((machine.root / name).c_str(), 1000, 1000) == 0);
-    REQUIRE(::chown((machine.root / "tmp/curb-1001").c_str(), 1001, 1001) == 0);
-    const std::string run = machine.places.run_user, tmp = machine.places.tmp;
-    CHECK(folders(machine.places, 7) ==
-          std::vector<Folder>{{machine.in_xdg(), 7}, {run + "/7/curb", 7}, {tmp + "/curb-7", 7}});
-    CHECK(folders(machine.places, 0) == std::vector<Folder>{{machine.in_xdg(), 0},
-                                                            {run + "/0/curb", 0},
-                                                            {tmp + "/curb-0", 0},
-                                                            {run + "/1000/curb", 1000},
-                                                            {tmp + "/curb-1001", 1001}});
+    for (const char *name : {"tmp/curb-1001", "tmp/curb-1001.4", "tmp/curb-1001.0", "tmp/curb-1001.44"})
+        REQUIRE(::chown((machine.root / name).c_str(), 1001, 1001) == 0);
+    const std::string run = machine.places.run_user, shared = machine.places.run, tmp = machine.places.tmp;
+    const auto all_of = [&](uid_t user) {
+        const std::string number = std::to_string(user);
+        std::vector<Folder> out{{machine.in_xdg(), user},
+                                {run + "/" + number + "/curb", user},
+                                {shared + "/" + number, user},
+                                {tmp + "/curb-" + number, user}};
+        for (const char spare : std::string("123456789")) out.push_back({tmp + "/curb-" + number + "." + spare, user});
+        return out;
+    };
+    CHECK(folders(machine.places, 7) == all_of(7));
+    std::vector<Folder> expected = all_of(0), found = folders(machine.places, 0);
+    for (const Folder &other : {Folder{run + "/1000/curb", 1000}, Folder{shared + "/1000", 1000},
+                                Folder{tmp + "/curb-1001", 1001}, Folder{tmp + "/curb-1001.4", 1001}})
+        expected.push_back(other);
+    const auto by_path = [](const Folder &one, const Folder &other) { return one.path < other.path; };
+    std::sort(expected.begin(), expected.end(), by_path);
+    std::sort(found.begin(), found.end(), by_path);
+    CHECK(found == expected);
 }
 
 TEST_CASE("Root does not look into a file system that a user has mounted, where it could wait for ever") {
@@ -298,14 +345,14 @@ TEST_CASE("A descriptor is neither taken for ours nor closed once its number is 
     CHECK(::fcntl(number, F_GETFD) == -1);
 }
 
-TEST_CASE("why_not_in_xdg explains why another folder is used, and is empty if none is or no variable is set") {
+TEST_CASE("passed_over explains why another folder than that in XDG_RUNTIME_DIR is used") {
     Machine machine;
-    CHECK(why_not_in_xdg(machine.places, ::geteuid()).empty());
+    CHECK(passed_over(machine.places, ::geteuid()).empty());
     CHECK(mode_of(machine.in_xdg()) == 0700);
     ::chmod(machine.in_xdg().c_str(), 0755);
-    CHECK_THAT(why_not_in_xdg(machine.places, ::geteuid()), contains(machine.in_xdg()));
+    CHECK_THAT(passed_over(machine.places, ::geteuid()), contains(machine.in_xdg()));
     fs::remove_all(machine.places.xdg);
-    CHECK_THAT(why_not_in_xdg(machine.places, ::geteuid()), contains(machine.places.xdg));
+    CHECK_THAT(passed_over(machine.places, ::geteuid()), contains(machine.places.xdg));
     machine.places.xdg.clear();
-    CHECK(why_not_in_xdg(machine.places, ::geteuid()).empty());
+    CHECK(passed_over(machine.places, ::geteuid()).empty());
 }

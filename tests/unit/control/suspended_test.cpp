@@ -1,6 +1,8 @@
 // The records that `curb suspend` writes for `curb resume`: their places, their owners, and which ones are not trusted.
 #include "control/suspended.hpp"
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <thread>
 
 #include "catch.hpp"
+#include "in_child.hpp"
 #include "temp_dir.hpp"
 
 namespace fs = std::filesystem;
@@ -105,6 +108,25 @@ TEST_CASE("A folder that others can enter, or that is no folder, is not used") {
     CHECK(fs::is_empty(elsewhere.path()));
     CHECK(read(self()) == kRecord);
     remove(self());
+}
+
+TEST_CASE("A record and a claim are in a spare folder where another user has the one in /tmp, and in no more") {
+    if (::getuid() != 0) return skip("only root can make another user's folder");
+    const int status = in_child([] {
+        if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", "", MS_REC | MS_PRIVATE, "") != 0 ||
+            ::mount("none", "/tmp", "tmpfs", 0, "mode=1777") != 0)
+            return 77;
+        const fs::path taken = Runtime::in_tmp(), spare = taken.native() + ".1", next = taken.native() + ".2";
+        if (!fs::create_directory(taken) || ::chown(taken.c_str(), 54'321, 54'321) != 0) return 77;
+        ::unsetenv("XDG_RUNTIME_DIR");
+        if (write(self(), kRecord) || read(self()) != kRecord || !Claim::take(self())) return 1;
+        if (!fs::exists(spare / Runtime::name()) || !fs::exists(spare / Runtime::name(".claim"))) return 2;
+        remove(self());
+        return read(self()) || fs::exists(next) || !fs::is_empty(taken) ? 3 : 0;
+    });
+    if (status == 77 << 8) return skip("this process may not mount");
+    CHECK(status == 0);
+    fs::remove("/run/user/0/curb/" + Runtime::name(".claim"));
 }
 
 TEST_CASE("A link or another user's file in the place of a record is not read") {
