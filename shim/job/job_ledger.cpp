@@ -327,7 +327,7 @@ std::string join(std::string_view name, const Events &what) {
     Joined &out = joined();
     if (std::exchange(out.tried, true)) return out.fault;
     events = what;
-    constexpr int kTries = 10;  // as often as the segment may be removed between two calls
+    constexpr int kTries = 100;  // as often as others may make and remove segments between two calls
     for (int tries = 0; tries < kTries; ++tries) {
         bool again = false;
         out.fault = attach(key_of(name, geteuid()), hash_of(name), segment, again);

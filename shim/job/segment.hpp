@@ -25,11 +25,14 @@ constexpr std::uint64_t hash_of(std::string_view text, std::uint64_t out = 0xcbf
     for (const char c : text) out = (out ^ static_cast<unsigned char>(c)) * 0x100000001b3;
     return out == 0 ? 1 : out;
 }
-// Returns the key of the segment for this job of this user. Not IPC_PRIVATE.
+// Returns the first key of the segment for this job of this user. Not IPC_PRIVATE.
 constexpr std::int32_t key_of(std::string_view job, std::uint32_t user) noexcept {
     const auto key = static_cast<std::int32_t>(hash_of(job, hash_of("curb") ^ user));
     return key == 0 ? 1 : key;
 }
+// Another user can take keys, since a key is no secret. So a job has this many of them, one after the other: more than
+// the kernel has segments (32,768). The segment has any of these keys that was free.
+inline constexpr std::uint32_t kKeys = 1U << 16;
 
 inline constexpr std::uint32_t kSlots = 128;  // processes
 inline constexpr std::size_t kGpus = 64;      // of one machine: instances of MIG count each
@@ -114,7 +117,8 @@ struct Segment {
     // Changes with the layout, so that two versions of curb do not misread each other.
     static constexpr std::uint64_t kLayout = 0x6375'7262'6a6f'6206;  // "curbjob", 6
     std::atomic<std::uint64_t> layout;
-    std::atomic<std::uint64_t> job;          // a hash of the job's name
+    std::atomic<std::uint64_t> job;  // a hash of the job's name; 0: open, kGivenUp: for no job
+    static constexpr std::uint64_t kGivenUp = ~std::uint64_t{0};
     std::atomic<std::uint64_t> life;         // upper half: the job's life; lower half: processes that have joined it
     std::atomic<std::uint32_t> slots;        // all slots in use are below this
     std::atomic<std::uint32_t> changes;      // a futex, for the thread of each process: a request or a live cap is new
@@ -160,8 +164,10 @@ void for_each_living(Visit visit) noexcept {
     }
 }
 
-// Attaches the segment of this key, for the job of this hash, and sets `attached`. Returns why it cannot be used;
-// empty: attached. `again`: it was just removed, and another try may succeed. May throw std::bad_alloc.
+// Attaches the segment for the job of this hash, whose first key this is, and sets `attached`. Makes it if there is
+// none. All processes of the job get the same one, whatever other users do with its keys meanwhile. Returns why there
+// is none; empty: attached. `again`: others have changed something meanwhile, and another try may succeed. May throw
+// std::bad_alloc.
 std::string attach(std::int32_t key, std::uint64_t job, Segment *&attached, bool &again);
 
 }  // namespace curb::shim::job

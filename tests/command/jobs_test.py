@@ -259,8 +259,11 @@ class JobTest(OfMachine):
 
     def test_without_a_usable_ledger_requests_are_refused_and_the_program_goes_on(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
+        libc.shmat.restype = ctypes.c_void_p
         segment = libc.shmget(key_of(f"tree {self.job}"), 4096, 0o1600)
         self.assertGreaterEqual(segment, 0)
+        layout = libc.shmat(segment, None, 0)
+        ctypes.c_uint64.from_address(layout).value = 0x6375_7262_6A6F_62FF  # of another version
         try:
             done = subprocess.run(
                 [BUILD / "tests/scenarios", "runs_commands"],
@@ -270,6 +273,7 @@ class JobTest(OfMachine):
             self.assertIn(f'the ledger of the job "tree {self.job}" cannot be used: a process of another version of curb', done.stderr)
             self.assertIn("refused", done.stderr)
         finally:
+            libc.shmdt(ctypes.c_void_p(layout))
             libc.shmctl(segment, 0, None)
 
     def apart(self, options: list[str], prepare: str, **more: str) -> Process:
@@ -288,6 +292,13 @@ class JobTest(OfMachine):
         for _ in range(2):
             self.assertEqual(process.answer("take 64"), "error")  # its context was refused
         self.assertIn("cannot be used: the system gives no shared memory for it: No space left on device", self.log.read_text())
+        self.assertIn("0 segments are in use. ipcs -m lists them", self.log.read_text())
+
+    def test_where_others_have_all_shared_memory_the_message_names_them(self) -> None:
+        taken = "for i in 1 2 3; do setpriv --reuid=54321 --clear-groups ipcmk -M 1; done && ipcmk -M 1"
+        process = self.apart(["--ipc"], f"echo 4 > /proc/sys/kernel/shmmni && {{ {taken}; }} >&2")
+        self.assertEqual(process.answer("take 64"), "error")
+        self.assertIn("4 segments are in use: 3 by user 54321, 1 by user 0. ipcs -m lists them", self.log.read_text())
 
     def test_dev_shm_may_be_full_or_read_only(self) -> None:
         for options in ("ro", "size=4k"):

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "in_child.hpp"
 #include "job_process.hpp"
 #include "policy/decisions/growth.hpp"
 
@@ -178,21 +179,103 @@ TEST_CASE("A process that found no slot changes nothing of the one whose slot is
     CHECK(all[1].ask(Order::others) == 500);
 }
 
-TEST_CASE("A ledger of another version, and one that others may write, are not used") {
+TEST_CASE("A ledger of another version is not used") {
+    const Job job;
+    for (const std::size_t size : {std::size_t{4096}, sizeof(job::Segment), 2 * sizeof(job::Segment)}) {
+        CAPTURE(size);
+        const int id = shmget(job.key(), size, IPC_CREAT | IPC_EXCL | 0600);
+        auto *const layout = static_cast<std::uint64_t *>(shmat(id, nullptr, 0));
+        *layout = job::Segment::kLayout + 1;
+        CHECK_FALSE(Process(job.name).joined());
+        shmctl(id, IPC_RMID, nullptr);
+        REQUIRE(shmdt(layout) == 0);
+    }
+}
+
+TEST_CASE("Where a job's key has a segment that cannot be its ledger, it takes the next key") {
     const Job job;
     const auto made = [&](std::size_t size, int mode) { return shmget(job.key(), size, IPC_CREAT | IPC_EXCL | mode); };
-    SECTION("another size") { REQUIRE(made(4096, 0600) >= 0); }
-    SECTION("larger") { REQUIRE(made(2 * sizeof(job::Segment), 0600) >= 0); }
-    SECTION("another layout") {
-        REQUIRE(made(sizeof(job::Segment), 0600) >= 0);
-        job.segment().layout.store(job::Segment::kLayout + 1);
-    }
-    SECTION("another job of the same key") {
-        REQUIRE(made(sizeof(job::Segment), 0600) >= 0);
+    int id = -1;
+    SECTION("of another program") { id = made(4096, 0600); }
+    SECTION("of another job") {
+        id = made(sizeof(job::Segment), 0600);
         job.segment().job.store(1);
     }
-    SECTION("open to others") { REQUIRE(made(sizeof(job::Segment), 0666) >= 0); }
-    CHECK_FALSE(Process(job.name).joined());
+    SECTION("open to others") { id = made(sizeof(job::Segment), 0666); }
+    REQUIRE(id >= 0);
+    {
+        const Process a = job.process(), b = job.process();
+        REQUIRE(a.reserve(kPiece, kRoom));
+        CHECK(b.ask(Order::others) == kPiece);
+    }
+    shmctl(shmget(job.key() + 1, 0, 0), IPC_RMID, nullptr);
+}
+
+namespace {
+
+constexpr uid_t kStranger = 54'321;
+
+// Removes the stranger's segments under these keys of the job.
+void remove_strangers(const Job &job, int from, int to) {
+    for (int i = from; i < to; ++i) {
+        shmid_ds found{};
+        const int id = shmget(job.key() + i, 0, 0);
+        if (id >= 0 && shmctl(id, IPC_STAT, &found) == 0 && found.shm_perm.cuid == kStranger)
+            shmctl(id, IPC_RMID, nullptr);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("Another user who takes 1,000 keys of a job, and gives some up again, does not part its processes") {
+    if (geteuid() != 0) return skip("only root can be another user");
+    const Job job;
+    constexpr int kTaken = 1000;
+    const int status = in_child([&] {
+        if (setresuid(kStranger, kStranger, kStranger) != 0) return 1;
+        for (int i = 0; i < kTaken; ++i)
+            if (shmget(job.key() + i, 1, IPC_CREAT | IPC_EXCL | 0666) < 0) return 2;
+        return 0;
+    });
+    CHECK(status == 0);
+    {
+        const Process a = job.process(), b = job.process();
+        REQUIRE(a.reserve(kPiece, kRoom));
+        CHECK(b.ask(Order::others) == kPiece);
+        remove_strangers(job, 0, kTaken / 2);
+        const Process c = job.process();
+        CHECK(c.ask(Order::others) == kPiece);
+    }
+    remove_strangers(job, 0, kTaken);
+    shmctl(shmget(job.key() + kTaken, 0, 0), IPC_RMID, nullptr);
+}
+
+TEST_CASE(
+    "Processes that begin a job at once get the same ledger while another user takes its keys and gives them up") {
+    if (geteuid() != 0) return skip("only root can be another user");
+    for (std::size_t round = 0; round < times(20); ++round) {
+        const Job job;
+        const Child stranger({}, [&] {
+            if (setresuid(kStranger, kStranger, kStranger) != 0) _exit(1);
+            for (int i = 0;; i = (i + 1) % 3) {
+                const int id = shmget(job.key() + i, 1, IPC_CREAT | IPC_EXCL | 0600);
+                for (int before = 0; before < 3; ++before)
+                    if (before != i) shmctl(shmget(job.key() + before, 0, 0), IPC_RMID, nullptr);
+                static_cast<void>(id);
+            }
+        });
+        {
+            std::vector<Process> all;
+            for (int i = 0; i < 4; ++i) all.emplace_back(job.name, Order::nothing);
+            for (const Process &one : all) one.tell(Order::join);
+            for (const Process &one : all) REQUIRE(one.hear() == 1);
+            REQUIRE(all[0].reserve(kPiece, kRoom));
+            for (int i = 1; i < 4; ++i) CHECK(all[static_cast<std::size_t>(i)].ask(Order::others) == kPiece);
+        }
+        ::kill(stranger.pid(), SIGSTOP);
+        remove_strangers(job, 0, 3);
+        for (int i = 0; i < 4; ++i) shmctl(shmget(job.key() + i, 0, 0), IPC_RMID, nullptr);
+    }
 }
 
 TEST_CASE("A ledger that another version has left behind does not stand in the way") {
