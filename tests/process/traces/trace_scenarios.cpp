@@ -86,11 +86,11 @@ SCENARIO_NAMED(ends_while_a_thread_is_within_an_event) {
         MUST(cuCtxSetCurrent(context));
         for (;;) take_and_free(1, 2 * MiB);
     });
-    static constinit std::atomic<int> asked{0}, done{0};
+    static constinit std::atomic<int> wanted{0}, done{0};
     std::thread([=] {
         MUST(cuCtxSetCurrent(context));
         for (;; usleep(100))
-            if (done < asked) {
+            if (done < wanted) {
                 take_and_free(1, 4 * MiB);
                 ++done;
             }
@@ -104,7 +104,7 @@ SCENARIO_NAMED(ends_while_a_thread_is_within_an_event) {
         while (stops != round) usleep(100);
         usleep(30'000);  // the writer takes what there is every 20 ms
         const auto before = written();
-        asked = round;
+        wanted = round;
         // It may also have stopped with a lock that the other thread needs.
         is_within = within(50ms, [&] { return done == round; }) && !within(60ms, [&] { return written() != before; });
         if (is_within || round == 200) break;
