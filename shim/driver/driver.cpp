@@ -28,8 +28,6 @@ struct Row {
     int since;
     StreamForm form;
     void *(*wrapper)() noexcept;
-    void *(*slot)() noexcept;       // the driver's address; null if unknown
-    void (*fill)(void *) noexcept;  // fills the slot
 };
 
 constexpr auto legacy = StreamForm::legacy;
@@ -41,10 +39,6 @@ void *export_address() noexcept {
     return reinterpret_cast<void *>(Export);
 }
 template <auto Member>
-void *slot_address() noexcept {
-    return reinterpret_cast<void *>((the_driver.*Member).address.load());
-}
-template <auto Member>
 void fill_slot(void *address) noexcept {
     auto &slot = (the_driver.*Member).address;
     slot.store(reinterpret_cast<decltype(slot.load())>(address));
@@ -52,17 +46,18 @@ void fill_slot(void *address) noexcept {
 
 // Takes the address of every export, so a row without a wrapper does not link.
 constexpr Row kRows[] = {
-#define CURB_WRAP(symbol, base, since, stream, rule) \
-    {#symbol,                                        \
-     base,                                           \
-     since,                                          \
-     stream,                                         \
-     &export_address<&::symbol>,                     \
-     &slot_address<&Driver::symbol>,                 \
-     &fill_slot<&Driver::symbol>},
+#define CURB_WRAP(symbol, base, since, stream, rule) {#symbol, base, since, stream, &export_address<&::symbol>},
 #include "driver/tables/entry_points.def"
 };
 constexpr std::size_t kRowCount = std::size(kRows);
+
+// The driver's address in the slot of a row; null if it is unknown. By the slot's position: a function for each row
+// would be 30 KB of code and relocations.
+using Address = std::atomic<void *>;
+Address &slot_of(const Row &row) noexcept {
+    static_assert(sizeof(Driver::cuInit) == sizeof(Address));
+    return reinterpret_cast<Address *>(&the_driver)[&row - kRows];
+}
 
 // Rows sorted by the driver's address. Built once, when the driver is found.
 struct Wrappers {
@@ -83,7 +78,7 @@ void fill(void *handle) noexcept {
     for (const Row &row : kRows) {
         void *address = look_up(handle, row.symbol), *wrapper = row.wrapper();
         if (!address || address == wrapper) continue;
-        row.fill(address);
+        slot_of(row).store(address);
         sorted.rows[sorted.count++] = {address, wrapper};
     }
 #define CURB_CALL(symbol) fill_slot<&Driver::symbol>(look_up(handle, #symbol));
@@ -168,10 +163,10 @@ void *detail::fallback_for(const void *slot) noexcept {
     if (index >= kRowCount) return nullptr;  // a function that curb calls and does not export
     const Row &row = kRows[index];
     const bool loaded = find_driver();
-    if (void *function = row.slot()) return function;  // another thread has loaded libcuda
+    if (void *function = slot_of(row)) return function;  // another thread has loaded libcuda
     if (void *stub = stubs::definition(row.symbol, row.wrapper(), stubs::caller())) return stub;
     if (!loaded) load_driver();
-    return row.slot();
+    return slot_of(row);
 }
 
 void *wrapper_of(void *driver_address) noexcept {
@@ -184,7 +179,7 @@ void *wrapper_of(void *driver_address) noexcept {
 const char *symbol_of(void *driver_address) noexcept {
     if (!driver_address) return nullptr;
     for (const Row &row : kRows)
-        if (row.slot() == driver_address) return row.symbol;
+        if (slot_of(row) == driver_address) return row.symbol;
     return thunks::name_at(driver_address);
 }
 
@@ -209,8 +204,8 @@ void *adopt(const char *name, int version, std::uint64_t flags, void *driver_add
             (!best || row.since > best->since))
             best = &row;
     // If the row has its own address, this one is of a variant newer than the table: return it unwrapped.
-    if (!best || best->slot() != nullptr) return nullptr;
-    best->fill(driver_address);
+    if (!best || slot_of(*best) != nullptr) return nullptr;
+    slot_of(*best).store(driver_address);
     return best->wrapper();
 }
 
