@@ -1,9 +1,10 @@
 // The gate: while it is closed, no call of the program reaches the driver. The calls wait, and continue when it opens.
 //
 // It is closed while the process is out of its GPUs. The driver's own lock blocks most functions then, but not all: a
-// synchronisation or a query ends the program by SIGSEGV (measured on an H200: docs/results/driver.md). These functions
-// are the CURB_COUNT rows of entry_points.def. If one is running when the gate closes, it must return before the
-// process may be moved. So curb counts these calls, each thread in a record of its own.
+// synchronisation or a query ends the program by SIGSEGV (measured on an H200: docs/results/driver.md). And curb's own
+// move takes no lock of the driver's, while a copy of pageable memory uses the GPU's memory until it returns. These
+// functions are the CURB_COUNT rows of entry_points.def. If one is running when the gate closes, it must return before
+// the process may be moved. So curb counts these calls, each thread in a record of its own.
 //
 // An open gate costs a call one load. Thread-safe.
 #pragma once

@@ -122,8 +122,9 @@ class Lane : NoCopy {
             const CUdeviceptr device = copies_.addresses[part.block] + part.offset;
             const Driver &driver = driver_behind_gate();
             const CUstream stream = streams_[which].get();
-            const CUresult result = direction == kOut ? driver.cuMemcpyDtoHAsync_v2(at, device, part.bytes, stream)
-                                                      : driver.cuMemcpyHtoDAsync_v2(device, at, part.bytes, stream);
+            const CUresult result = direction == kOut
+                                        ? driver.cuMemcpyDtoHAsync_v2.uncounted(at, device, part.bytes, stream)
+                                        : driver.cuMemcpyHtoDAsync_v2.uncounted(device, at, part.bytes, stream);
             if (result != CUDA_SUCCESS) return false;
             at += part.bytes;
         }

@@ -150,7 +150,8 @@ OneNap::Refusal OneNap::wait_for_calls() {
         return by_request ? "a call of CUDA is under way" : "";
     if (not_light_.empty() && !move::has_any()) not_light_ = "it has no memory that curb can move itself";
     if (!not_light_.empty()) return unless_empty(not_deep_);
-    // Of most calls it is not known when they end, and only the driver's own move waits for them.
+    // A call that is not counted only submits work or is short, but one that has just begun may still be in the driver.
+    // Only the driver's own move waits for it.
     if (gate::take_called()) {
         if (!by_request || !not_deep_.empty()) return by_request ? "a call of CUDA is under way" : "";
         not_light_ = "a call of CUDA was under way";

@@ -62,8 +62,8 @@
  * time and after the work before them. Synchronisations, later kernels and a lock of the process wait for them.
  *
  * Limits: kernels do nothing; work is complete as soon as it is submitted, unless its kernel's line says otherwise, or it
- * is a function of the program; array
- * contents and peer-to-peer limits are not kept; cuGetExportTable knows no tables, so real libcudart does not run on it.
+ * is a function of the program; array contents and peer-to-peer limits are not kept; cuMemcpy3DBatchAsync is not
+ * supported; cuGetExportTable knows no tables, so real libcudart does not run on it.
  * Memory that a process exports is charged to that process alone. Blocks, handles and what a pool has grown by at once stay
  * while another process has them. NVML counts what is left of pools for no process.
  *
@@ -107,6 +107,9 @@ void curb_sim_report_next(const char *name, int result, int times);
 void curb_sim_hold_up(const char *name, uint64_t call, unsigned milliseconds);
 /* The next call of an export, by any thread but this one, does its work and returns only when this is called with null. */
 void curb_sim_hold_return(const char *name);
+/* 1: a copy from or to pageable memory stops after its first 4 MiB until this is called with 0. It goes on in pieces, and
+   fails with CUDA_ERROR_ILLEGAL_ADDRESS if the memory of one is gone by then. */
+void curb_sim_hold_copies(int hold);
 /* From now on every call returns `result`, as after a kernel that has read a wrong address, except those that the driver
    still answers (a table in faults.cpp). A reset of the primary context frees its memory but does not end this (measured
    on an H200); 0 ends it. */

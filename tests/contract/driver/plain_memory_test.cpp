@@ -136,6 +136,28 @@ TEST_CASE("copies and fills move the bytes") {
     cuMemFree_v2(second);
 }
 
+TEST_CASE("copies of two and three dimensions move the rows that they name") {
+    const Gpu gpu;
+    const CUdeviceptr block = allocate(kMiB);
+    REQUIRE(cuMemsetD8_v2(block, 0, kMiB) == CUDA_SUCCESS);
+    const std::string rows = "abcdefghijkl";
+    CUDA_MEMCPY2D plane{};
+    plane.srcMemoryType = CU_MEMORYTYPE_HOST, plane.srcHost = rows.data(), plane.srcPitch = 4;
+    plane.dstMemoryType = CU_MEMORYTYPE_DEVICE, plane.dstDevice = block, plane.dstPitch = 16;
+    plane.WidthInBytes = 2, plane.Height = 2, plane.srcY = 1, plane.srcXInBytes = 1;
+    REQUIRE(cuMemcpy2DUnaligned_v2(&plane) == CUDA_SUCCESS);
+    std::string found(32, '.');
+    CUDA_MEMCPY3D layers{};
+    layers.srcMemoryType = CU_MEMORYTYPE_DEVICE, layers.srcDevice = block, layers.srcPitch = 16, layers.srcHeight = 1;
+    layers.dstMemoryType = CU_MEMORYTYPE_HOST, layers.dstHost = found.data(), layers.dstPitch = 4, layers.dstHeight = 2;
+    layers.WidthInBytes = 2, layers.Height = 1, layers.Depth = 2;
+    REQUIRE(cuMemcpy3D_v2(&layers) == CUDA_SUCCESS);
+    CHECK(found.substr(0, 12) == "fg......jk..");
+    plane.WidthInBytes = 5;  // longer than a row
+    CHECK(cuMemcpy2DUnaligned_v2(&plane) == CUDA_ERROR_INVALID_VALUE);
+    cuMemFree_v2(block);
+}
+
 TEST_CASE("managed memory that was touched on the device reduces its free memory, but is not in the process's figure") {
     const Gpu gpu;
     const int64_t before = device_used();

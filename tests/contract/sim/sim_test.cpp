@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "contract.hpp"
@@ -81,6 +82,28 @@ IN_A_PROCESS("with the card's latency calls take the card's time", "", "CURB_SIM
     const auto before = std::chrono::steady_clock::now();
     allocate(8 * kGiB);  // less than a millisecond otherwise
     CHECK(std::chrono::steady_clock::now() - before >= std::chrono::microseconds(24'570));
+}
+
+TEST_CASE("a copy of pageable memory that loses its memory meanwhile fails, and one of pinned memory is not held up") {
+    const Gpu gpu;
+    const CUdeviceptr block = allocate(16 * kMiB);
+    std::vector<char> pageable(16 * kMiB);
+    void *pinned = nullptr;
+    REQUIRE(cuMemHostAlloc(&pinned, 16 * kMiB, 0) == CUDA_SUCCESS);
+    curb_sim_hold_copies(1);
+    CUdeviceptr to = reinterpret_cast<CUdeviceptr>(pinned), from = block;
+    size_t bytes = 16 * kMiB;
+    CHECK(cuMemcpyBatchAsync_v2(&to, &from, &bytes, 1, nullptr, nullptr, 0, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuMemsetD8_v2(block, 1, 1) == CUDA_SUCCESS);
+    auto copy = std::async(std::launch::async, [&] {
+        REQUIRE(cuCtxSetCurrent(gpu.context) == CUDA_SUCCESS);
+        return cuMemcpyDtoH_v2(pageable.data(), block, pageable.size());
+    });
+    while (*static_cast<volatile char *>(pageable.data()) != 1) std::this_thread::yield();
+    REQUIRE(cuMemFree_v2(block) == CUDA_SUCCESS);
+    curb_sim_hold_copies(0);
+    CHECK(copy.get() == CUDA_ERROR_ILLEGAL_ADDRESS);
+    REQUIRE(cuMemFreeHost(pinned) == CUDA_SUCCESS);
 }
 
 TEST_CASE("the simulator's figures in the process agree with NVML's") {

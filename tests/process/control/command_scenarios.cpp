@@ -178,6 +178,23 @@ std::string check() {
     return is_right ? "right" : "wrong";
 }
 
+// Checks the mapped memory on another thread, by a copy that stops in the middle.
+std::future<bool> checking;
+std::string begin_to_check() {
+    const std::uint64_t before = curb_sim_calls("cuMemcpyDtoH_v2");
+    curb_sim_hold_copies(1);
+    checking = std::async(std::launch::async, [context = main_context] {
+        MUST(cuCtxSetCurrent(context));
+        return all_mapped().front().is_right_at_once();
+    });
+    while (curb_sim_calls("cuMemcpyDtoH_v2") == before) std::this_thread::yield();
+    return "ok";
+}
+std::string end_checking() {
+    curb_sim_hold_copies(0);
+    return checking.get() ? "right" : "wrong";
+}
+
 // ---- work ----
 
 // Starts four threads that allocate and free memory without a pause.
@@ -737,6 +754,8 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"map", [](const Numbers &of) { return map(of.mib * MiB); }},
     {"change", [](const auto &) { return change(); }},
     {"check", [](const auto &) { return check(); }},
+    {"begin to check", [](const auto &) { return begin_to_check(); }},
+    {"end checking", [](const auto &) { return end_checking(); }},
     {"work", [](const auto &) { return work_on(); }},
     {"compute", [](const auto &) { return compute(); }},
     {"submit", [](const auto &) { return submit(); }},

@@ -56,6 +56,17 @@ TEST_CASE("memory of the program's own mappings leaves the GPU, and each call th
     CHECK(program.finish() == 0);
 }
 
+TEST_CASE("a copy of pageable memory that lasts longer than the idle time ends before the memory leaves") {
+    const Machine machine;
+    Mapping program(machine, lightly(machine));
+    REQUIRE(program.answers("begin to check") == "ok");
+    CHECK_FALSE(within(2s, [&] { return machine.held(program.pid()) == kContext; }));
+    CHECK(program.answers("end checking") == "right");
+    CHECK(is_lightly_out(machine, program));
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
 TEST_CASE("a nap that lasts becomes deep, and all comes back") {
     const Machine machine;
     Mapping program(machine, napping(machine, R"("idle": "200ms", "deep": "500ms")"));
@@ -93,7 +104,7 @@ TEST_CASE("a library that gives peers the program's memory keeps it from leaving
     const Machine machine;
     Program program(machine, with(lightly(machine), with_library(machine, library)));
     REQUIRE(program.answers("hold 64") == "held");
-    const auto said = [&] {
+    const auto said = [&, leaves = leaves] {
         const Json nap = nap_of(machine, program);
         return leaves ? nap["is_light"] == true : nap["not_light"] == "it has no memory that curb can move itself";
     };

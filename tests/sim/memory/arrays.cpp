@@ -128,6 +128,8 @@ void map_part(Object *object, const CUarrayMapInfo &info) {
 
 }  // namespace
 
+void check_array(CUarray handle) { all<Array>().at(handle); }
+
 void forget_arrays_of(CUcontext context) {
     all<Array>().remove_if([=](const Array &array) { return array.context == context; });
     all<Mipmap>().remove_if([=](const Mipmap &mipmap) { return mipmap.context == context; });
