@@ -157,36 +157,46 @@ def _pages(lab: Lab, row: Row) -> None:
 
 
 def _notebooks(lab: Lab, row: Row) -> None:
-    """Two programs take turns in memory of which each needs 60 %. A third program, without curb, holds the rest of the GPU."""
+    """Two programs take turns in memory of which each needs 60 %, and leave by curb's own copy. A third program, without curb, holds
+    the rest of the GPU. Then some turns more in which the driver moves them."""
     packages = lab.need("torch")
     lab.built("bin/curb")
-    turns = 4 if lab.quick else _TURNS
-    argv = lab.python("training/suspend_train.py", "torch", "large", "turns")
-    held: dict[str, float] = {}
-    times = []
-    leaves = {"suspend": {"when_others_wait": _IDLE}}
-    jobs = {name: lab.job(f"{row.name} {name}", "100%", {"wait": "120s"}, **leaves) for name in ("one", "other")}
-    with lab.capped(argv, jobs["one"], packages) as one:
-        one.expect("training", 180)
-        held["one"] = one.held_mib()
-        with filled(lab, row, leave_mib=held["one"] * 2 / 3) as room:
-            with lab.capped(argv, jobs["other"], packages) as other:
-                other.expect("training", 180)
-                held["other"] = other.held_mib()
-                for turn in range(turns):
-                    session = (one, other)[turn % 2]
-                    times.append(turn(session, steps=_TURN_STEPS)["first_s"])
-                ends = [end(session) for session in (one, other)]
+    ways = {"curb": {}, "the driver": {"light": False}}
+    said = []
+    for way, suspend in ways.items():
+        turns = 4 if lab.quick or way == "the driver" else _TURNS
+        held, room, times = _take_turns(lab, row, way, {"when_others_wait": _IDLE, **suspend}, turns, packages)
+        share = held / (held + room)
+        row.expect(share > 0.5, f"a program needs only {share:.0%} of the memory: both fit")
+        row.details[way] = {"held_mib": held, "room_mib": held + room, "first_call_s": times}
+        said.append(f"{turns} turns by {way}: {statistics.median(times):.2f} s, at most {max(times):.2f}")
     row.goes_on = True
-    share = held["one"] / (held["one"] + room)
-    row.expect(ends[0]["losses"][: len(ends[1]["losses"])] == ends[1]["losses"][: len(ends[0]["losses"])], "the losses differ")
-    row.expect(share > 0.5, f"a program needs only {share:.0%} of the memory: both fit")
-    row.details = {"held_mib": held, "room_mib": held["one"] + room, "first_call_s": times}
     row.add_note(
-        f"{turns} turns of two programs of {held['one']:,.0f} MiB, {share:.0%} of {held['one'] + room:,.0f} MiB each, "
-        f"without an error; the first call of a turn took {statistics.median(times):.1f} s, at most {max(times):.1f} s "
-        f"(the other program leaves, this one comes back); the losses are the same"
+        f"two programs of {held:,.0f} MiB, {share:.0%} of {held + room:,.0f} MiB each, without an error. The first call of a turn, in "
+        f"which one program leaves and the other comes back, took: {'; '.join(said)}; the losses are the same"
     )
+
+
+def _take_turns(
+    lab: Lab, row: Row, way: str, suspend: dict[str, object], turns: int, packages: dict[str, str]
+) -> tuple[float, float, list[float]]:
+    """Returns the MiB that a program holds, those that are free beside it, and the seconds of each turn's first call."""
+    argv = lab.python("training/suspend_train.py", "torch", "large", "turns")
+    one_job, other_job = (
+        lab.job(f"{row.name} {way} {name}", "100%", {"wait": "120s"}, suspend=suspend) for name in ("one", "other")
+    )
+    times = []
+    with lab.capped(argv, one_job, packages) as one:
+        one.expect("training", 180)
+        held = one.held_mib()
+        with filled(lab, row, leave_mib=held * 2 / 3) as room, lab.capped(argv, other_job, packages) as other:
+            other.expect("training", 180)
+            for number in range(turns):
+                times.append(turn((one, other)[number % 2], steps=_TURN_STEPS)["first_s"])
+            ends = [end(session) for session in (one, other)]
+    shorter = min(len(ended["losses"]) for ended in ends)
+    row.expect(ends[0]["losses"][:shorter] == ends[1]["losses"][:shorter], "the losses differ")
+    return held, room, times
 
 
 def _kernel(lab: Lab, row: Row) -> None:
