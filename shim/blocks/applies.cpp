@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "base/guarded.hpp"
 #include "base/libraries.hpp"
 #include "device/devices.hpp"
 #include "limits/in_force.hpp"
@@ -37,12 +38,31 @@ bool all_have_vmm() noexcept {
     return true;
 }
 
+// Returns why not, for users. Empty if it applies.
+const char *reason() noexcept {
+    if (!has_light_naps()) return "the policy did not have suspend.light when it began";
+    if (policy::count_of_ranks(getenv)) return "it is one of several ranks, which map each other's memory";
+    if (peers_map_memory()) return "UCX gives its peers the addresses of its memory";
+    return all_have_vmm() ? "" : "a GPU has no virtual memory management";
+}
+
+struct Decision {
+    const char *why_not = "it has allocated no memory yet";
+};
+
 }  // namespace
 
 bool applies() noexcept {
-    static const bool decided =
-        has_light_naps() && !policy::count_of_ranks(getenv) && !peers_map_memory() && all_have_vmm();
+    static const bool decided = [] {
+        const char *const why_not = reason();
+        leaked<Guarded<Decision>>().locked([=](Decision &decision) { decision.why_not = why_not; });
+        return *why_not == '\0';
+    }();
     return decided;
+}
+
+const char *why_not() noexcept {
+    return leaked<Guarded<Decision>>().locked([](const Decision &decision) { return decision.why_not; });
 }
 
 }  // namespace curb::shim::blocks
