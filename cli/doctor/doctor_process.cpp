@@ -49,7 +49,9 @@ class Examination {
     bool none(bool when, const std::string &why, std::string remedy) {
         return of("preload").problem(when, facts_.name + " is not under curb: " + why, std::move(remedy));
     }
-    [[nodiscard]] bool is_napping() const { return facts_.status && facts_.status->nap && facts_.status->nap->out; }
+    [[nodiscard]] bool is_napping() const {
+        return facts_.status && facts_.status->nap && facts_.status->nap->out && !facts_.status->nap->stays_out;
+    }
     [[nodiscard]] bool is_listed() const {
         return facts_.listed &&
                std::find(facts_.listed->begin(), facts_.listed->end(), facts_.pid) != facts_.listed->end();

@@ -286,7 +286,8 @@ bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books) {
 
 State state_of(const ViewProcess &process, const control::GpuStatus *books) {
     if (process.elsewhere) return State::unknown;
-    if (process.status && process.status->nap && process.status->nap->out) return State::napping;
+    if (process.status && process.status->nap && process.status->nap->out && !process.status->nap->stays_out)
+        return State::napping;
     if (process.suspended) return State::suspended;
     if (process.stopped) return State::stopped;
     if (!process.under_curb) return State::no_curb;

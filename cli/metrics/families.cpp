@@ -130,7 +130,7 @@ void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {
 }
 
 void add_nap(Families &out, const Labels &labels, const control::NapStatus &nap) {
-    out.add(Id::napping, labels, nap.out ? 1 : 0);
+    out.add(Id::napping, labels, nap.out && !nap.stays_out ? 1 : 0);
     out.add(Id::naps, labels, nap.count);
     out.add(Id::nap_bytes, labels, nap.bytes);
     out.add(Id::nap_bytes_total, labels, nap.bytes_total);

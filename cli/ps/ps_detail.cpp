@@ -75,12 +75,12 @@ class Detail {
     }
 
     void nap(const control::NapStatus &nap) {
-        if (nap.out)
+        if (nap.out && !nap.stays_out)
             line(2, "naps",
                  fmt::format("since {}, with {} in host memory {}", clock_text(nap.since, now_),
                              format_human(nap.bytes), nap_end_text(view_, index_, now_)),
                  Ink::yellow);
-        else if (nap.count > 0)
+        else if (nap.count > 0 && !nap.out)
             line(2, "naps",
                  fmt::format("{} so far; a call waited {} for the end of the last, of {}", nap.count,
                              policy::format(policy::Duration(nap.waited_ms)), format_human(nap.bytes)));
@@ -152,7 +152,8 @@ class Detail {
         const bool over = is_over_cap(process_, books);
         std::string held = format_human(books.held);
         if (process_.suspended) held += ", in host memory";
-        if (state_of(process_) == State::napping && process_.status->nap->is_light) held += " but for NVML's figure";
+        if (process_.suspended && process_.status->nap && process_.status->nap->is_light)
+            held += " but for NVML's figure";
         if (over) held += fmt::format(", {} more than its cap", format_human(books.held - *books.cap));
         if (over && process_.status->releasing) held += "; a release is under way";
         line(2, "held", held, over ? Ink::red : Ink::plain);

@@ -17,11 +17,14 @@ policy::Result<control::GateReport, std::string> ask(int pid, const control::Gat
     return report_in<control::GateReport>(pid, control::ask(pid, request, kPatience));
 }
 
-// Returns the status of a nap in which the driver has moved nothing. nullopt if the process is not in one.
-std::optional<control::NapStatus> light_nap(int pid) {
+// Returns the status of the process's naps. nullopt if it has none, or does not answer.
+std::optional<control::NapStatus> nap_of(int pid) {
     auto status = report_in<control::Status>(pid, control::ask(pid, control::StatusRequest(), kPatience));
-    const bool naps = status && status->nap && status->nap->out && status->nap->is_light;
-    return naps ? std::move(status->nap) : std::nullopt;
+    return status ? std::move(status->nap) : std::nullopt;
+}
+// True if a part is out that only the process itself brings back.
+bool has_light_part(const std::optional<control::NapStatus> &nap) {
+    return nap && nap->out && (nap->is_light || nap->stays_out);
 }
 
 control::GateRequest closing() { return {.close_for = static_cast<std::uint64_t>(kLease.count())}; }
@@ -59,15 +62,25 @@ std::optional<std::string> Gate::close(policy::Duration patience, bool force) {
     }
 }
 
-std::optional<std::string> Gate::deepen_nap(policy::Duration patience) const {
+std::optional<control::NapStatus> Gate::move_lightly(policy::Duration patience) {
+    control::GateRequest request;
+    request.nap = true;
+    request.close_for = static_cast<std::uint64_t>((patience + kLease).count());
+    const auto before = nap_of(pid_);
+    if (!before || (before->out && !before->is_light)) return std::nullopt;
+    const auto begun = ask(pid_, request);
+    if (!begun || !begun->why.empty()) return std::nullopt;
     for (const auto until = std::chrono::steady_clock::now() + patience;;) {
-        const auto nap = light_nap(pid_);
-        if (!nap) return std::nullopt;
-        if (!nap->stays.empty() || std::chrono::steady_clock::now() >= until)
-            return "it naps, and the driver has not moved the rest" + (nap->stays.empty() ? "" : ": " + nap->stays);
-        static_cast<void>(ask(pid_, closing()));  // it takes that for the wish
-        std::this_thread::sleep_for(milliseconds(50));
+        auto nap = nap_of(pid_);
+        if (nap && nap->out && nap->is_light) {
+            closed_ = is_light_ = true;
+            return nap;
+        }
+        if (!nap || !nap->refused.empty() || std::chrono::steady_clock::now() >= until) break;
+        std::this_thread::sleep_for(milliseconds(10));
     }
+    open_gate(pid_, milliseconds(0));
+    return std::nullopt;
 }
 
 bool Gate::turn_nap_into_suspend() {
@@ -90,6 +103,7 @@ void Gate::report(policy::Bytes moved) const {
     if (!is_left_) return;
     control::GateRequest request = closing();
     request.moved = moved;
+    request.stays = is_light_;
     static_cast<void>(ask(pid_, request));  // an older libcurb.so does not know this member
 }
 
@@ -117,16 +131,26 @@ policy::Result<policy::Bytes, std::string> begin_nap(int pid, policy::Duration p
     }
 }
 
-std::optional<policy::Result<policy::Bytes, std::string>> end_light_nap(int pid, policy::Duration patience) {
-    const auto before = light_nap(pid);
-    if (!before) return std::nullopt;
-    static_cast<void>(ask(pid, control::GateRequest()));
-    for (const auto until = std::chrono::steady_clock::now() + patience; light_nap(pid);) {
+bool is_kept_out(int pid) {
+    const auto nap = nap_of(pid);
+    return nap && nap->stays_out;
+}
+
+std::optional<policy::Result<control::NapStatus, std::string>> end_light_nap(int pid, policy::Duration patience,
+                                                                             policy::Duration took) {
+    auto nap = nap_of(pid);
+    if (!has_light_part(nap)) return std::nullopt;
+    open_gate(pid, took);
+    auto now = nap;
+    for (const auto until = std::chrono::steady_clock::now() + patience; has_light_part(now); now = nap_of(pid)) {
+        if (now->count != nap->count) break;  // it naps again
         if (std::chrono::steady_clock::now() >= until)
-            return std::string("it comes back as soon as there is room on its GPUs");
-        std::this_thread::sleep_for(milliseconds(20));
+            return std::string("what curb moved of it comes back as soon as there is room on its GPUs");
+        std::this_thread::sleep_for(milliseconds(10));
     }
-    return before->bytes;
+    if (!now) return std::string("it does not answer");
+    nap->light.back_ms = now->light.back_ms;
+    return *nap;
 }
 
 void open_gate(int pid, policy::Duration took) {

@@ -79,7 +79,7 @@ class Resuming : Moving {
         const auto driver = open_driver();
         facts.driver = facts_of(driver, pid_);
         if (target_.under_curb && facts.driver->state.value_or(CU_PROCESS_STATE_RUNNING) == CU_PROCESS_STATE_RUNNING)
-            if (const auto woken = end_light_nap(pid_, std::max(manner_.patience, policy::Duration(10'000))))
+            if (const auto woken = end_light_nap(pid_, for_light()))
                 return *woken ? woken_up(**woken) : ended(kRefused, "suspended", cannot_ + woken->error());
         if (const auto refusal = why_not_resume(facts)) return refused(*refusal);
         if (!is_the_same()) return ended(kRefused, "ended", cannot_ + kAnother);
@@ -187,12 +187,22 @@ class Resuming : Moving {
         return gpu ? gpu->free : 0;
     }
 
-    // It was in a nap of curb's own moves.
-    int woken_up(Bytes bytes) const {
-        if (!answer({{"pid", pid_}, {"resumed", true}, {"bytes", bytes}, {"napped", true}}))
-            print(fmt::format("resumed {}: its nap has ended, {} are back on the device\n", target_.text(),
-                              format_human(bytes)));
+    // How long to wait for what curb itself has moved.
+    [[nodiscard]] policy::Duration for_light() const { return std::max(manner_.patience, policy::Duration(10'000)); }
+
+    // Only curb itself had moved memory of it.
+    int woken_up(const control::NapStatus &nap) const {
+        suspended::remove(target_.process);
+        if (!answer({{"pid", pid_}, {"resumed", true}, {"bytes", nap.bytes}, {"napped", true}}))
+            print(fmt::format("resumed {}: {}\n", target_.text(), light_text(nap)));
         return 0;
+    }
+    // "8 GiB back on the device by curb in 0.2 s (40 GiB/s)"
+    static std::string light_text(const control::NapStatus &nap) {
+        const Seconds time = std::chrono::milliseconds(nap.light.back_ms);
+        const Bytes bytes = nap.light.bytes + nap.zeros;
+        return fmt::format("{} back on the device by curb in {} ({})", format_human(bytes), seconds_text(time),
+                           rate_text(bytes, time));
     }
 
     int move(const Driver &driver) const {
@@ -222,16 +232,24 @@ class Resuming : Moving {
             return half_done(state,
                              cannot_ + "its memory is back, but it could not be unlocked: " + driver.text(state.error));
         suspended::remove(target_.process);
-        if (target_.under_curb)
-            open_gate(pid_, std::chrono::duration_cast<policy::Duration>(time.value_or(Seconds(0))));
-        if (answer({{"pid", pid_},
-                    {"resumed", true},
-                    {"bytes", bytes},
-                    {"seconds", std::to_string(time.value_or(Seconds(0)).count())}}))
+        const auto took = std::chrono::duration_cast<policy::Duration>(time.value_or(Seconds(0)));
+        const auto light = target_.under_curb ? end_light_nap(pid_, for_light(), took) : std::nullopt;
+        if (target_.under_curb && !light) open_gate(pid_, took);
+        const control::NapStatus by_curb = light && *light ? **light : control::NapStatus();
+        const Bytes light_bytes = by_curb.light.bytes + by_curb.zeros;
+        if (light && !*light) say::warning(target_.text() + ": " + light->error());
+        if (answer(
+                {{"pid", pid_},
+                 {"resumed", true},
+                 {"bytes", bytes + light_bytes},
+                 {"seconds", std::to_string(time.value_or(Seconds(0)).count())},
+                 {"light_bytes", light_bytes},
+                 {"light_seconds", std::to_string(Seconds(std::chrono::milliseconds(by_curb.light.back_ms)).count())}}))
             return 0;
         if (time)
-            print(fmt::format("resumed {}: {} back on the device in {} ({})\n", target_.text(), format_human(bytes),
-                              seconds_text(*time), rate_text(bytes, *time)));
+            print(fmt::format("resumed {}: {} back on the device{} in {} ({}){}\n", target_.text(), format_human(bytes),
+                              light_bytes != 0 ? " by the driver" : "", seconds_text(*time), rate_text(bytes, *time),
+                              light_bytes != 0 ? ", " + light_text(by_curb) : ""));
         else
             print("unlocked " + target_.text() + ": it runs again\n");
         return 0;

@@ -61,11 +61,16 @@ class Suspending : Moving {
         known.user = ::geteuid();
         known.target = target_;
         known.force = options_.force;
-        // First the checks without the driver.
+        // First the checks without the driver. A napping process does not block its companions: its next call brings
+        // it back.
+        if (!options_.nap)
+            if (const auto gpus = nvml_gpus()) known.companion = companion_of(target_, *gpus);
         if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
         suspended::remove_stale(target_.process);
-        if (target_.under_curb && !options_.nap)
-            if (const auto why = gate_.deepen_nap(patience_)) return ended(kRefused, "unchanged", cannot_ + *why);
+        if (target_.under_curb && !options_.nap) {
+            if (is_kept_out(pid_)) return ended(kRefused, "unchanged", cannot_ + kSuspended);
+            light_ = gate_.move_lightly(patience_);
+        }
         // A nap that begins or ends has the claim for a moment; another nap comes again by itself.
         const auto claim = suspended::Claim::take(target_.process, options_.nap ? policy::Duration{} : patience_);
         if (!claim) return ended(kRefused, "unchanged", cannot_ + claim.error());
@@ -78,12 +83,10 @@ class Suspending : Moving {
         known.host = control::host_room(pid_);
         known.is_nap = options_.nap;
         known.most_host = options_.most_host();
-        // A napping process does not block its companions: its next call brings it back.
-        if (*known.gpus && !options_.nap) known.companion = companion_of(target_, **known.gpus);
-        if (const auto refusal = why_not_suspend(known)) return refused(*refusal);
+        if (const auto refusal = why_not_suspend(known))
+            return light_ ? stays(kRefused, "", refusal->why) : refused(*refusal);
         if (target_.under_curb && !options_.nap)  // for a nap the process has closed its gate itself
-            if (const auto why = gate_.close(patience_, options_.force))
-                return ended(kRefused, "unchanged", cannot_ + *why);
+            if (const auto why = gate_.close(patience_, options_.force)) return stays(kRefused, "unchanged", *why);
         return lock(*driver, known);
     }
 
@@ -114,12 +117,12 @@ class Suspending : Moving {
                                  [&] { gate_.keep_closed(); });
         if (locked.error != CUDA_SUCCESS) {
             const std::string why =
-                cannot_ + "the driver could not lock it: " +
-                (locked.error == CUDA_ERROR_NOT_READY ? "work that it has submitted did not end within " +
-                                                            policy::format(patience) + "; try again, or --timeout 1m"
-                                                      : driver.text(locked.error));
+                "the driver could not lock it: " + (locked.error == CUDA_ERROR_NOT_READY
+                                                        ? "work that it has submitted did not end within " +
+                                                              policy::format(patience) + "; try again, or --timeout 1m"
+                                                        : driver.text(locked.error));
             if (state_of(driver, pid_).is(CU_PROCESS_STATE_LOCKED)) return give_up(driver, why);
-            return ended(interrupted() ? kInterrupted : kRefused, "unchanged", why);
+            return stays(interrupted() ? kInterrupted : kRefused, "unchanged", why);
         }
         try {
             return move(driver, locked.time, known);
@@ -131,15 +134,13 @@ class Suspending : Moving {
 
     int move(const Driver &driver, Seconds lock_time, SuspendFacts &known) {
         // Check again, now that the process is locked: it may have allocated since, or be another one.
-        if (!is_the_same()) return give_up(driver, cannot_ + kAnother);
+        if (!is_the_same()) return give_up(driver, kAnother);
         known.gpus = nvml_gpus();
         known.host = control::host_room(pid_);
         known.driver->state = CU_PROCESS_STATE_RUNNING;  // we have locked it
-        if (const auto refusal = why_not_suspend(known)) return give_up(driver, refusal->text());
-        suspended::Record record;
-        for (const GpuState *gpu : gpus_of(**known.gpus, pid_))
-            record.push_back({gpu->uuid, gpu->user(pid_)->held.value_or(0), gpu->free});
-        if (const auto fault = suspended::write(target_.process, record)) return give_up(driver, cannot_ + *fault);
+        if (const auto refusal = why_not_suspend(known)) return give_up(driver, refusal->why + "; " + refusal->remedy);
+        const suspended::Record record = record_of(**known.gpus);
+        if (const auto fault = suspended::write(target_.process, record)) return give_up(driver, *fault);
         if (interrupted()) {
             suspended::remove(target_.process);
             return give_up(driver, "interrupted before anything was moved", kInterrupted);
@@ -169,16 +170,56 @@ class Suspending : Moving {
         if (state.is(CU_PROCESS_STATE_LOCKED)) suspended::remove(target_.process);
         const bool unsupported = moved.error == CUDA_ERROR_NOT_SUPPORTED;
         return give_up(driver,
-                       cannot_ + "the driver could not move it out: " + driver.text(moved.error) +
+                       "the driver could not move it out: " + driver.text(moved.error) +
                            (unsupported ? " (it may have managed memory, or memory shared with other processes)" : ""));
     }
 
     // Unlocks the process and prints `why` and its state. Returns the exit status.
-    int give_up(const Driver &driver, const std::string &why, int status = kRefused) const {
+    int give_up(const Driver &driver, const std::string &why, int status = kRefused) {
         const FoundState state = unlock(driver, pid_);
-        if (state.is(CU_PROCESS_STATE_RUNNING)) return ended(status, "running", why + "; it runs on");
-        return half_done(state, why + "; it could not be unlocked: " + driver.text(state.error));
+        if (state.is(CU_PROCESS_STATE_RUNNING)) return stays(status, "running", why);
+        return half_done(state, cannot_ + why + "; it could not be unlocked: " + driver.text(state.error));
     }
+
+    // The driver has not moved the process: it runs on, or what it has moved itself is all that is out. Prints `why`.
+    int stays(int status, const std::string &state, const std::string &why) {
+        if (!light_ || status == kInterrupted)  // the gate opens, and what is out comes back
+            return ended(status, state, cannot_ + why + (state == "running" ? "; it runs on" : ""));
+        if (const auto gpus = nvml_gpus())  // so that commands for many processes find it
+            if (const auto fault = suspended::write(target_.process, record_of(*gpus)))
+                return ended(kRefused, state, cannot_ + *fault);
+        gate_.leave_closed();
+        gate_.report(0);
+        const Bytes out = light_->light.bytes + light_->zeros;
+        if (answer({{"pid", pid_},
+                    {"suspended", true},
+                    {"bytes", out},
+                    {"left", held()},
+                    {"light_bytes", out},
+                    {"light_seconds", std::to_string(light_time().count())},
+                    {"stays", json::text(why)}}))
+            return 0;
+        print(
+            fmt::format("suspended {}: {}\nthe driver has not moved the rest, {}: {}\n"
+                        "its calls of CUDA wait; curb resume {} brings it back\n",
+                        target_.text(), light_text(), format_human(held()), why, pid_));
+        return 0;
+    }
+    [[nodiscard]] suspended::Record record_of(const std::vector<GpuState> &gpus) const {
+        suspended::Record record;
+        for (const GpuState *gpu : gpus_of(gpus, pid_))
+            record.push_back({gpu->uuid, gpu->user(pid_)->held.value_or(0), gpu->free});
+        return record;
+    }
+    [[nodiscard]] Seconds light_time() const { return std::chrono::milliseconds(light_ ? light_->light.out_ms : 0); }
+    // "8 GiB to host memory by curb in 0.2 s (40 GiB/s)"
+    [[nodiscard]] std::string light_text() const {
+        const Bytes out = light_->light.bytes + light_->zeros;
+        return fmt::format("{} to host memory by curb in {} ({})", format_human(out), seconds_text(light_time()),
+                           rate_text(out, light_time()));
+    }
+
+    static constexpr const char *kSuspended = "it is suspended already; curb resume brings it back";
 
     // The process was out already, by a nap.
     int napped() const {
@@ -212,18 +253,22 @@ class Suspending : Moving {
         const auto gpu_json = [&](const suspended::Gpu &gpu) {
             return json::object({{"uuid", json::text(gpu.uuid)}, {"held", gpu.held}, {"left", left_on(gpu.uuid)}});
         };
+        const Bytes light = light_ ? light_->light.bytes + light_->zeros : 0;
         if (answer({{"pid", pid_},
                     {"suspended", true},
-                    {"bytes", out},
+                    {"bytes", out + light},
                     {"left", left},
+                    {"light_bytes", light},
+                    {"light_seconds", std::to_string(light_time().count())},
                     {"lock_seconds", std::to_string(lock_time.count())},
                     {"seconds", std::to_string(time.count())},
                     {"gpus", json::list(record, gpu_json)}}))
             return 0;
         print(
-            fmt::format("suspended {}: {} to host memory in {} ({}), {} left on {}\n"
+            fmt::format("suspended {}: {}{} to host memory{} in {} ({}), {} left on {}\n"
                         "{}; curb resume {} brings it back\n",
-                        target_.text(), format_human(out), seconds_text(time), rate_text(out, time), format_human(left),
+                        target_.text(), light_ ? light_text() + ", " : "", format_human(out),
+                        light_ ? " by the driver" : "", seconds_text(time), rate_text(out, time), format_human(left),
                         record.size() == 1 ? "the device" : "the devices",
                         waits ? "it waits in its next CUDA call" : "a synchronisation of CUDA would end it now", pid_));
         return 0;
@@ -232,6 +277,7 @@ class Suspending : Moving {
     const SuspendOptions &options_;
     const policy::Duration patience_;
     Gate gate_;
+    std::optional<control::NapStatus> light_;  // what curb itself has moved
 };
 
 int suspend(const SuspendOptions &options) {
@@ -253,9 +299,10 @@ extern const Command kSuspend{
     .help = R"(
 The process keeps its pid, files and host memory; its CUDA calls wait until curb resume. All that it holds of its GPUs goes
 to host memory, but for a few MiB. Needs driver 570 or newer, and the process's user or root. Refused: MIG, MPS,
-managed memory, one process of several that work together, too little host memory. --force skips the checks that only
-suspect a problem: a launcher's variables without NCCL; a process that is not under curb, or has a library whose calls
-bypass curb. The driver ends such a process if it synchronises while it is suspended.
+managed memory, one process of several that work together, too little host memory. Of an idle process with suspend.light in
+its policy curb itself moves a part first, and that alone where the driver cannot move the rest. --force skips the checks
+that only suspect a problem: a launcher's variables without NCCL; a process that is not under curb, or has a library whose
+calls bypass curb. The driver ends such a process if it synchronises while it is suspended.
 
 Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.

@@ -109,6 +109,7 @@ void describe(Io &io, Is<NapStatus> auto &value) {
     io.where_set("stays", value.stays);
     io.where_set("not_light", value.not_light);
     io.where_set("kept", value.kept);
+    io.where_set("stays_out", value.stays_out);
 }
 template <class Io>
 void describe(Io &io, Is<Refusal> auto &value) {
@@ -196,6 +197,7 @@ template <class Io>
 void describe(Io &io, Is<GateRequest> auto &value) {
     io("close_for", value.close_for);
     io.where_set("nap", value.nap);
+    io.where_set("stays", value.stays);
     io.where_set("moved", value.moved);
     io.where_set("took_ms", value.took_ms);
 }

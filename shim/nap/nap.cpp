@@ -13,6 +13,7 @@
 
 #include "base/lifetime.hpp"
 #include "base/waiting.hpp"
+#include "blocks/applies.hpp"
 #include "device/devices.hpp"
 #include "device/wait_queue.hpp"
 #include "driver/gate.hpp"
@@ -75,7 +76,8 @@ void at_exit(int status, void *) noexcept {
     const auto rests = [] {
         return locked([](const State &state) {
             return state.phase == Phase::none ||
-                   (!state.is_deep && (state.phase == Phase::out || state.no_room_since_ms != 0));
+                   (!state.is_deep &&
+                    (state.phase == Phase::out || state.phase == Phase::staying_out || state.no_room_since_ms != 0));
         });
     };
     const auto has_no_room = [] {
@@ -98,6 +100,7 @@ void begin(bool by_request) noexcept {
         if (state.process_ends) return false;
         state.phase = Phase::begun;
         state.by_request = by_request;
+        state.was_kept_out = is_kept_out(state);
         state.no_room_since_ms = 0;
         return true;
     });
@@ -144,6 +147,42 @@ std::string begin_soon() {
     });
     worker_signal::wake_up();
     return {};
+}
+
+std::string leave_lightly(std::uint64_t lease_ms) {
+    if (std::string why = blocks::why_not(); !why.empty()) return why;
+    if (gate::is_closed() && !is_under_way()) return "it is suspended already";
+    const bool is_taken_over = locked([=](State &state) {
+        const bool is_light = state.phase == Phase::out && state.status.is_light && gate::waiting_since() == 0;
+        if (is_light || state.phase == Phase::none) {
+            state.kept_out_until_ms = now_ms() + lease_ms;
+            state.was_kept_out = true;
+        }
+        return is_light;
+    });
+    return is_taken_over ? "" : is_under_way() ? "it leaves for a nap, or comes back" : begin_soon();
+}
+
+bool keep_out(std::uint64_t lease_ms, bool for_good, policy::Bytes moved) noexcept {
+    bool begins = false;
+    const auto all = locked([&](State &state) -> std::optional<policy::Bytes> {
+        if (!is_kept_out(state) || (state.phase != Phase::out && state.phase != Phase::staying_out))
+            return std::nullopt;
+        if (state.kept_out_until_ms != State::kForGood)
+            state.kept_out_until_ms = for_good ? State::kForGood : now_ms() + lease_ms;
+        begins = for_good && std::exchange(state.phase, Phase::staying_out) == Phase::out;
+        if (begins) {
+            state.is_deep = moved != 0;
+            state.status.is_light = moved == 0;
+            state.status.deep.bytes = moved;
+            state.status.bytes += moved;
+            state.status.bytes_total += moved;
+        }
+        return state.status.bytes;
+    });
+    if (begins) gate::note_out(gate::For::client, *all, trace::back);
+    if (begins && moved != 0) trace::out(moved, "suspend");
+    return all.has_value();
 }
 
 std::optional<std::uint64_t> poll() noexcept try {
@@ -193,7 +232,6 @@ bool stay_out() noexcept {
     const bool stays_out = locked([](State &state) {
         if (state.phase == Phase::staying_out) return true;
         if (state.phase != Phase::out || gate::waiting_since() != 0) return false;
-        state.wants_deep = true;
         if (state.is_deep) state.phase = Phase::staying_out;
         return state.is_deep;
     });
@@ -202,7 +240,10 @@ bool stay_out() noexcept {
 }
 
 void end_soon() noexcept {
-    if (locked([](const State &state) { return state.phase == Phase::out && !state.is_deep; })) gate::note_waiting();
+    const bool ends = locked([](State &state) {
+        return std::exchange(state.kept_out_until_ms, 0) != 0 || (state.phase == Phase::out && !state.is_deep);
+    });
+    if (ends) gate::note_waiting();
 }
 
 void moved_out_by_command(policy::Bytes bytes) noexcept {
@@ -218,10 +259,12 @@ std::optional<control::NapStatus> status() {
         control::NapStatus now = state.status;
         // The gate opens when the process is back. The nap's thread goes on until its helper has ended.
         now.kept = kept;
+        if (now.not_light.empty()) now.not_light = blocks::why_not();
         now.out =
             gate::is_closed() && (state.phase > Phase::leaving || (state.phase == Phase::leaving && now.is_light));
         now.leaving = gate::is_closed() && state.phase == Phase::leaving && !now.out;
         if (!now.out) now.since = now.no_room_since = 0;
+        now.stays_out = now.out && state.phase == Phase::staying_out;
         return now;
     });
 }

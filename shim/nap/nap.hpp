@@ -22,11 +22,20 @@ std::string begin_soon();
 // Returns why the process cannot leave its GPUs now. Empty if it knows no reason. Thread-safe.
 std::string why_not() noexcept;
 
+// For `curb suspend`: has the worker begin a nap of curb's own moves alone, or takes over one. No call of the program
+// ends it for `lease_ms`, nor while keep_out() renews that. Returns why there will be none; empty if there will.
+// status() shows the result. Thread-safe. May throw std::bad_alloc.
+std::string leave_lightly(std::uint64_t lease_ms);
+// Renews that lease, or makes the nap a suspend: then only end_soon() ends it. `moved`: what the client has had the
+// driver move. False if the process is not in such a nap. Thread-safe.
+bool keep_out(std::uint64_t lease_ms, bool for_good, policy::Bytes moved) noexcept;
+
 // For `curb suspend`: turns a deep nap into a suspend, which `curb resume` ends and a call does not. False if the
-// process does not nap, or lightly: then the nap becomes deep soon. Thread-safe.
+// process is in none. Thread-safe.
 bool stay_out() noexcept;
 
-// For `curb resume`: ends a nap in which the driver has moved nothing. Does nothing in another state. Thread-safe.
+// For `curb resume`: ends a nap in which the driver has moved nothing, and what keep_out() keeps out. Does nothing in
+// another state. Thread-safe.
 void end_soon() noexcept;
 
 // Records for the trace that `curb suspend` has moved `bytes` to host memory.

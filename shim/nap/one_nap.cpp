@@ -9,6 +9,7 @@
 
 #include "accounting/shared.hpp"
 #include "base/waiting.hpp"
+#include "blocks/applies.hpp"
 #include "contexts/captures.hpp"
 #include "control/host_room.hpp"
 #include "device/devices.hpp"
@@ -48,6 +49,11 @@ bool ends() {
     return locked([](const State &state) { return state.process_ends; });
 }
 
+// True if a call of the program ends the nap.
+bool is_called() {
+    return gate::waiting_since() != 0 && !locked([](const State &state) { return is_kept_out(state); });
+}
+
 // "17.3 GiB/s"
 std::string rate(Bytes bytes, std::uint64_t ms) {
     return policy::format_human(bytes * 1000 / std::max<std::uint64_t>(ms, 1)) + "/s";
@@ -76,6 +82,7 @@ std::optional<Bytes> moved(const std::string &line) {
 
 // Ends an attempt without a nap: opens the gate. A refusal doubles the time to the next attempt.
 void stop(const std::string &why) {
+    locked([](State &state) { state.kept_out_until_ms = 0; });
     gate::open(gate::For::nap);
     if (why.empty()) return;
     const bool is_new = locked([&](State &state) {
@@ -148,7 +155,10 @@ OneNap::Refusal OneNap::wait_for_calls() {
     const bool by_request = locked([](const State &state) { return state.by_request; });
     if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100) || wait_queue::any())
         return by_request ? "a call of CUDA is under way" : "";
-    if (not_light_.empty() && !move::has_any()) not_light_ = "it has no memory that curb can move itself";
+    if (not_light_.empty() && !move::has_any()) {
+        not_light_ = blocks::why_not();
+        if (not_light_.empty()) not_light_ = "it has no memory that curb can move itself";
+    }
     if (!not_light_.empty()) return unless_empty(not_deep_);
     // A call that is not counted only submits work or is short, but one that has just begun may still be in the driver.
     // Only the driver's own move waits for it.
@@ -164,7 +174,7 @@ OneNap::Refusal OneNap::wait_for_calls() {
 OneNap::Refusal OneNap::leave() {
     locked([&](State &state) {
         state.phase = Phase::leaving;
-        state.is_deep = state.wants_deep = false;
+        state.is_deep = false;
         state.status.light = state.status.deep = {};
         state.status.zeros = 0;
         state.status.stays.clear();
@@ -174,6 +184,7 @@ OneNap::Refusal OneNap::leave() {
         if (auto why = move_lightly()) return why;
     if (!is_light_ && not_light_.empty()) not_light_ = "nothing could leave by curb's own copy";
     if (is_light_) return std::nullopt;
+    if (locked([](const State &state) { return state.was_kept_out; })) return Refusal(not_light_);  // a client goes on
     if (policy_.deep == policy::kNever) return "suspend.deep is \"never\", and " + not_light_;
     return not_deep_.empty() ? move_deeply() : Refusal(not_deep_);
 }
@@ -195,11 +206,11 @@ Bytes OneNap::host_budget() const {
 OneNap::Refusal OneNap::move_lightly() {
     const auto begin = Clock::now();
     const auto moved = move::out(host_budget(), [this] {
-        if (gate::waiting_since() != 0 || ends()) return move::GoOn::no;
+        if (is_called() || ends()) return move::GoOn::no;
         return host_is_short(milliseconds(100), policy::ends_copying) ? move::GoOn::enough : move::GoOn::yes;
     });
     if (!moved) {
-        if (gate::waiting_since() != 0 || ends()) return "";  // it is used again
+        if (is_called() || ends()) return "";  // it is used again
         not_light_ = moved.error();
         locked([&](State &state) { state.status.not_light = not_light_; });
         return not_deep_.empty() ? std::nullopt : Refusal(not_light_);
@@ -290,8 +301,7 @@ bool OneNap::is_due_to_deepen() const {
     constexpr milliseconds kToServe{500};  // in which others take what has become free
     const auto out_for = std::chrono::duration_cast<milliseconds>(Clock::now() - out_since_);
     const bool frees_too_little = out_for >= kToServe && others_wait();
-    return locked([](const State &state) { return state.wants_deep; }) ||
-           policy::goes_deep(out_for, policy_.deep.value_or(std::chrono::seconds(10)), frees_too_little);
+    return policy::goes_deep(out_for, policy_.deep.value_or(std::chrono::seconds(10)), frees_too_little);
 }
 
 bool OneNap::host_is_short(milliseconds interval, bool (*is_short)(Bytes, Bytes) noexcept) {
@@ -305,12 +315,17 @@ bool OneNap::wait_until_needed() {
     // End the lease: from here on another tool may bring the process back, and then a waiting call opens the gate.
     if (!is_light_) gate::close(gate::For::nap, milliseconds(0));
     for (;;) {
-        if (gate::waiting_since() != 0 || !gate::is_closed() || (is_deep_ && helper_.has_closed())) break;
-        const auto [phase, process_ends] =
-            locked([](const State &state) { return std::pair(state.phase, state.process_ends); });
+        if (is_called() || !gate::is_closed() || (is_deep_ && helper_.has_closed())) break;
+        struct Seen {
+            Phase phase;
+            bool process_ends, is_kept_out;
+        };
+        const auto [phase, process_ends, kept_out] = locked([](const State &state) {
+            return Seen{state.phase, state.process_ends, is_kept_out(state)};
+        });
         if (phase == Phase::staying_out) return false;
         if (process_ends && is_deep_) break;
-        if (is_due_to_deepen()) {
+        if (!kept_out && is_due_to_deepen()) {
             if (const auto why = move_deeply()) {
                 not_deep_ = *why;
                 locked([&](State &state) {
@@ -321,7 +336,7 @@ bool OneNap::wait_until_needed() {
             }
             continue;
         }
-        if (is_light_ && !is_deep_ && host_is_short(std::chrono::seconds(1), policy::is_short_of_host) &&
+        if (is_light_ && !is_deep_ && !kept_out && host_is_short(std::chrono::seconds(1), policy::is_short_of_host) &&
             bring_back_lightly(true)) {
             last_ = "host memory ran short";
             break;
@@ -371,26 +386,42 @@ void OneNap::come_back_deeply() {
 }
 
 bool OneNap::come_back_lightly() {
+    // A client that was killed may have left the process where only `curb resume` brings it back.
+    if (locked([](const State &state) { return state.was_kept_out; })) wait_for_resume();
     const auto begin = Clock::now();
     if (!bring_back_lightly(false)) return false;
     locked([&](State &state) {
+        state.is_deep = state.was_kept_out = false;
         state.status.is_light = false;
         if (is_light_) state.status.light.back_ms = ms_since(begin);
     });
     return true;
 }
 
-// Lets the helper go. Waits until `curb resume` has brought back what the driver moved, if curb has moved a part: that
-// is not back then, so the gate stays closed. False if there is no helper any more: then the nap ends.
+// Lets the helper go. Waits for `curb resume` if curb has moved a part: that is not back then, so the gate stays
+// closed. False if there is no helper any more: then the nap ends.
 bool OneNap::stay_out() {
-    if (!helper_.tell("leave")) return false;
-    helper_.end();
-    log::write(LogLevel::info, "the nap is a suspend now: calls of CUDA wait until curb resume");
-    while (is_light_ && !is_in_its_gpus()) {
-        gate::close(gate::For::nap, kMove);
-        sleep_asleep(100);
+    if (is_deep_) {
+        if (!helper_.tell("leave")) return false;
+        helper_.end();
     }
+    log::write(LogLevel::info, "the nap is a suspend now: calls of CUDA wait until curb resume");
+    if (is_light_) wait_for_resume();
     return true;
+}
+
+// Waits until no client keeps the process out, and the driver has it in its GPUs.
+void OneNap::wait_for_resume() {
+    const auto is_out = [] {
+        return locked([](const State &state) { return is_kept_out(state); }) ||
+               state_by_driver().value_or(CU_PROCESS_STATE_RUNNING) != CU_PROCESS_STATE_RUNNING;
+    };
+    while (is_out()) {
+        gate::close(gate::For::nap, kMove);
+        const own_thread::Asleep asleep;
+        gate::sleep_until_called(100);
+    }
+    locked([](State &state) { state.phase = Phase::coming_back; });
 }
 
 void OneNap::note_back() const {
@@ -422,7 +453,8 @@ void OneNap::take() {
     }
     if (!come_back_lightly()) return;
     note_back();
-    gate::open(gate::For::nap);
+    gate::open(gate::For::nap,
+               locked([](const State &state) { return state.status.light.back_ms + state.status.deep.back_ms; }));
     gate::note_back();   // a client may have closed the gate again
     trim_host_memory();  // last: it may take long
 }

@@ -45,6 +45,7 @@ class OneNap : NoCopy {
     // since others take memory too.
     bool host_is_short(std::chrono::milliseconds interval, bool (*is_short)(policy::Bytes, policy::Bytes) noexcept);
     bool stay_out();
+    void wait_for_resume();
     void come_back_deeply();
     bool come_back_lightly();
     void read_lines();

@@ -357,7 +357,7 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
 Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*client*/, Clock::time_point /*now*/) {
     control::GateReport out;
     if (asked.nap) {
-        out.why = nap::begin_soon();
+        out.why = asked.close_for ? nap::leave_lightly(*asked.close_for) : nap::begin_soon();
         return out;
     }
     if (!asked.close_for) {
@@ -371,13 +371,18 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
             out.bypasses.push_back(
                 {"the program", "it looked up more of the driver's functions than curb has thunks for"});
     }
+    const std::uint64_t lease_ms = std::min<std::uint64_t>(*asked.close_for, kLongestLeaseMs);
+    if (nap::keep_out(lease_ms, asked.stays, asked.moved)) {
+        out.closed = true;
+        if (!asked.stays) out.stays = nap::why_not();
+        return out;
+    }
     if (nap::stay_out()) {
         out.closed = out.napped = true;
         return out;
     }
     const bool was_open = !gate::is_closed();
-    const gate::Closing closing = gate::close(
-        gate::For::client, std::chrono::milliseconds(std::min<std::uint64_t>(*asked.close_for, kLongestLeaseMs)));
+    const gate::Closing closing = gate::close(gate::For::client, std::chrono::milliseconds(lease_ms));
     out.closed = closing != gate::Closing::uncounted;
     if (closing == gate::Closing::taken) {  // soon the process runs again, or its nap can become a suspend
         out.waits_for = "cuCheckpointProcessLock, by which a nap begins,";

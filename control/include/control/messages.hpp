@@ -38,9 +38,12 @@ struct GateRequest {
     // Milliseconds for which the calls wait, unless another request comes first. Then the process asks the driver if it
     // is out of its GPUs. nullopt: the calls go on.
     std::optional<std::uint64_t> close_for;
-    bool nap = false;  // instead: the process begins a nap now; Status::nap shows the result
+    // Instead: the process begins a nap now; Status::nap shows the result. With `close_for` only curb's own moves, and
+    // no call ends the nap for that long, nor while further requests come in time.
+    bool nap = false;
+    bool stays = false;  // such a nap is a suspend from now on
     // For the trace.
-    policy::Bytes moved = 0;    // the process is out, with these bytes in host memory
+    policy::Bytes moved = 0;    // the process is out, and the client has moved these bytes to host memory
     std::uint64_t took_ms = 0;  // the process is back, and this is how long the move took
     friend bool operator==(const GateRequest &, const GateRequest &) = default;
 };

@@ -95,6 +95,7 @@ struct NapStatus {
     std::string stays{};      // why a part stays on the GPUs in a nap, with its bytes; empty: none does
     std::string not_light{};  // why curb itself moves none of its memory; empty: it does
     policy::Bytes kept = 0;   // host memory that is kept for the next nap
+    bool stays_out = false;   // out, by curb suspend: no call ends it, but curb resume
     friend bool operator==(const NapStatus &, const NapStatus &) = default;
 };
 

@@ -8,7 +8,7 @@
 
 namespace {
 
-const std::string kLightAlone = R"("idle": "200ms", "deep": "never")";
+const std::string kLightAlone = R"("idle": "200ms", "deep": "never")", kLater = R"("idle": "1h", "deep": "never")";
 
 Environment lightly(const Machine &machine, const std::string &more = "") {
     return napping(machine, kLightAlone + more);
@@ -97,18 +97,24 @@ TEST_CASE("where the driver cannot move the process, curb moves its part and say
     CHECK(program.finish() == 0);
 }
 
-TEST_CASE("a library that gives peers the program's memory keeps it from leaving, but one that only might does not") {
-    const auto [library, leaves] =
-        GENERATE(table<const char *, bool>({{"libnvshmem_host.so.3", true}, {"libuct_cuda.so.0", false}}));
-    CAPTURE(library);
-    const Machine machine;
-    Program program(machine, with(lightly(machine), with_library(machine, library)));
-    REQUIRE(program.answers("hold 64") == "held");
-    const auto said = [&, leaves = leaves] {
-        const Json nap = nap_of(machine, program);
-        return leaves ? nap["is_light"] == true : nap["not_light"] == "it has no memory that curb can move itself";
+TEST_CASE("memory that others may map stays, and curb ps and doctor say why before the first nap") {
+    struct Case {
+        const char *library;
+        Environment more;
+        const char *why;
     };
-    CHECK(within(30s, said));
+    const auto one = GENERATE(Case{"libuct_cuda.so.0", {}, "UCX gives its peers"},
+                              Case{"libnvshmem_host.so.3", {}, ""},  // loaded by programs that never use it
+                              Case{"libnone.so", {{"WORLD_SIZE", "2"}, {"RANK", "0"}}, "one of several ranks"});
+    CAPTURE(one.library);
+    const Machine machine;
+    const Environment idle = napping(machine, kLater);
+    Program program(machine, with(with(idle, with_library(machine, one.library)), one.more));
+    REQUIRE(program.answers("hold 64") == "held");
+    const Json why = nap_of(machine, program)["not_light"];
+    CHECK_THAT(why.is_string() ? why.get<std::string>() : "", contains(one.why));
+    CHECK(why.is_string() == (*one.why != '\0'));
+    if (*one.why != '\0') CHECK_THAT(machine.curb({"doctor", program.id()}).out, contains(one.why));
 }
 
 TEST_CASE("a process keeps the host memory of a nap for the next one, until the host runs short") {
@@ -203,24 +209,80 @@ TEST_CASE("a program whose room others have taken waits for it, and comes back w
     CHECK(program.finish() == 0);
 }
 
-TEST_CASE("curb suspend of a process that is lightly out moves the rest, and curb resume brings all of it back") {
+TEST_CASE("curb suspend moves what curb can move itself, then what the driver can, and curb resume brings back both") {
+    const bool naps = GENERATE(false, true);
+    CAPTURE(naps);
     const Machine machine;
-    Mapping program(machine, lightly(machine));
-    REQUIRE(is_lightly_out(machine, program));
-    machine.succeeds({"suspend", program.id()});
+    Mapping program(machine, napping(machine, naps ? kLightAlone : kLater));
+    REQUIRE(program.answers("hold 64") == "held");
+    const std::int64_t before = kContext + 96 + 64;
+    if (naps) REQUIRE(is_lightly_out(machine, program));
+    const Outcome out = machine.succeeds({"suspend", program.id()});
+    CHECK_THAT(out.out, contains("160 MiB to host memory by curb in") && contains("by the driver in"));
     CHECK(machine.state(program.pid()) == "checkpointed");
+    CHECK(machine.held(program.pid()) == kLeft);
+    program.tell("check");
+    CHECK(program.says(500ms).empty());
+    CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("suspended") && !contains("until its next CUDA call"));
+    CHECK_THAT(machine.curb({"suspend", program.id()}).err, contains("it is suspended already"));
+    const Outcome back = machine.succeeds({"resume", program.id()});
+    CHECK_THAT(back.out,
+               contains("back on the device by the driver in") && contains("160 MiB back on the device by curb"));
+    CHECK(program.says() == "right");
+    CHECK((naps || machine.held(program.pid()) == before));
+    CHECK(machine.records(program.pid()).empty());
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE(
+    "where the driver cannot move a process, curb suspend moves out curb's part, says so, and curb resume ends it") {
+    const Environment why = GENERATE(Environment{{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}},
+                                     Environment{{"CURB_SIM_MPS", "1"}});
+    const Machine machine(why);
+    Mapping program(machine, napping(machine, kLater));
+    const Outcome out = machine.succeeds({"suspend", program.id()});
+    CHECK_THAT(out.out, contains("96 MiB to host memory by curb in") && contains("the driver has not moved the rest"));
+    CHECK(machine.held(program.pid()) == kContext);
+    program.tell("check");
+    CHECK(program.says(500ms).empty());
+    CHECK_THAT(machine.curb({"suspend", program.id()}).err, contains("it is suspended already"));
+    CHECK_THAT(machine.succeeds({"resume", "--tree", std::to_string(getpid())}).out,
+               contains("96 MiB back on the device by curb"));
+    CHECK(program.says() == "right");
+    CHECK(machine.records(program.pid()).empty());
+    machine.succeeds({"suspend", program.id()});
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("a program that calls the driver is suspended by the driver alone") {
+    const Machine machine;
+    Mapping program(machine, napping(machine, kLater));
+    REQUIRE(program.answers("call on 0") == "ok");
+    CHECK_THAT(machine.succeeds({"suspend", program.id()}).out, !contains("by curb"));
+    machine.succeeds({"resume", program.id()});
+    CHECK_THAT(program.answers("returned"), contains("0 wrong"));
+    CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("after a suspend that is killed half way curb resume brings back what curb has moved too") {
+    const Machine machine;
+    Mapping program(machine, napping(machine, kLater));
+    Running curb(joined({tested::kCurb}, {"suspend", program.id()}), machine.environment());
+    REQUIRE(within(20s, [&] { return machine.state(program.pid()) == "locked"; }));
+    curb.kill(SIGKILL);
+    CHECK(curb.end() == 128 + SIGKILL);
     program.tell("check");
     CHECK(program.says(500ms).empty());
     machine.succeeds({"resume", program.id()});
     CHECK(program.says() == "right");
-    CHECK(program.finish() == 0);
+    CHECK(machine.held(program.pid()) == kContext + 96);
 }
 
 TEST_CASE("curb resume ends a light nap") {
     const Machine machine;
     Mapping program(machine, lightly(machine));
     REQUIRE(is_lightly_out(machine, program));
-    CHECK_THAT(machine.succeeds({"resume", program.id()}).out, contains("its nap has ended, 96 MiB are back"));
+    CHECK_THAT(machine.succeeds({"resume", program.id()}).out, contains("96 MiB back on the device by curb"));
     CHECK(program.answers("check") == "right");
     CHECK(program.finish() == 0);
 }
