@@ -176,6 +176,7 @@ Type type_of(const policy::Field &field) {
         case FieldType::report: return {"report", "what to report", "", one_of({"cap", "device"})};
         case FieldType::job_of:
             return {"job_of", "which processes are a job", "", one_of({"tree", "cgroup", "slurm", "user"})};
+        case FieldType::share: return {"share", "what other users see", "", one_of({"all", "order", "none"})};
         case FieldType::signal:
             return {"signal", "a signal", "one that programs can do without, by its name, or \"none\"", signals()};
         case FieldType::steps: return {"steps", "release steps", "an array, each step in it once", steps()};

@@ -40,6 +40,10 @@ std::string of_run_user(const Places &places, uid_t user) {
 std::string of_run(const Places &places, uid_t user) { return places.run + "/" + std::to_string(user); }
 std::string of_tmp(const Places &places, uid_t user) { return places.tmp + "/curb-" + std::to_string(user); }
 
+constexpr mode_t kPublic = 0755;
+constexpr std::string_view kPublicInTmp = "curb-public-";
+std::string public_in_run(const Places &places) { return places.run + "/public"; }
+
 void add(std::vector<Folder> &all, std::string path, uid_t owner) {
     Folder folder{std::move(path), owner};
     if (std::find(all.begin(), all.end(), folder) == all.end()) all.push_back(std::move(folder));
@@ -59,63 +63,103 @@ std::string parent_fault(const std::string &folder, uid_t user, bool shared) {
     return {};
 }
 
-// Returns why this folder is not the user's own and closed to others. Empty if it is.
-std::string fault(const std::string &folder, const struct stat &status, uid_t user) {
+// Returns why this folder is not its owner's own, or not closed to others. Empty if it is both.
+std::string fault(const Folder &of, const struct stat &status) {
+    const std::string &folder = of.path;
+    const uid_t user = of.owner;
     if (status.st_uid != user)
         return folder + ": it belongs to " + user_text(status.st_uid) + ", not to " + user_text(user) +
                ", and only that user or root can remove it";
     if (S_ISLNK(status.st_mode)) return folder + ": it is a symbolic link; remove it";
     if (!S_ISDIR(status.st_mode)) return folder + ": it is not a folder; remove it";
-    if ((status.st_mode & 07777) != 0700) return folder + ": it is not closed to others; chmod 700 " + folder;
-    return {};
+    if ((status.st_mode & 07777) == of.mode) return {};
+    return folder +
+           (of.mode == kPublic ? ": its mode is not 755; chmod 755 " : ": it is not closed to others; chmod 700 ") +
+           folder;
 }
 
 // Makes the folder if it is missing. Returns why it cannot be used. Empty if it can.
-std::string made(const std::string &folder, uid_t user) {
+std::string made(const Folder &of) {
+    const std::string &folder = of.path;
     if (folder.size() + 1 + kLongestName > kLongestPath)
         return folder + ": the path is too long for a socket in it; set XDG_RUNTIME_DIR to a shorter one";
-    if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return folder + ": " + std::strerror(errno);
+    if (::mkdir(folder.c_str(), of.mode) != 0 && errno != EEXIST) return folder + ": " + std::strerror(errno);
     struct stat status {};
     if (::lstat(folder.c_str(), &status) != 0) return folder + ": " + std::strerror(errno);
     // A umask can take away the owner's own rights, here or in another process of the user. No other user can have put
     // something in its place: the folder above belongs to the user, or is sticky.
-    const bool closed_to_owner = S_ISDIR(status.st_mode) && status.st_uid == user && (status.st_mode & 07077) == 0;
-    if (closed_to_owner && (status.st_mode & 0700) != 0700 && ::chmod(folder.c_str(), 0700) == 0)
-        status.st_mode |= 0700;
-    return fault(folder, status, user);
+    const bool has_less = S_ISDIR(status.st_mode) && status.st_uid == of.owner &&
+                          (status.st_mode & 07777 & ~of.mode) == 0 && (status.st_mode & 07777) != of.mode;
+    if (has_less && ::chmod(folder.c_str(), of.mode) == 0) status.st_mode |= of.mode;
+    return fault(of, status);
 }
 
-// The folder that runtime_directory() takes, and the faults of those before it.
+// The folder that runtime_directory() or public_directory() takes, and the faults of those before it.
 struct Choice {
     std::optional<Folder> folder{};
     std::string faults{};
 
-    Choice(const Places &places, uid_t user) {
-        if (!places.xdg.empty() && takes(places.xdg, places.xdg + "/curb", user, false)) return;
-        struct stat status {};
-        const bool has_run = ::stat(places.run.c_str(), &status) == 0;
-        if (has_run && takes(places.run, of_run(places, user), user, true)) return;
-        const std::string first = of_tmp(places, user);
-        if (takes(places.tmp, first, user, true)) return;
-        const std::string before = faults;  // those of the spares are alike
-        for (const char spare : kSpares) {
-            if (takes(places.tmp, first + "." + spare, user, true)) {
-                faults = before;
-                return;
-            }
-        }
-        faults = before + "; nor can " + first + ".1 to ." + kSpares.back();
+    static Choice of_private(const Places &places, uid_t user) {
+        Choice out;
+        if (!places.xdg.empty() && out.takes(places.xdg, {places.xdg + "/curb", user}, false)) return out;
+        out.take_shared(places.run, {of_run(places, user), user}, places.tmp, {of_tmp(places, user), user});
+        return out;
+    }
+    static Choice of_public(const Places &places, uid_t user) {
+        Choice out;
+        const std::string number = std::to_string(user), parent = public_in_run(places);
+        out.take_shared(parent, {parent + "/" + number, user, kPublic}, places.tmp,
+                        {places.tmp + "/" + std::string(kPublicInTmp) + number, user, kPublic});
+        return out;
     }
 
   private:
-    bool takes(const std::string &parent, std::string path, uid_t user, bool shared) {
-        std::string trouble = parent_fault(parent, user, shared);
-        if (trouble.empty()) trouble = made(path, user);
+    void take_shared(const std::string &run, Folder in_run, const std::string &tmp, const Folder &in_tmp) {
+        struct stat status {};
+        if (::stat(run.c_str(), &status) == 0 && takes(run, std::move(in_run), true)) return;
+        if (takes(tmp, in_tmp, true)) return;
+        const std::string before = faults;  // those of the spares are alike
+        for (const char spare : kSpares) {
+            if (!takes(tmp, {in_tmp.path + "." + spare, in_tmp.owner, in_tmp.mode}, true)) continue;
+            faults = before;
+            return;
+        }
+        faults = before + "; nor can " + in_tmp.path + ".1 to ." + kSpares.back();
+    }
+    bool takes(const std::string &parent, Folder one, bool shared) {
+        std::string trouble = parent_fault(parent, one.owner, shared);
+        if (trouble.empty()) trouble = made(one);
         if (!trouble.empty()) faults += (faults.empty() ? "" : "; ") + trouble;
-        if (trouble.empty()) folder = Folder{std::move(path), user};
+        if (trouble.empty()) folder = std::move(one);
         return trouble.empty();
     }
 };
+
+policy::Result<Folder, std::string> result_of(Choice choice) {
+    if (choice.folder) return *std::move(choice.folder);
+    return std::move(choice.faults);
+}
+
+// Adds the folders below `parent` whose names are `prefix` and their owner's number, with a spare's ending or without.
+// `below`: the folder within. Leaves out those on file systems of users.
+void add_below(std::vector<Folder> &out, const std::vector<std::string> &fuse, const std::string &parent,
+               std::string_view prefix, const std::string &below, mode_t mode) {
+    if (is_below(fuse, parent)) return;
+    const Descriptor all(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    names_in(all, [&](const std::string &name) {
+        if (!name.starts_with(prefix)) return false;
+        std::string_view number = std::string_view(name).substr(prefix.size());
+        if (is_spare({name, 0})) number.remove_suffix(2);
+        const auto owner = policy::whole_number<uid_t>(number);
+        Folder one{parent + "/" + name + below, owner.value_or(0), mode};
+        struct stat status {};
+        if (!owner || is_below(fuse, parent + "/" + name) || is_below(fuse, one.path)) return false;
+        if (::fstatat(all.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && status.st_uid == *owner &&
+            std::find(out.begin(), out.end(), one) == out.end())
+            out.push_back(std::move(one));
+        return false;
+    });
+}
 
 Descriptor opened(const Folder &folder) {
     auto out = open_folder(folder, false);
@@ -138,12 +182,17 @@ Places places() {
 }
 
 policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_t user) {
-    Choice choice(places, user);
-    if (choice.folder) return *std::move(choice.folder);
-    return std::move(choice.faults);
+    return result_of(Choice::of_private(places, user));
+}
+policy::Result<Folder, std::string> public_directory(const Places &places, uid_t user) {
+    return result_of(Choice::of_public(places, user));
 }
 
-std::string passed_over(const Places &places, uid_t user) { return Choice(places, user).faults; }
+std::string passed_over(const Places &places, uid_t user) {
+    std::string out = Choice::of_private(places, user).faults;
+    const std::string of_board = Choice::of_public(places, user).faults;
+    return out + (out.empty() || of_board.empty() ? "" : "; ") + of_board;
+}
 
 bool is_spare(const Folder &folder) {
     const std::string_view name = policy::file_name(folder.path);
@@ -151,12 +200,12 @@ bool is_spare(const Folder &folder) {
 }
 
 policy::Result<Descriptor, std::string> open_folder(const Folder &folder, bool make) {
-    std::string trouble = make ? made(folder.path, folder.owner) : std::string();
+    std::string trouble = make ? made(folder) : std::string();
     if (!trouble.empty()) return trouble;
     Descriptor out(above_standard(::open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)));
     struct stat status {};
     if (!out || ::fstat(out.number(), &status) != 0) return folder.path + ": " + std::strerror(errno);
-    trouble = fault(folder.path, status, folder.owner);
+    trouble = fault(folder, status);
     if (!trouble.empty()) return trouble;
     return out;
 }
@@ -196,24 +245,17 @@ std::vector<Folder> folders(const Places &places, uid_t user) {
     if (user != 0) return out;
     const std::vector<std::string> fuse = fuse_of_users();
     // Any user can make folders in /tmp with the names of others.
-    const auto add_below = [&](const std::string &parent, const std::string &prefix, const std::string &below) {
-        const Descriptor all(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-        names_in(all, [&](const std::string &name) {
-            if (!name.starts_with(prefix)) return false;
-            std::string_view number = std::string_view(name).substr(prefix.size());
-            if (is_spare({name, 0})) number.remove_suffix(2);
-            const auto owner = policy::whole_number<uid_t>(number);
-            const std::string path = parent + "/" + name;
-            struct stat status {};
-            if (!owner || is_below(fuse, path) || is_below(fuse, path + below)) return false;
-            if (::fstatat(all.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && status.st_uid == *owner)
-                add(out, path + below, *owner);
-            return false;
-        });
-    };
-    add_below(places.run_user, "", "/curb");
-    add_below(places.run, "", "");
-    add_below(places.tmp, "curb-", "");
+    add_below(out, fuse, places.run_user, "", "/curb", 0700);
+    add_below(out, fuse, places.run, "", "", 0700);
+    add_below(out, fuse, places.tmp, "curb-", "", 0700);
+    return out;
+}
+
+std::vector<Folder> public_folders(const Places &places) {
+    const std::vector<std::string> fuse = fuse_of_users();
+    std::vector<Folder> out;
+    add_below(out, fuse, public_in_run(places), "", "", kPublic);
+    add_below(out, fuse, places.tmp, kPublicInTmp, "", kPublic);
     return out;
 }
 

@@ -99,6 +99,7 @@ std::string json_text(Duration value) { return value == kNever ? R"("never")" : 
 std::string json_text(bool value) { return value ? "true" : "false"; }
 std::string json_text(Report value) { return value == Report::cap ? R"("cap")" : R"("device")"; }
 std::string json_text(JobOf value) { return json_text(std::string(job_of_name(value))); }
+std::string json_text(Share value) { return json_text(std::string(share_name(value))); }
 std::string json_text(int signal) { return json_text(signal_name(signal)); }
 std::string json_text(LogLevel value) { return json_text(std::string(log_level_name(value))); }
 std::string json_text(std::nullopt_t /*none*/) { return {}; }

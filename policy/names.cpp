@@ -139,4 +139,13 @@ Result<JobOf, std::string> parse_job_of(std::string_view name) {
     return parse_named("kind of job", name, static_cast<std::size_t>(JobOf::user) + 1, job_of_name);
 }
 
+const char *share_name(Share share) noexcept {
+    constexpr std::array<const char *, 3> kNames{"all", "order", "none"};
+    return kNames[static_cast<std::size_t>(share)];
+}
+
+Result<Share, std::string> parse_share(std::string_view name) {
+    return parse_named("kind of share", name, static_cast<std::size_t>(Share::none) + 1, share_name);
+}
+
 }  // namespace curb::policy

@@ -185,6 +185,10 @@ void read_job_of(Faults &faults, const Value &value, std::string_view /*least*/,
     take(faults, value, R"(what is a job is "tree", "cgroup", "slurm" or "user")", policy::parse_job_of, member);
 }
 
+void read_share(Faults &faults, const Value &value, std::string_view /*least*/, std::optional<policy::Share> &member) {
+    take(faults, value, R"(what others see is "all", "order" or "none")", policy::parse_share, member);
+}
+
 void read_signal(Faults &faults, const Value &value, std::string_view /*least*/, std::optional<int> &member) {
     take(faults, value, R"(a signal is a name, as in "SIGUSR1" or "none")", policy::parse_signal, member);
 }

@@ -26,6 +26,7 @@ void read_delay(Faults &faults, const Value &value, std::string_view least, std:
 void read_flag(Faults &faults, const Value &value, std::string_view least, std::optional<bool> &member);
 void read_report(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Report> &member);
 void read_job_of(Faults &faults, const Value &value, std::string_view least, std::optional<policy::JobOf> &member);
+void read_share(Faults &faults, const Value &value, std::string_view least, std::optional<policy::Share> &member);
 void read_signal(Faults &faults, const Value &value, std::string_view least, std::optional<int> &member);
 void read_steps(Faults &faults, const Value &value, std::string_view least,
                 std::optional<std::vector<policy::Step>> &member);

@@ -12,6 +12,7 @@
 #include "base/waiting.hpp"
 #include "device/devices.hpp"
 #include "host/clock.hpp"
+#include "threads/worker_signal.hpp"
 
 namespace curb::shim::wait_queue {
 
@@ -73,6 +74,7 @@ void Wait::end() noexcept {
     if (!entry_) return;
     remove(*entry_);
     --waiters.listening;
+    worker_signal::wake_up();
 }
 
 void Wait::attempt() noexcept {
@@ -128,6 +130,7 @@ void Wait::sleep(const Request &request, std::uint64_t milliseconds) noexcept {
             Entry{.request = request, .thread = static_cast<int>(syscall(SYS_gettid)), .began_ms = now_ms()});
         add(*entry_);
         ++waiters.listening;
+        worker_signal::wake_up();  // it tells the other users
         return;
     }
     {

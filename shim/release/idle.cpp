@@ -1,6 +1,7 @@
 #include "release/idle.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/lifetime.hpp"
 #include "device/activity.hpp"
@@ -20,11 +21,12 @@ constexpr std::uint64_t kNvmlLagMs = 1500;
 
 struct State {
     policy::IdlePeriod period{now_ms()};
-    std::uint64_t sampled_ms = now_ms();
+    std::uint64_t sampled_ms = now_ms(), used_ms = 0;
 
     void poll(policy::Duration idle) {
         const std::uint64_t now = now_ms();
-        if (activity::used.exchange(false)) period.used(now);
+        if (const std::uint64_t used = activity::last_used_ms(now); used > std::exchange(used_ms, used))
+            period.used(used);
         const std::uint64_t ours_until = release::ended_ms() + kNvmlLagMs;
         if (now < ours_until || (now - sampled_ms < kSampleMs && !period.due(now, idle))) return;
         if (const auto when = seen_running(std::max(sampled_ms, ours_until))) period.used(*when);

@@ -23,6 +23,7 @@
 #include "release/idle.hpp"
 #include "release/release.hpp"
 #include "release/soft_limit.hpp"
+#include "runtime/posting.hpp"
 #include "runtime/runtime.hpp"
 #include "runtime/worker_queue.hpp"
 #include "threads/last_thread.hpp"
@@ -105,7 +106,7 @@ Next do_periodic_work() noexcept {
     trace::log_error();
     for (const Device &device : devices::all()) limits::update_job(device);
     if (signals::program_has_set()) runtime::check_signal();
-    const Next nap = nap::poll();
+    const Next nap = sooner(nap::poll(), posting::poll());
     // While the gate is closed, the worker must not call the driver: the call would wait until the gate opens.
     if (gate::is_closed()) return sooner(nap, last_thread::poll());
     const Next release = sooner(idle::poll(), soft_limit::poll());

@@ -50,6 +50,7 @@ VALUES = {
     "factor": [1.01, 1.0100001, 1.5, 2, 100, 100.0, 1, 1.0, 1.009, 100.1, 101, 0, -2, 1e300, 1e-300, "1.5", 10**30],
     "flag": [True, False, 0, 1, "true", "yes"],
     "report": ["cap", "device", "Cap", "", "both", "cap\n"],
+    "share": ["all", "order", "none", "All", "", "nobody", "all\n"],
     "job_of": ["tree", "cgroup", "slurm", "user", "Tree", "", "users", "tree\n"],
     "signal": [*SIGNALS, "SIGRTMIN ", "", 10],
     "steps": STEPS,

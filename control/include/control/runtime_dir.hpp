@@ -30,10 +30,11 @@ struct Places {
 // Returns those of this process. Reads the environment, but not under AT_SECURE.
 Places places();
 
-// A folder for sockets of processes of `owner`.
+// A folder for files of processes of `owner`.
 struct Folder {
     std::string path;
     uid_t owner = 0;
+    mode_t mode = 0700;  // 0755: others may read what is in it
     friend bool operator==(const Folder &, const Folder &) = default;
 };
 // Returns the folder of `user`, who runs this process. Makes it if it is missing. It is a real folder of that user,
@@ -45,18 +46,23 @@ policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_
 std::string passed_over(const Places &places, uid_t user);
 // Returns the folders in which processes of `user` may have their sockets. Some may be missing.
 std::vector<Folder> folders_of(const Places &places, uid_t user);
-// True for /tmp/curb-UID.1 to .9, which stand in for the folder before them in folders_of().
+// True for those whose names end with .1 to .9, which stand in for the folder before them in folders_of().
 bool is_spare(const Folder &folder);
 // Returns the folders of all processes that `user` can ask: the user's own; for root, of all users, but those on
 // fuse_of_users(). Some may be missing.
 std::vector<Folder> folders(const Places &places, uid_t user);
+// The same for the board (board.hpp): files of this user that all may read. The folder is the first of
+// /run/curb/public/UID (if root has made /run/curb/public), /tmp/curb-public-UID and its spares.
+policy::Result<Folder, std::string> public_directory(const Places &places, uid_t user);
+// Returns the folders of all users' boards that are there.
+std::vector<Folder> public_folders(const Places &places);
 // Returns the mount points of FUSE file systems that users other than root have mounted. Such a user decides whether a
 // system call of root there ever returns.
 std::vector<std::string> fuse_of_users();
 // True if the path is one of these mount points, or below one.
 bool is_below(const std::vector<std::string> &mounts, const std::string &path);
-// Opens the folder if it belongs to its owner and is closed to others. Makes it first if `make`. The error names the
-// folder and its fault.
+// Opens the folder if it belongs to its owner and others have no more rights than `mode` says. Makes it first if
+// `make`. The error names the folder and its fault.
 policy::Result<Descriptor, std::string> open_folder(const Folder &folder, bool make);
 
 struct ProcessName {

@@ -20,6 +20,7 @@ enum class FieldType : std::uint8_t {
     flag,         // true, false
     report,       // "cap", "device"
     job_of,       // "tree" … "user"
+    share,        // "all", "order", "none"
     signal,       // "SIGUSR1", "none"
     steps,        // names of release_steps.def, each at most once
     environment,  // { "NAME": "value" }
@@ -66,6 +67,7 @@ std::string json_text(Duration value);
 std::string json_text(bool value);
 std::string json_text(Report value);
 std::string json_text(JobOf value);
+std::string json_text(Share value);
 std::string json_text(int signal);
 std::string json_text(const std::vector<Step> &value);
 std::string json_text(const Environment &value);

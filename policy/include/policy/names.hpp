@@ -20,5 +20,7 @@ Result<LogLevel, std::string> parse_log_level(std::string_view name);
 Result<Report, std::string> parse_report(std::string_view name);
 const char *job_of_name(JobOf of) noexcept;
 Result<JobOf, std::string> parse_job_of(std::string_view name);
+const char *share_name(Share share) noexcept;
+Result<Share, std::string> parse_share(std::string_view name);
 
 }  // namespace curb::policy

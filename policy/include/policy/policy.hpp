@@ -94,6 +94,9 @@ struct JobPolicy {
     friend bool operator==(const JobPolicy &, const JobPolicy &) = default;
 };
 
+// How much other users see of the process. If the ceiling and the user differ, they see less.
+enum class Share : std::uint8_t { all, order, none };
+
 using Environment = std::map<std::string, std::string>;
 
 struct FrameworksPolicy {
@@ -122,6 +125,7 @@ struct Layer {
     std::vector<GpuRule> gpu;
     JobPolicy job;
     std::optional<bool> environment{};  // whether HandedIn is used
+    std::optional<Share> share{};
     ReleasePolicy release;
     SuspendPolicy suspend;
     FrameworksPolicy frameworks;

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "control/board.hpp"
 #include "steered.hpp"
 
 using namespace steered;
@@ -198,4 +199,66 @@ TEST_CASE("status and live caps are answered within 50 ms while threads allocate
     CHECK(status(process).releasing);
     releasing.join();
     CHECK(!status(process).releasing);
+}
+
+namespace {
+
+namespace board = control::board;
+
+std::string file_on_board(int pid) {
+    const auto folder = control::public_directory(control::places(), ::geteuid());
+    const auto process = control::name_of(pid);
+    REQUIRE((folder && process));
+    return folder->path + "/" + board::name_of(*process);
+}
+// True once the process's entry on the board is as `is` wants it.
+template <class Is>
+bool comes_on_board(int pid, Is is) {
+    return within(10s, [&] {
+        const auto all = board::read_all(control::places());
+        return std::any_of(all.begin(), all.end(), [&](const board::Posted &one) {
+            return one.entry.process.pid == pid && one.entry.gpus.size() == 1 && is(one.entry, one.entry.gpus[0]);
+        });
+    });
+}
+
+}  // namespace
+
+TEST_CASE("all users see what a process holds, its cap and what it waits for, as far as its policy shares that") {
+    const auto policy = [](const std::string &share) {
+        return R"({ "version": 1, "share": ")" + share +
+               R"(", "gpu": { "*": { "cap": "2GiB", "growth": { "keep_free": "81390MiB", "wait": "50s" } } } })";
+    };
+    Capped process({.policy = policy("all")});
+    const Bytes context = 518 * MiB;
+    const auto is_running = [&](const board::Entry &entry, const board::Gpu &gpu) {
+        return entry.state == board::State::running && gpu.held >= context && gpu.cap == 2 * GiB && gpu.wants == 0;
+    };
+    CHECK(comes_on_board(process.pid(), is_running));
+    CHECK(process("ask") == "ok");
+    CHECK(comes_on_board(process.pid(), [&](const board::Entry &entry, const board::Gpu &gpu) {
+        return entry.state == board::State::waiting && gpu.held >= context && gpu.wants > 0 && gpu.since > 0;
+    }));
+    process.edit(policy("order"));
+    CHECK(comes_on_board(process.pid(), [](const board::Entry &entry, const board::Gpu &gpu) {
+        return entry.state == board::State::waiting && !gpu.held && !gpu.cap && gpu.wants > 0;
+    }));
+    const std::string file = file_on_board(process.pid());
+    CHECK(fs::exists(file));
+    process.edit(policy("none"));
+    CHECK(within(10s, [&] { return !fs::exists(file); }));
+}
+
+TEST_CASE("a process that ends takes its file from the board, and one that was killed leaves it to the next") {
+    Capped process(how({})), killed(how({}));
+    const auto any = [](const board::Entry & /*entry*/, const board::Gpu & /*gpu*/) { return true; };
+    REQUIRE(comes_on_board(process.pid(), any));
+    REQUIRE(comes_on_board(killed.pid(), any));
+    const std::string file = file_on_board(process.pid()), left = file_on_board(killed.pid());
+    CHECK(process.finish() == 0);
+    CHECK(!fs::exists(file));
+    CHECK(killed.killed() == 128 + SIGKILL);
+    CHECK(fs::exists(left));
+    Capped next(how({}));
+    CHECK(within(10s, [&] { return !fs::exists(left); }));
 }

@@ -89,11 +89,11 @@ const Json *within(const Json &object, const std::string &name) {
 
 TEST_CASE("Every field refuses values of other types; the error has their place and an example") {
     const std::map<std::string, std::string> right = {
-        {"ignored", R"("x")"},   {"version", "1"},       {"size", R"("8GiB")"},      {"factor", "1.5"},
-        {"duration", R"("1s")"}, {"report", R"("cap")"}, {"signal", R"("SIGUSR1")"}, {"steps", "[]"},
-        {"job_of", R"("user")"}, {"flag", "true"},       {"environment", "{}"},      {"level", R"("info")"},
-        {"path", R"("x")"},      {"text", R"("x")"},     {"pattern", R"("x")"},      {"patterns", "{}"},
-        {"delay", R"("never")"},
+        {"ignored", R"("x")"},   {"version", "1"},        {"size", R"("8GiB")"},      {"factor", "1.5"},
+        {"duration", R"("1s")"}, {"report", R"("cap")"},  {"signal", R"("SIGUSR1")"}, {"steps", "[]"},
+        {"job_of", R"("user")"}, {"share", R"("none")"},  {"flag", "true"},           {"environment", "{}"},
+        {"level", R"("info")"},  {"path", R"("x")"},      {"text", R"("x")"},         {"pattern", R"("x")"},
+        {"patterns", "{}"},      {"delay", R"("never")"},
     };
     for (const auto &[pattern, type, least] : every_field()) {
         REQUIRE(right.contains(type));

@@ -66,7 +66,7 @@ TEST_CASE("Every field is read") {
           R"("keep_free": "4GiB", "wait": "30s"}, "cache": {"max": "1GiB", "idle": "1m"}}, )"
           R"("cuda:0": {"cap": "75%", "job_cap": "90%", "growth": {"factor": 1.5}, "report": "device"}, )"
           R"("0000:3b:00.0": {"cap": "1GiB", "growth": {"start": "1GiB"}}, "GPU-8f3a": {"report": "cap"}}, )"
-          R"("job": {"cap": "16GiB", "of": "user"}, )"
+          R"("job": {"cap": "16GiB", "of": "user"}, "share": "order", )"
           R"("release": {"signal": "SIGRTMIN+1", "steps": ["frameworks", "pools"], "idle": "10m", )"
           R"("before_growth": false, "collect": true}, )"
           R"("suspend": {"idle": "10m", "when_others_wait": "5s", "light": false, "deep": "never", )"

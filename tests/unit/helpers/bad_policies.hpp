@@ -49,6 +49,7 @@ inline const std::string kWhole = R"(// a policy
     "nvml:1": {}, "3B:00.0": { "cap": "1GiB", "growth": { "start": "1GiB" } }, "GPU-8F3a": { "report": "cap" }, "MIG-1": {}
   },
   "job": { "cap": "16GiB", "of": "user" },
+  "share": "order",
   "suspend": { "idle": "10m", "when_others_wait": "5s", "light": false, "deep": "never", "host_memory": "64GiB" },
   "release": { "signal": "SIGRTMIN+1", "steps": ["frameworks", "pools"], "idle": "10m", "before_growth": false, "collect": true },
   "frameworks": { "steer": true, "env": { "TF_CPP_MIN_LOG_LEVEL": "1", "EMPTY": "" } },
@@ -147,7 +148,7 @@ inline const std::vector<Bad> kBad = {
     {with("@\"relese\": {}"), "/relese", R"(unknown key "relese"; did you mean "release"?)"},
     {with("@\"Gpu\": {}"), "/Gpu", R"(did you mean "gpu"?)"},
     {with("@\"colour\": {}"), "/colour",
-     R"(unknown key "colour"; known here: "$schema", "version", "gpu", "job", "environment", "release", "suspend", "frameworks", "log", "trace", "rules")"},
+     R"(unknown key "colour"; known here: "$schema", "version", "gpu", "job", "environment", "share", "release", "suspend", "frameworks", "log", "trace", "rules")"},
     {with("@\"cap\": \"8GiB\""), "/cap", R"(unknown key "cap"; did you mean /gpu/*/cap?)"},
     {with("\"gpu\": {@\"cap\": \"8GiB\"}"), "/gpu/cap", R"("cap" is not a device; did you mean /gpu/*/cap?)"},
     {with("\"gpu\": {@\"a/b\": {}}"), "/gpu/a~1b", R"("a/b" is not a device; the keys are "*")"},
@@ -156,7 +157,7 @@ inline const std::vector<Bad> kBad = {
     {growth(R"(@"max": "1GiB")"), "/gpu/*/growth/max", R"(unknown key "max"; did you mean /gpu/*/cache/max?)"},
     {rule(R"(@"cap": "1GiB")"), "/rules/0/cap", R"(did you mean /rules/*/gpu/*/cap?)"},
     {rule(R"(@"colour": "x")"), "/rules/0/colour",
-     R"(known here: "name", "match", "gpu", "job", "environment", "release", "suspend", "frameworks", "log", "trace")"},
+     R"(known here: "name", "match", "gpu", "job", "environment", "share", "release", "suspend", "frameworks", "log", "trace")"},
     {rule(R"(@"version": 1)"), "/rules/0/version",
      R"("version" is for the file as a whole and cannot stand in a rule; take it out here)"},
     {rule(R"(@"rules": [])"), "/rules/0/rules", R"("rules" is for the file as a whole)"},
@@ -210,6 +211,7 @@ inline const std::vector<Bad> kBad = {
     {gpu(R"("cache": {"idle": @"0s"})"), "/gpu/*/cache/idle", "'0s' is too little; the least is 1ms"},
 
     // The other types.
+    {with(R"("share": @"non")"), "/share", R"('non' is not a kind of share; did you mean "none"?)"},
     {with(R"("job": {"of": @"usr"})"), "/job/of", R"('usr' is not a kind of job; did you mean "user"?)"},
     {gpu(R"("report": @"devise")"), "/gpu/*/report", R"('devise' is not a kind of report; did you mean "device"?)"},
     {with(R"("release": {"signal": @10})"), "/release/signal", R"(as in "SIGUSR1" or "none", not the number 10)"},

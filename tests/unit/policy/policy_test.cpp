@@ -331,4 +331,10 @@ TEST_CASE("The lowest cap of a job applies on each device, and the terms say if 
     // The wider job applies: a job of one tree does not lift the ceiling on all processes of the user.
     own.job.of = JobOf::tree;
     CHECK(in_force(own, ceiling, {}).job.of == JobOf::user);
+    // Of two values of `share` the one that shows less.
+    own.share = Share::none;
+    ceiling.share = Share::order;
+    CHECK(in_force(own, ceiling, {}).share == Share::none);
+    own.share = Share::all;
+    CHECK(in_force(own, ceiling, {}).share == Share::order);
 }

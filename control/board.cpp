@@ -1,0 +1,254 @@
+// Runs in capped processes too: each descriptor is checked before it is closed (descriptor.hpp).
+#include "control/board.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "control/descriptor.hpp"
+#include "control/proc.hpp"
+#include "policy/values/words.hpp"
+#include "process_stat.hpp"
+
+namespace curb::control::board {
+namespace {
+
+constexpr std::size_t kMostOfUser = 1024;
+constexpr std::string_view kHidden = "-", kNone = "none", kHead = "curb", kVersion = "1";
+constexpr std::size_t kLongestUuid = 64;
+// A file of another pid namespace whose time was not set for so long is deleted.
+constexpr std::uint64_t kDeadMs = 60'000;
+
+// Splits off the next word of a line. Words are separated by one blank.
+std::string_view next_word(std::string_view &line) {
+    const std::size_t end = std::min(line.find(' '), line.size());
+    const std::string_view out = line.substr(0, end);
+    line.remove_prefix(end + (end + 1 < line.size() ? 1 : 0));  // a blank at the end stays, and is an error
+    return out;
+}
+
+// Reads the words of a line one by one. `good` stays true as long as each is what was asked for.
+struct Words {
+    std::string_view line;
+    bool good = true;
+
+    template <class Number>
+    Number number() {
+        const auto out = policy::whole_number<Number>(next_word(line));
+        good = good && out.has_value();
+        return out.value_or(0);
+    }
+    void is(std::string_view word) { good = next_word(line) == word && good; }
+    std::optional<policy::Bytes> bytes_or(std::string_view word) {
+        if (line.substr(0, line.find(' ')) != word) return number<policy::Bytes>();
+        next_word(line);
+        return std::nullopt;
+    }
+};
+
+std::optional<State> parse_state(std::string_view name) {
+    for (const State state : {State::running, State::waiting, State::napping, State::releasing})
+        if (name == state_name(state)) return state;
+    return std::nullopt;
+}
+
+std::optional<Gpu> parse_gpu(std::string_view line) {
+    Words words{line};
+    Gpu out;
+    out.uuid = next_word(words.line);
+    const bool is_uuid = !out.uuid.empty() && out.uuid.size() <= kLongestUuid &&
+                         std::all_of(out.uuid.begin(), out.uuid.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+    out.held = words.bytes_or(kHidden);
+    out.cap = words.bytes_or(out.held ? kNone : kHidden);
+    out.wants = words.number<policy::Bytes>();
+    out.since = words.number<UnixMs>();
+    if (!is_uuid || !words.good || !words.line.empty() || out.since < 0 || (out.wants == 0) != (out.since == 0) ||
+        (!out.held && out.cap))
+        return std::nullopt;
+    return out;
+}
+
+std::uint64_t unix_ms(const timespec &at) noexcept {
+    return static_cast<std::uint64_t>(at.tv_sec) * 1000 + static_cast<std::uint64_t>(at.tv_nsec) / 1'000'000;
+}
+// Milliseconds since the file's time was set. Of a time that is yet to come: for ever.
+std::uint64_t age_ms(const struct stat &file) noexcept {
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    const std::uint64_t set = unix_ms(file.st_mtim), then = unix_ms(now);
+    constexpr std::uint64_t kSkew = 1000;  // the kernel's clock for files is some ms behind
+    return set > then + kSkew ? ~std::uint64_t{0} : then - std::min(then, set);
+}
+
+// True if this process is the one that has the pid now, and a process of `owner`.
+bool runs_here(const ProcessName &process, uid_t owner) {
+    const auto stat = stat_of(process.pid);
+    return stat && stat->start == process.start && !stat->has_ended() && owner_of(process.pid) == owner;
+}
+
+struct File {
+    Entry entry;
+    std::uint64_t age_ms = 0;
+};
+// Reads one file of a folder. nullopt if it is not an entry of the owner's, under its right name.
+std::optional<File> read(const Descriptor &folder, const std::string &name, uid_t owner) {
+    const Descriptor file(above_standard(static_cast<int>(
+        ::syscall(SYS_openat, folder.number(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0))));
+    struct stat status {};
+    if (!file || ::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != owner)
+        return std::nullopt;
+    std::array<char, kLongest + 1> block;
+    const ssize_t got = ::read(file.number(), block.data(), block.size());
+    if (got <= 0 || static_cast<std::size_t>(got) > kLongest) return std::nullopt;
+    auto entry = parse({block.data(), static_cast<std::size_t>(got)});
+    if (!entry || name_of(entry->process) != name) return std::nullopt;
+    return File{*std::move(entry), age_ms(status)};
+}
+
+std::vector<std::string> entries_in(const Descriptor &folder) {
+    std::size_t left = kMostOfUser;
+    return names_in(folder, [&](const std::string &name) {
+        const bool is_entry = left > 0 && !name.empty() && name.front() >= '1' && name.front() <= '9' &&
+                              name.find('.') == std::string::npos;
+        left -= is_entry ? 1 : 0;
+        return is_entry;
+    });
+}
+
+}  // namespace
+
+const char *state_name(State state) noexcept {
+    static constexpr const char *kNames[] = {"running", "waiting", "napping", "releasing"};
+    return kNames[static_cast<std::size_t>(state)];
+}
+
+std::string name_of(const ProcessName &process) {
+    return std::to_string(process.pid) + "-" + std::to_string(process.start);
+}
+
+std::string text_of(const Entry &entry) {
+    std::string out(kHead);
+    const auto add = [&](const std::string &word) { out.append(" ").append(word); };
+    add(std::string(kVersion));
+    add(std::to_string(entry.process.pid));
+    add(std::to_string(entry.process.start));
+    add(std::to_string(entry.pid_namespace));
+    add(state_name(entry.state));
+    add(std::to_string(entry.since));
+    add(std::to_string(entry.used));
+    out += '\n';
+    for (std::size_t i = 0; i < std::min(entry.gpus.size(), kMostGpus); ++i) {
+        const Gpu &gpu = entry.gpus[i];
+        const std::string_view no_cap = gpu.held ? kNone : kHidden;
+        out += gpu.uuid.substr(0, kLongestUuid);
+        add(gpu.held ? std::to_string(*gpu.held) : std::string(kHidden));
+        add(gpu.cap ? std::to_string(*gpu.cap) : std::string(no_cap));
+        add(std::to_string(gpu.wants));
+        add(std::to_string(gpu.since));
+        out += '\n';
+    }
+    return out;
+}
+
+std::optional<Entry> parse(std::string_view text) {
+    if (text.size() > kLongest || !text.ends_with('\n')) return std::nullopt;
+    const auto next_line = [&] {
+        const std::string_view out = text.substr(0, text.find('\n'));
+        text.remove_prefix(out.size() + 1);
+        return out;
+    };
+    Words words{next_line()};
+    Entry out;
+    words.is(kHead);
+    words.is(kVersion);
+    out.process.pid = words.number<int>();
+    out.process.start = words.number<std::uint64_t>();
+    out.pid_namespace = words.number<std::uint64_t>();
+    const auto state = parse_state(next_word(words.line));
+    out.since = words.number<UnixMs>();
+    out.used = words.number<UnixMs>();
+    if (!state || !words.good || !words.line.empty() || out.process.pid <= 0 || out.since < 0 || out.used < 0)
+        return std::nullopt;
+    out.state = *state;
+    while (!text.empty()) {
+        auto gpu = parse_gpu(next_line());
+        if (!gpu || out.gpus.size() == kMostGpus) return std::nullopt;
+        out.gpus.push_back(*std::move(gpu));
+    }
+    return out;
+}
+
+std::uint64_t own_pid_namespace() noexcept {
+    struct stat status {};
+    return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+std::string write(const Descriptor &folder, const std::string &name, const std::string &text) {
+    constexpr unsigned kAllRead = 0644;
+    const std::string aside = "." + name;
+    const auto create = [&] {
+        return above_standard(
+            static_cast<int>(::syscall(SYS_openat, folder.number(), aside.c_str(),
+                                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kAllRead)));
+    };
+    Descriptor file(create());
+    if (!file && errno == EEXIST) {  // of a process with this pid that was killed while it wrote
+        ::unlinkat(folder.number(), aside.c_str(), 0);
+        file = Descriptor(create());
+    }
+    const bool is_written =
+        file && ::write(file.number(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+        ::syscall(SYS_fchmod, file.number(), kAllRead) == 0 && folder.ours() &&
+        ::syscall(SYS_renameat2, folder.number(), aside.c_str(), folder.number(), name.c_str(), 0U) == 0;
+    if (is_written) return {};
+    const int error = errno;
+    if (file && folder.ours()) ::unlinkat(folder.number(), aside.c_str(), 0);
+    return std::strerror(error);
+}
+
+bool touch(const Descriptor &folder, const std::string &name) noexcept {
+    return folder.ours() && ::syscall(SYS_utimensat, folder.number(), name.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+void remove_stale(const Descriptor &folder) {
+    const uid_t owner = ::geteuid();
+    const std::uint64_t own = own_pid_namespace();
+    for (const std::string &name : entries_in(folder)) {
+        const auto file = read(folder, name, owner);
+        const bool is_dead =
+            file && (file->entry.pid_namespace == own && own != 0 ? !runs_here(file->entry.process, owner)
+                                                                  : file->age_ms > kDeadMs);
+        if (is_dead) ::unlinkat(folder.number(), name.c_str(), 0);
+    }
+}
+
+std::vector<Posted> read_all(const Places &places) {
+    const std::uint64_t own = own_pid_namespace();
+    std::vector<Posted> out;
+    for (const Folder &folder : public_folders(places)) {
+        const auto opened = open_folder(folder, false);
+        if (!opened) continue;
+        for (const std::string &name : entries_in(*opened)) {
+            auto file = read(*opened, name, folder.owner);
+            if (!file) continue;
+            const int pid = file->entry.process.pid;
+            const bool here = own != 0 && file->entry.pid_namespace == own;
+            if (here && !runs_here(file->entry.process, folder.owner)) continue;
+            // A process that has replaced itself has the same pid and start, and does not set the time any more.
+            if (file->age_ms > kFreshMs && !(here && is_stopped(pid))) continue;
+            out.push_back({std::move(file->entry), folder.owner, here});
+        }
+    }
+    return out;
+}
+
+}  // namespace curb::control::board
