@@ -56,7 +56,7 @@ struct Words {
 };
 
 std::optional<State> parse_state(std::string_view name) {
-    for (const State state : {State::running, State::waiting, State::napping, State::releasing})
+    for (const State state : {State::running, State::waiting, State::napping})
         if (name == state_name(state)) return state;
     return std::nullopt;
 }
@@ -127,7 +127,7 @@ std::vector<std::string> entries_in(const Descriptor &folder) {
 }  // namespace
 
 const char *state_name(State state) noexcept {
-    static constexpr const char *kNames[] = {"running", "waiting", "napping", "releasing"};
+    static constexpr const char *kNames[] = {"running", "waiting", "napping"};
     return kNames[static_cast<std::size_t>(state)];
 }
 

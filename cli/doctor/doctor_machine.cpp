@@ -279,11 +279,13 @@ void judge(const View &view, Findings &out) {
     for (const ViewGpu &gpu : view.gpus)
         for (const ViewUse &use : gpu.uses) {
             const ViewProcess &process = view.processes[use.process];
-            if (process.under_curb || (use.nvml && *use.nvml == 0)) continue;
+            if (is_under_curb(process).value_or(false) || (use.nvml && *use.nvml == 0)) continue;
             const std::string what = (use.nvml ? policy::format_human(*use.nvml) : "memory") + " of " +
                                      (gpu.index && gpu.parent.empty() ? "GPU " + std::to_string(*gpu.index) : gpu.uuid);
             check.note(process.elsewhere, who(process) + " of another pid namespace holds " + what +
                                               "; from here it is not seen whether it is under curb") ||
+                check.note(process.unseen, who(process) + " holds " + what +
+                                               "; only that user and root can see whether it is under curb") ||
                 check.note(true, who(process) + " is not under curb and holds " + what,
                            fmt::format("curb doctor {} says why, if it should be", process.pid));
         }

@@ -54,6 +54,10 @@ ProcessFacts facts_of(int pid, bool asked) {
     const control::suspended::Process process = identity_of(pid, status);
     if (process.start == 0 || status.empty()) return out;
     out.lives = true;
+    out.start = process.start;
+    out.uid = process.uid;
+    const std::string_view pids = control::field_in(status, "NSpid:");  // in each namespace, from ours inwards
+    out.inner_pid = policy::whole_number<int>(pids.substr(pids.rfind('\t') + 1)).value_or(pid);
     out.stopped = control::is_stopped(status);
     out.user = user_name(process.uid);
     out.name = policy::plain(name_of(pid));
@@ -63,7 +67,10 @@ ProcessFacts facts_of(int pid, bool asked) {
     out.command = policy::plain(words);
     out.container = container_of(pid);
     out.suspended = control::suspended::read(process).has_value();
-    if (!asked) out.under_curb = control::has_mapped(pid, control::kLibrary).value_or(false);
+    if (asked) return out;
+    const auto mapped = control::has_mapped(pid, control::kLibrary);
+    out.under_curb = mapped.value_or(false);
+    out.unseen = !mapped;
     return out;
 }
 
@@ -74,7 +81,21 @@ std::set<int> listed_in(const NvmlGpus &gpus) {
     return out;
 }
 
-// Joins these answers with NVML and /proc.
+// Finds the processes of the board among these. A process in another pid namespace has another pid there.
+std::vector<PostedFacts> posted_facts(const std::vector<ProcessFacts> &here) {
+    std::vector<PostedFacts> out;
+    for (control::board::Posted &one : control::board::read_all(control::places())) {
+        const control::ProcessName &process = one.entry.process;
+        const auto found = std::find_if(here.begin(), here.end(), [&](const ProcessFacts &other) {
+            return other.lives && other.start == process.start && other.uid == one.owner &&
+                   (one.here ? other.pid : other.inner_pid) == process.pid;
+        });
+        if (found != here.end()) out.push_back({found->pid, std::move(one.entry)});
+    }
+    return out;
+}
+
+// Joins these answers with NVML, the board and /proc.
 View view_with(std::vector<control::Answer> answers) {
     ViewFacts facts{nvml_gpus(), std::move(answers), {}};
     say::detail("asked " + std::to_string(facts.answers.size()) + " processes under curb");
@@ -89,6 +110,8 @@ View view_with(std::vector<control::Answer> answers) {
     };
     add_new(asked);
     add_new(listed_in(facts.gpus));
+    facts.posted = posted_facts(facts.processes);
+    facts.now = control::unix_now();
     if (missing.empty()) return join(facts);
     // A process without an entry in /proc has ended, or it is in another pid namespace: then NVML still lists it.
     facts.gpus = nvml_gpus();
@@ -121,6 +144,7 @@ class Join {
             view_.nvml_fault = facts_.gpus.error();
         }
         for (std::size_t process = 0; process < view_.processes.size(); ++process) add_books(process);
+        for (std::size_t process = 0; process < view_.processes.size(); ++process) add_posted(process);
         forget_what_instances_tell();
         sort();
         return std::move(view_);
@@ -152,6 +176,8 @@ class Join {
         if (facts_.gpus)
             for (const GpuUser *user : users_of(*facts_.gpus))
                 if (!is_known(user->pid)) all[user->pid].elsewhere = true;
+        for (const PostedFacts &one : facts_.posted)
+            if (const auto found = all.find(one.pid); found != all.end()) found->second.posted = one.entry;
         for (auto &[pid, process] : all) {
             process.pid = pid;
             indices_[pid] = view_.processes.size();
@@ -193,6 +219,27 @@ class Join {
             (gpu == view_.gpus.end() ? add_device(books) : *gpu).uses.push_back({process, i, std::nullopt});
         }
     }
+    // Adds what the process tells all users.
+    void add_posted(std::size_t process) {
+        constexpr control::UnixMs kIdle = 60'000;
+        const ViewProcess &of = view_.processes[process];
+        if (!of.posted) return;
+        const State state = state_of(of);
+        const bool is_idle = facts_.now - of.posted->used >= kIdle,
+                   is_out = state == State::napping || state == State::suspended;
+        for (std::size_t i = 0; i < of.posted->gpus.size(); ++i) {
+            const auto gpu = std::find_if(view_.gpus.begin(), view_.gpus.end(),
+                                          [&](const ViewGpu &one) { return one.uuid == of.posted->gpus[i].uuid; });
+            if (gpu == view_.gpus.end()) continue;
+            auto use = std::find_if(gpu->uses.begin(), gpu->uses.end(),
+                                    [=](const ViewUse &one) { return one.process == process; });
+            if (use == gpu->uses.end()) use = gpu->uses.insert(use, {process, std::nullopt, std::nullopt});
+            use->posted = i;
+            const control::GpuStatus *books = books_of(view_, *use);
+            const std::optional<Bytes> held = books ? books->held : of.posted->gpus[i].held;
+            if (held) use->idle = is_idle && !is_out ? *held : 0;
+        }
+    }
     // Adds a device that NVML does not list. A MIG instance goes behind its GPU.
     ViewGpu &add_device(const control::GpuStatus &books) {
         ViewGpu out{{}, books.uuid, books.parent, {}, books.total, {}, {}, !books.parent.empty(), {}};
@@ -221,7 +268,8 @@ class Join {
 
     [[nodiscard]] Bytes size_of(const ViewUse &use) const {
         const control::GpuStatus *books = books_of(view_, use);
-        return std::max(books ? books->held : 0, use.nvml.value_or(0));
+        const control::board::Gpu *posted = posted_of(view_, use);
+        return std::max(books ? books->held : posted ? posted->held.value_or(0) : 0, use.nvml.value_or(0));
     }
     void sort() {
         for (ViewGpu &gpu : view_.gpus)
@@ -284,13 +332,37 @@ bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books) {
     return books.cap && books.held > *books.cap && !process.suspended;
 }
 
+namespace {
+
+// Returns the state that a process of another user tells.
+State state_in(const control::board::Entry &posted) {
+    switch (posted.state) {
+        case control::board::State::napping: return State::napping;
+        case control::board::State::waiting: return State::waiting;
+        case control::board::State::running: break;
+    }
+    const bool is_over = std::any_of(posted.gpus.begin(), posted.gpus.end(), [](const control::board::Gpu &gpu) {
+        return gpu.held && gpu.cap && *gpu.held > *gpu.cap;
+    });
+    return is_over ? State::over_cap : State::running;
+}
+
+}  // namespace
+
+std::optional<bool> is_under_curb(const ViewProcess &process) {
+    if (process.under_curb || process.posted) return true;
+    if (process.unseen || process.elsewhere) return std::nullopt;
+    return false;
+}
+
 State state_of(const ViewProcess &process, const control::GpuStatus *books) {
     if (process.elsewhere) return State::unknown;
     if (process.status && process.status->nap && process.status->nap->out && !process.status->nap->stays_out)
         return State::napping;
     if (process.suspended) return State::suspended;
     if (process.stopped) return State::stopped;
-    if (!process.under_curb) return State::no_curb;
+    if (!process.under_curb && process.posted) return state_in(*process.posted);
+    if (!process.under_curb) return process.unseen ? State::unknown : State::no_curb;
     if (!process.status) return State::silent;
     const auto any = [&](auto is) {
         const auto &gpus = process.status->gpus;
@@ -305,6 +377,18 @@ const control::GpuStatus *books_of(const View &view, const ViewUse &use) {
     if (!use.books) return nullptr;
     const auto &status = view.processes[use.process].status;
     return status && *use.books < status->gpus.size() ? &status->gpus[*use.books] : nullptr;
+}
+
+const control::board::Gpu *posted_of(const View &view, const ViewUse &use) {
+    const auto &posted = view.processes[use.process].posted;
+    return use.posted && posted && *use.posted < posted->gpus.size() ? &posted->gpus[*use.posted] : nullptr;
+}
+
+std::map<std::string, policy::Bytes> idle_on(const ViewGpu &gpu, const View &view) {
+    std::map<std::string, policy::Bytes> out;
+    for (const ViewUse &use : gpu.uses)
+        if (use.idle.value_or(0) != 0) out[view.processes[use.process].user] += *use.idle;
+    return out;
 }
 
 std::map<std::string, JobUse> jobs_on(const View &view, const ViewGpu &gpu) {

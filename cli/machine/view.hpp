@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "control/board.hpp"
 #include "control/client.hpp"
 #include "control/status.hpp"
 #include "machine/driver.hpp"
@@ -27,13 +28,20 @@ struct ViewProcess {
     bool under_curb = false;                // it can be asked, or libcurb.so is mapped
     std::optional<control::Status> status;  // its answer; nullopt: see `trouble`
     std::string trouble;  // why a process under curb has no status: "has not answered for 300 ms: …"
+    bool unseen = false;  // of another user, who alone may look whether it is under curb
+    std::optional<control::board::Entry> posted{};  // what it tells all users; nullopt: nothing
 };
+// True if the process is under curb. nullopt: this user cannot know.
+std::optional<bool> is_under_curb(const ViewProcess &process);
 
 // One process on one GPU.
 struct ViewUse {
-    std::size_t process = 0;            // index into View::processes
-    std::optional<std::size_t> books;   // index into its status->gpus; nullopt: it has not answered
-    std::optional<policy::Bytes> nvml;  // held, as NVML reports; nullopt: NVML does not list it
+    std::size_t process = 0;              // index into View::processes
+    std::optional<std::size_t> books;     // index into its status->gpus; nullopt: it has not answered
+    std::optional<policy::Bytes> nvml;    // held, as NVML reports; nullopt: NVML does not list it
+    std::optional<std::size_t> posted{};  // index into its posted->gpus; nullopt: none
+    // Of what it holds, the bytes that it has not used for a minute: all or none. nullopt: not known.
+    std::optional<policy::Bytes> idle{};
 };
 
 struct ViewGpu {
@@ -87,6 +95,10 @@ Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience);
 
 // Returns the part of the view that is about these processes.
 View only(const View &view, const std::vector<int> &pids);
+// Returns what the process tells all users of the device. Returns null if it tells nothing.
+const control::board::Gpu *posted_of(const View &view, const ViewUse &use);
+// Returns the bytes of the GPU that are held without use for a minute, as far as is known: by each user.
+std::map<std::string, policy::Bytes> idle_on(const ViewGpu &gpu, const View &view);
 // Returns the process's own figures for the device. Returns null if it did not answer.
 const control::GpuStatus *books_of(const View &view, const ViewUse &use);
 // The bytes that the processes of one job hold of one GPU together, and their cap: of several policies the lowest.
@@ -103,6 +115,15 @@ const ViewGpu *whole_of(const View &view, const ViewGpu &gpu);
 // A process as /proc shows it: under_curb if libcurb.so is mapped.
 struct ProcessFacts : ViewProcess {
     bool lives = false;  // false: no process, or only a zombie, has this pid in this pid namespace
+    std::uint64_t start = 0;
+    unsigned uid = 0;
+    int inner_pid = 0;  // as it sees itself
+};
+
+// An entry of the board, with the process's pid in this pid namespace.
+struct PostedFacts {
+    int pid = 0;
+    control::board::Entry entry;
 };
 
 struct ViewFacts {
@@ -110,6 +131,8 @@ struct ViewFacts {
     std::vector<control::Answer> answers;
     // The processes that `gpus` or `answers` name, by pid. One that only NVML lists is in another pid namespace.
     std::vector<ProcessFacts> processes;
+    std::vector<PostedFacts> posted{};
+    control::UnixMs now = 0;
 };
 // Joins the facts into one View. Pure.
 View join(const ViewFacts &facts);

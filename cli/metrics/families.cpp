@@ -122,9 +122,13 @@ void add_gpu(Families &out, const View &view, const ViewGpu &gpu) {
         const ViewProcess &process = view.processes[use.process];
         const Labels of_use = labels_of(process, labels);
         out.add(Id::nvml_used, of_use, use.nvml);
+        out.add(Id::idle, of_use, use.idle);
         if (const control::GpuStatus *books = books_of(view, use)) {
             add_books(out, of_use, *books);
             add_waits(out, of_use, *process.status, books->ordinal);
+        } else if (const control::board::Gpu *posted = posted_of(view, use)) {
+            out.add(Id::held, of_use, posted->held);
+            out.add(Id::cap, of_use, posted->cap);
         }
     }
 }
@@ -170,14 +174,28 @@ bool is_capped(const control::Status &status) {
                        [](const control::GpuStatus &gpu) { return gpu.cap || gpu.job_cap || gpu.allowance; });
 }
 
+bool is_capped(const control::board::Entry &posted) {
+    return std::any_of(posted.gpus.begin(), posted.gpus.end(),
+                       [](const control::board::Gpu &gpu) { return gpu.cap.has_value(); });
+}
+
 void add_processes(Families &out, const View &view) {
-    std::uint64_t capped = 0, observed = 0, silent = 0, uncapped = 0;
-    for (const ViewProcess &process : view.processes)
-        ++(process.status ? (is_capped(*process.status) ? capped : observed) : process.under_curb ? silent : uncapped);
+    std::uint64_t capped = 0, observed = 0, silent = 0, uncapped = 0, unknown = 0;
+    for (const ViewProcess &process : view.processes) {
+        if (process.status)
+            ++(is_capped(*process.status) ? capped : observed);
+        else if (process.under_curb)
+            ++silent;
+        else if (process.posted)
+            ++(is_capped(*process.posted) ? capped : observed);
+        else
+            ++(is_under_curb(process) ? uncapped : unknown);
+    }
     out.add(Id::processes, {{"state", "capped"}}, capped);
     out.add(Id::processes, {{"state", "observed"}}, observed);
     out.add(Id::processes, {{"state", "silent"}}, silent);
     if (view.nvml_fault.empty()) out.add(Id::processes, {{"state", "uncapped"}}, uncapped);
+    out.add(Id::processes, {{"state", "unknown"}}, unknown);
 }
 
 // Returns a label's value, quoted and escaped.

@@ -144,9 +144,12 @@ extern const Command kPs{
     .help = R"(
 Lists the processes of each GPU, under curb or not. HELD is what a process under
 curb holds by its own books; NVML is the driver's figure, the only one for other
-processes. CAP none: it is watched, but not capped. STATE: running, waiting
+processes. Of another user's process under curb, HELD, CAP and STATE are what it
+tells all users. CAP none: it is watched, but not capped. IDLE: held and not
+used for a minute; it is there if there is any. STATE: running, waiting
 (for memory), napping, suspended, stopped, over cap, releasing, silent (it does
-not answer), no curb, unknown (in another pid namespace). A narrow terminal
+not answer), no curb, unknown (of another user or in another pid namespace, and
+it does not tell). A narrow terminal
 shows fewer columns, never fewer processes. Notes follow the table: what a
 request waits for, refused requests of the last ten minutes, a process that is
 suspended, stopped, silent or over its cap. It answers within 0.3 s, also if

@@ -25,20 +25,21 @@ enum Column : std::size_t {
     cached,
     refused,
     released,
+    idle,
     state,
     job,
     container,
     command,
     kColumns
 };
-constexpr std::array<const char *, kColumns> kTitles{"PID",       "USER",      "HELD",    "NVML",     "CAP",
-                                                     "ALLOWANCE", "CACHED",    "REFUSED", "RELEASED", "STATE",
-                                                     "JOB",       "CONTAINER", "COMMAND"};
+constexpr std::array<const char *, kColumns> kTitles{"PID",       "USER",   "HELD",      "NVML",     "CAP",
+                                                     "ALLOWANCE", "CACHED", "REFUSED",   "RELEASED", "IDLE",
+                                                     "STATE",     "JOB",    "CONTAINER", "COMMAND"};
 constexpr bool is_number(std::size_t column) { return column != user && column < state; }
 // The columns that are dropped on a narrow terminal, first to last.
-constexpr std::array kLost{container, job, released, cached, allowance, refused, user, state, cap, nvml};
+constexpr std::array kLost{container, job, idle, released, cached, allowance, refused, user, state, cap, nvml};
 // The columns that are there only if a process has something in them.
-constexpr bool is_optional(std::size_t column) { return column == job || column == container; }
+constexpr bool is_optional(std::size_t column) { return column == job || column == container || column == idle; }
 // The least width of the command: while other columns can be dropped, and before CAP and NVML are dropped.
 constexpr std::size_t kLeastCommand = 16, kFewest = 8;
 constexpr std::size_t kIndent = 2, kGap = 2;
@@ -61,6 +62,12 @@ void fill_books(Row &row, const control::GpuStatus &books, bool over_cap) {
     row[released].text = format_human(control::released(books));
 }
 
+// What a process of another user tells.
+void fill_posted(Row &row, const control::board::Gpu &posted) {
+    row[held].text = size_or(posted.held, "-");
+    if (posted.held) row[cap].text = size_or(posted.cap, "none");
+}
+
 // `use`: null for a process that is on no GPU.
 Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
     Row row;
@@ -72,8 +79,11 @@ Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
     if (process.status && !process.status->job.empty()) row[job].text = plain(process.status->job);
     if (!process.container.empty()) row[container].text = process.container;
     if (use) row[nvml].text = size_or(use->nvml, "-");
+    if (use && use->idle.value_or(0) != 0) row[idle] = {format_human(*use->idle), Ink::yellow};
     if (books)
         fill_books(row, *books, is_over_cap(process, *books));
+    else if (const auto *posted = use ? posted_of(view, *use) : nullptr)
+        fill_posted(row, *posted);
     else if (process.status)
         row[held].text = format_human(0);
     const State now = state_of(process, books);
@@ -219,6 +229,7 @@ class Notes {
     std::vector<std::string> done() && {
         if (!view_.nvml_fault.empty()) say("{}; so only processes under curb are shown", plain(view_.nvml_fault));
         for (std::size_t i = 0; i < view_.processes.size(); ++i) about(i);
+        for (const ViewGpu &gpu : view_.gpus) about_idle(gpu);
         return std::move(out_);
     }
 
@@ -227,7 +238,7 @@ class Notes {
         const ViewProcess &process = view_.processes[index];
         const std::string who = label_of(process.pid, process.name), says = nvml_says(view_, index);
         const std::string nvml = says.empty() ? "NVML does not say what it holds" : says;
-        if (state_of(process) == State::napping)
+        if (state_of(process) == State::napping && process.status)
             about_nap(who, index, *process.status->nap);
         else if (process.suspended)
             say("{} is suspended: its memory is in host memory; curb resume {} brings it back", who, process.pid);
@@ -240,6 +251,17 @@ class Notes {
         for (const ViewGpu &gpu : view_.gpus)
             for (const ViewUse &use : gpu.uses)
                 if (use.process == index && use.books) about_gpu(process, gpu, *books_of(view_, use));
+    }
+
+    void about_idle(const ViewGpu &gpu) {
+        Bytes all = 0;
+        std::string by;
+        for (const auto &[user, bytes] : idle_on(gpu, view_)) {
+            all += bytes;
+            by += (by.empty() ? "" : ", ") + plain(user.empty() ? "?" : user) + " " + format_human(bytes);
+        }
+        if (all != 0)
+            say("{} of {} is held without use for a minute or more: {}", format_human(all), gpu_label(view_, gpu), by);
     }
 
     void about_nap(const std::string &who, std::size_t index, const control::NapStatus &nap) {

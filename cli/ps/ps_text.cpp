@@ -17,10 +17,17 @@ using json::list;
 using json::object;
 using json::text_or_null;
 
+std::string posted_json(const control::board::Gpu &posted) {
+    return object({{"held", posted.held}, {"cap", posted.cap}, {"waits_for", posted.wants}});
+}
+
 std::string use_json(const View &view, const ViewUse &use) {
+    const control::board::Gpu *posted = posted_of(view, use);
     const control::GpuStatus *books = books_of(view, use);
     return object({{"pid", view.processes[use.process].pid},
                    {"nvml", use.nvml},
+                   {"idle", use.idle},
+                   {"posted", posted ? posted_json(*posted) : "null"},
                    {"books", books ? control::json_of(*books) : "null"}});
 }
 
@@ -37,12 +44,13 @@ std::string gpu_json(const View &view, const ViewGpu &gpu) {
 }
 
 std::string process_json(const ViewProcess &process) {
+    const std::optional<bool> under_curb = is_under_curb(process);
     return object({{"pid", process.pid},
                    {"user", text_or_null(process.user)},
                    {"name", text_or_null(process.name)},
                    {"command", text_or_null(process.command)},
                    {"container", text_or_null(process.container)},
-                   {"under_curb", process.under_curb},
+                   {"under_curb", under_curb ? json::Value(*under_curb) : json::Value("null")},
                    {"state", json::text(state_name(state_of(process)))},
                    {"stopped", process.stopped},
                    {"suspended", process.suspended},

@@ -281,6 +281,9 @@ std::vector<TopRow> top_rows(const View &view, const TopState &state) {
             if (books) {
                 row.cap = books->cap;
                 if (!view.processes[use.process].suspended) row.held = books->held;
+            } else if (const auto *posted = posted_of(view, use)) {
+                row.cap = posted->cap;
+                row.held = std::max(row.held, posted->held.value_or(0));
             }
             out.push_back(row);
         }

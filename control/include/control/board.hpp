@@ -22,7 +22,8 @@
 
 namespace curb::control::board {
 
-enum class State : std::uint8_t { running, waiting, napping, releasing };
+// `napping`: out of its GPUs, by itself or by curb suspend.
+enum class State : std::uint8_t { running, waiting, napping };
 const char *state_name(State state) noexcept;
 
 struct Gpu {

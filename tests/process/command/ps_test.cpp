@@ -23,7 +23,7 @@ Json answer_of(const Machine &machine, const Environment &more = {}) {
 // The figures of one process on one GPU in the answer. Root's answer also has processes of other tests.
 struct Row {
     bool is_there = false;
-    Json process, gpu, nvml, held;
+    Json process, gpu, nvml, held, posted;
 };
 Row row(const Json &answer, const Running &process, int gpu = 0) {
     Row out;
@@ -32,7 +32,9 @@ Row row(const Json &answer, const Running &process, int gpu = 0) {
     for (const Json &one : answer["gpus"])
         for (const Json &use : one["uses"])
             if (one["index"] == gpu && use["pid"] == process.pid())
-                out = {true, out.process, one, use["nvml"], use["books"].is_null() ? Json() : use["books"]["held"]};
+                out = {
+                    true,         out.process, one, use["nvml"], use["books"].is_null() ? Json() : use["books"]["held"],
+                    use["posted"]};
     return out;
 }
 
@@ -103,11 +105,16 @@ TEST_CASE("curb ps and curb doctor say that a process is suspended, and how to r
     CHECK(row(answer_of(machine), program).process["suspended"] == false);
 }
 
-TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
+TEST_CASE("a user sees others' processes, their caps and states as far as these share them, and root sees all") {
     if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
     const std::string folder = "/tmp/curb-" + std::to_string(kSomebody);
     const Machine machine;
-    Askable roots(machine);
+    const auto sharing = [&](const char *what) {
+        return machine.write("job.json", std::string(R"({ "version": 1, "share": ")") + what +
+                                             R"(", "gpu": { "*": { "cap": "8GiB" } } })");
+    };
+    const std::string policy = sharing("all");
+    Askable roots(machine, {{"CURB_POLICY", policy}});
     fs::permissions(machine.folder(), fs::perms(0755));
     fs::permissions(machine.state_file(), fs::perms(0666));
     Environment theirs = machine.environment();
@@ -125,10 +132,19 @@ TEST_CASE("a user sees others' processes by NVML's figures, root sees all") {
     };
     const Json by_user = Json::parse(as_user({"--json"}).out);
     CHECK(row(by_user, users).held == Json(machine.held_of(0, users.pid())));
-    const Row others = row(by_user, roots);
-    CHECK(others.process["under_curb"] == false);
-    CHECK(others.held.is_null());
-    CHECK(others.nvml == Json(machine.held_of(0, roots.pid())));
+    const auto others = [&] { return row(Json::parse(as_user({"--json"}).out), roots); };
+    CHECK(within(20s, [&] { return others().posted["held"] == Json(machine.held_of(0, roots.pid())); }));
+    const Row shown = others();
+    CHECK(shown.process["under_curb"] == true);
+    CHECK(shown.process["state"] == "running");
+    CHECK(shown.posted["cap"] == 8192 * kMiB);
+    CHECK(shown.held.is_null());
+    CHECK(shown.nvml == Json(machine.held_of(0, roots.pid())));
+    CHECK_THAT(as_user({}).out, contains("  8 GiB  ") && !contains("no curb"));
+    sharing("none");
+    CHECK(within(20s, [&] { return others().process["state"] == "unknown"; }));
+    CHECK(others().process["under_curb"].is_null());
+    CHECK(others().posted.is_null());
     const Outcome foreign = as_user({roots.id()});
     CHECK(foreign.status == 1);
     CHECK_THAT(foreign.err, contains("belongs to user 0: ask as that user, or as root; NVML says that it holds "));

@@ -86,10 +86,30 @@ TEST_CASE("an unknown figure has no series") {
     view.processes[0].status.reset();
     view.processes[0].trouble = "stopped";
     view.gpus[0].uses[1].books.reset();
-    for (const auto &[state, count] : {std::pair("silent", 1U), {"capped", 0U}, {"uncapped", 1U}})
+    for (const auto &[state, count] : {std::pair("silent", 1U), {"capped", 0U}, {"uncapped", 1U}, {"unknown", 0U}})
         CHECK(samples_with(view, "curb_processes", "state", state).at(0).value == count);
     for (const char *name : {"curb_held_bytes", "curb_policy_unusable"}) CHECK(samples(view, name).empty());
     CHECK(samples(view, "curb_nvml_used_bytes").size() == 2);
+}
+
+TEST_CASE("a process of another user has the metrics that it tells, and counts as unknown if it tells nothing") {
+    View view = two_processes();
+    view.processes[1].unseen = true;
+    const auto count = [&](const char *state) {
+        return samples_with(view, "curb_processes", "state", state).at(0).value;
+    };
+    CHECK(count("unknown") == 1);
+    CHECK(count("uncapped") == 0);
+    CHECK(samples_with(view, "curb_held_bytes", "pid", "4712").empty());
+    CHECK(samples_with(view, "curb_idle_held_bytes", "pid", "4712").empty());
+    view.processes[1].posted.emplace().gpus = {{view.gpus[0].uuid, 2 * GiB, 5 * GiB, 0, 0}};
+    for (ViewUse &use : view.gpus[0].uses)
+        if (use.process == 1) use = {1, std::nullopt, use.nvml, 0, 2 * GiB};
+    CHECK(count("unknown") == 0);
+    CHECK(count("capped") == 2);
+    CHECK(samples_with(view, "curb_held_bytes", "pid", "4712").at(0).value == 2 * GiB);
+    CHECK(samples_with(view, "curb_cap_bytes", "pid", "4712").at(0).value == 5 * GiB);
+    CHECK(samples_with(view, "curb_idle_held_bytes", "pid", "4712").at(0).value == 2 * GiB);
 }
 
 TEST_CASE("each kind, limit and step is a series of its own") {

@@ -299,6 +299,9 @@ TEST_CASE("findings about users of a GPU: not under curb, silent, or with a wron
         m.view.processes[0].elsewhere = true;
         m.view.processes[0].name = m.view.processes[0].user = "";
     });
+    bare(note, "process 4711 (python3) of alice holds 2 GiB of GPU 0; only that user and root can see whether", "",
+         [](M &m) { m.view.processes[0].unseen = true; });
+    bare(ok, "none is under curb", "", [](M &m) { m.view.processes[0].posted.emplace(); });
     bare(ok, "none is under curb", "", [](M &m) { m.view.gpus[0].uses[0].nvml = 0; });
     bare(note, "holds 2 GiB of GPU-8f3a1b2c-0000-4000-8000-000000000000", "curb doctor 4711", [](M &m) {
         m.view.gpus[0].parent = "GPU-0";  // a MIG instance: its index is not a GPU's

@@ -153,6 +153,57 @@ TEST_CASE("a process of another pid namespace is in the view with NVML's figure 
     CHECK(view.gpus[0].uses.at(0).nvml == 5 * GiB);
 }
 
+TEST_CASE("a process of another user has the state, the figures and the cap that it tells, to look at only") {
+    control::board::Entry entry;
+    entry.state = control::board::State::waiting;
+    entry.gpus = {
+        {"GPU-1", 3 * GiB, 8 * GiB, MiB, 5}, {"GPU-0", 2 * GiB, std::nullopt, 0, 0}, {"GPU-9", GiB, GiB, 0, 0}};
+    auto theirs = process(7);
+    theirs.unseen = true;
+    ViewFacts known = facts({gpu(0, {user(7, 2 * GiB)}), gpu(1, {})}, {}, {theirs});
+    CHECK(is_under_curb(join(known).processes[0]) == std::nullopt);
+    CHECK(state_of(join(known).processes[0]) == State::unknown);
+    known.posted = {{7, entry}};
+    const View view = join(known);
+    REQUIRE(view.processes.size() == 1);
+    CHECK(is_under_curb(view.processes[0]) == true);
+    CHECK_FALSE(view.processes[0].under_curb);
+    CHECK(state_of(view.processes[0]) == State::waiting);
+    REQUIRE(view.gpus.at(0).uses.size() == 1);
+    REQUIRE(view.gpus.at(1).uses.size() == 1);
+    CHECK(posted_of(view, view.gpus[0].uses[0])->held == 2 * GiB);
+    CHECK(view.gpus[0].uses[0].nvml == 2 * GiB);
+    CHECK(posted_of(view, view.gpus[1].uses[0])->cap == 8 * GiB);
+    known.posted[0].entry.state = control::board::State::running;
+    CHECK(state_of(join(known).processes[0]) == State::running);
+    known.posted[0].entry.gpus[0].held = 9 * GiB;
+    CHECK(state_of(join(known).processes[0]) == State::over_cap);
+}
+
+TEST_CASE("memory that a process has not used for a minute is idle, unless the process is out of its GPUs") {
+    control::board::Entry entry;
+    entry.used = 1'000'000;
+    entry.gpus = {{"GPU-0", 2 * GiB, std::nullopt, 0, 0}};
+    ViewFacts known = facts({gpu(0, {user(7, 2 * GiB)})}, {answer(7, {books("GPU-0", 3 * GiB)})}, {process(7)});
+    const auto idle = [&] { return join(known).gpus[0].uses[0].idle; };
+    known.now = entry.used + 60'000;
+    CHECK(idle() == std::nullopt);  // nothing tells when it used it
+    known.posted = {{7, entry}};
+    CHECK(idle() == 3 * GiB);
+    CHECK(idle_on(join(known).gpus[0], join(known)) == std::map<std::string, Bytes>{{"alice", 3 * GiB}});
+    --known.now;
+    CHECK(idle() == 0);
+    CHECK(idle_on(join(known).gpus[0], join(known)).empty());
+    known.now += 3'600'000;
+    known.answers.clear();
+    CHECK(idle() == 2 * GiB);
+    known.posted[0].entry.gpus[0].held.reset();
+    CHECK(idle() == std::nullopt);
+    known.posted[0].entry = entry;
+    known.posted[0].entry.state = control::board::State::napping;
+    CHECK(idle() == 0);
+}
+
 TEST_CASE("the largest use comes first, by whichever figure is the larger, and equal ones by pid") {
     const View view = join(facts({gpu(0, {user(1, GiB), user(2, 6 * GiB), user(4, GiB), user(3, std::nullopt)})},
                                  {answer(1, {books("GPU-0", 7 * GiB)}), answer(3, {books("GPU-0", 2 * GiB)})},

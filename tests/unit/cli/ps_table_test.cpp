@@ -187,6 +187,21 @@ TEST_CASE("colours mark figures over the cap, refusals, silent processes and tho
     CHECK(uncoloured == table(view, 60));
 }
 
+TEST_CASE("what other users' processes tell is in the table, and what is held without use") {
+    View view = one_process();
+    view.processes.push_back(process(8, "bob", "python3 b.py"));
+    view.processes[1].unseen = true;
+    view.gpus[0].uses.push_back({1, std::nullopt, 3 * GiB});
+    CHECK_THAT(table(view, std::nullopt),
+               contains("  unknown  python3 b.py\n") && !contains("no curb") && !contains("IDLE"));
+    view.processes[1].posted.emplace().gpus = {{"GPU-0", 2 * GiB, 5 * GiB, 0, 0}};
+    view.gpus[0].uses[1].posted = 0;
+    view.gpus[0].uses[1].idle = 2 * GiB;
+    CHECK_THAT(table(view, std::nullopt), contains("  IDLE  STATE ") && contains("  2 GiB  3 GiB  5 GiB ") &&
+                                              contains("  2 GiB  running  python3 b.py\n"));
+    CHECK_THAT(notes_of(view), contains("2 GiB of GPU 0 is held without use for a minute or more: bob 2 GiB\n"));
+}
+
 TEST_CASE("an empty machine has a line that says so") {
     View view;
     view.gpus = {gpu(0, 0)};
