@@ -5,11 +5,13 @@
 //   {"curb":1,"ask":"release","bytes":1073741824,"steps":["pools"]}      without bytes: all; steps: the policy's
 //   {"curb":1,"ask":"cap","cap":"8GiB","gpu":"cuda:0"}                   without cap: the policy's again
 //   {"curb":1,"ask":"gate","close_for":3000}                             without close_for: open
+//   {"curb":1,"ask":"memory","handle":"6375…"}                           with "closed":7 instead: it is closed again
 //
 //   {"curb":1,"status":{"pid":4711,"version":"0.1.0",…}}                 each as described below
 //   {"curb":1,"release":{"trigger":"curb release","steps":[{"step":"pools",…}],"milliseconds":…}}
 //   {"curb":1,"cap":{"gpus":[…]}}
 //   {"curb":1,"gate":{"closed":true,…}}
+//   {"curb":1,"memory":{"opening":7}}                                    with a descriptor beside the first byte
 //   {"curb":1,"failure":"…"}
 #include "control/messages.hpp"
 
@@ -210,6 +212,15 @@ void describe(Io &io, Is<GateReport> auto &value) {
     io.where_set("waits_for", value.waits_for);
     io.where_set("bypasses", value.bypasses);
 }
+template <class Io>
+void describe(Io &io, Is<MemoryRequest> auto &value) {
+    io("handle", value.handle);
+    io.where_set("closed", value.closed);
+}
+template <class Io>
+void describe(Io &io, Is<MemoryReport> auto &value) {
+    io("opening", value.opening);
+}
 
 namespace {
 
@@ -217,10 +228,12 @@ const char *name_of(const StatusRequest & /*request*/) { return "status"; }
 const char *name_of(const policy::ReleaseRequest & /*request*/) { return "release"; }
 const char *name_of(const CapRequest & /*request*/) { return "cap"; }
 const char *name_of(const GateRequest & /*request*/) { return "gate"; }
+const char *name_of(const MemoryRequest & /*request*/) { return "memory"; }
 const char *name_of(const Status & /*reply*/) { return "status"; }
 const char *name_of(const ReleaseReport & /*reply*/) { return "release"; }
 const char *name_of(const CapReport & /*reply*/) { return "cap"; }
 const char *name_of(const GateReport & /*reply*/) { return "gate"; }
+const char *name_of(const MemoryReport & /*reply*/) { return "memory"; }
 
 // Returns the line as an object. Sets `fault` and returns nullopt if it is not JSON of our version.
 std::optional<Json> envelope(std::string_view line, std::string &fault) {
@@ -318,7 +331,8 @@ policy::Result<Request, std::string> parse_request(std::string_view line) {
     message("ask", ask);
     Request out;
     if (!(read_request<StatusRequest>(message, ask, out) || read_request<policy::ReleaseRequest>(message, ask, out) ||
-          read_request<CapRequest>(message, ask, out) || read_request<GateRequest>(message, ask, out)))
+          read_request<CapRequest>(message, ask, out) || read_request<GateRequest>(message, ask, out) ||
+          read_request<MemoryRequest>(message, ask, out)))
         message.fail(quote(ask) + " cannot be asked of this version of curb");
     if (const auto *release = std::get_if<policy::ReleaseRequest>(&out);
         release && release->steps && release->steps->size() > kMostSteps)
@@ -338,7 +352,8 @@ policy::Result<Reply, std::string> parse_reply(std::string_view line) {
         message("failure", failure.message);
         out = std::move(failure);
     } else if (!(read_reply<Status>(message, out) || read_reply<ReleaseReport>(message, out) ||
-                 read_reply<CapReport>(message, out) || read_reply<GateReport>(message, out))) {
+                 read_reply<CapReport>(message, out) || read_reply<GateReport>(message, out) ||
+                 read_reply<MemoryReport>(message, out))) {
         fault = "it says nothing that this version of curb knows";
     }
     if (!fault.empty()) return "not an answer of curb: " + fault;

@@ -129,6 +129,12 @@ void share(CUdeviceptr pointer, bool exports) noexcept {
     });
 }
 
+bool offer(CUdeviceptr pointer) noexcept {
+    bool is_known = false;
+    region_of(pointer).change(pointer, [&](Allocation &allocation) { return is_known = allocation.offered = true; });
+    return is_known;
+}
+
 bool any_exported() noexcept {
     const auto is_exported = [](const Allocation &allocation) { return allocation.exported; };
     return std::any_of(regions().begin(), regions().end(), [=](Region &region) { return region.any_of(is_exported); });
@@ -156,7 +162,7 @@ bool remember(CUdeviceptr pointer, const Allocation &allocation) noexcept try {
 }
 
 Bytes credit(CUdeviceptr pointer, const Allocation &allocation, Returned returned) noexcept {
-    if (allocation.exported) job::freed(pointer);
+    if (allocation.exported || allocation.offered) job::freed(pointer);
     const Bytes freed =
         shares_granules(allocation) ? close(pointer, allocation) : policy::round_up(allocation.bytes, policy::kGranule);
     Ledger &ledger = allocation.device->ledger;

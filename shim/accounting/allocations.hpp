@@ -18,6 +18,8 @@ struct Allocation {
     bool reusable = false;  // from cuMemAlloc: may serve a later request of exactly the same size
     bool shared = false;    // another process or another device may access it
     bool exported = false;  // another process may access it
+    bool offered = false;   // another process may open it, and curb knows which have (vmm::lend)
+    [[nodiscard]] bool is_shared() const noexcept { return shared || offered; }
     friend bool operator==(const Allocation &, const Allocation &) = default;
 };
 // Neighbours in the device's memory are neighbours in the table: a program that allocates one block after the other
@@ -40,6 +42,8 @@ std::optional<Allocation> find(CUdeviceptr pointer) noexcept;
 Removal remove(CUdeviceptr pointer) noexcept;
 // Sets `shared`, and `exported` if `exports`. Ignores unknown pointers.
 void share(CUdeviceptr pointer, bool exports) noexcept;
+// Sets `offered`. False if the pointer is unknown.
+bool offer(CUdeviceptr pointer) noexcept;
 // True if other processes may access a block.
 bool any_exported() noexcept;
 

@@ -57,7 +57,12 @@ Inventory recorded() {
             all.movable.push_back(std::move(movable));
         }
     }
-    for (const auto &[start, record] : registry().blocks)
+    for (const auto &[start, record] : registry().blocks) {
+        if (record.import) continue;
+        if (!record.openings.empty()) {
+            stays(Stays::shared, record.block.bytes);
+            continue;
+        }
         all.movable.push_back({record.memory.get(),
                                record.block.device,
                                record.block.bytes,
@@ -65,12 +70,14 @@ Inventory recorded() {
                                record.memory->handle,
                                {{start, record.block.bytes, 0, record.access}},
                                true});
+    }
     return all;
 }
 
 }  // namespace
 
 Inventory movables() {
+    forget_ended_openings();
     Inventory all = recorded();
     // Other processes or a network card may access a shared block, as far as the program's calls tell.
     const auto stays = std::partition(all.movable.begin(), all.movable.end(), [](const Movable &one) {
@@ -83,13 +90,17 @@ Inventory movables() {
     return all;
 }
 
+bool any_blocks() noexcept { return registry().any_blocks.load(std::memory_order_relaxed) != 0; }
+
 bool add_block(const Block &block, Handle drivers, const CUmemAllocationProp &properties,
                const CUmemAccessDesc &access) noexcept try {
     auto memory = std::make_shared<Memory>(drivers, block.bytes, Handles::curbs);
     memory->properties = properties;
-    BlockRecord record{block, memory, {access}, {}, {}};
+    BlockRecord record{block, memory, {access}, {}, {}, {}, {}};
     const std::scoped_lock lock(registry().mutex);
+    record.block.id = ++registry().last_id;
     std::swap(registry().blocks[block.start], record);
+    registry().count_blocks();
     memory->handle = drivers;
     return true;
 } catch (...) {
@@ -119,33 +130,37 @@ std::optional<Block> next_block_on(const Device &device, CUdeviceptr after) noex
 
 bool block_accessible(CUdeviceptr start, const CUmemAccessDesc &access) noexcept {
     const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().blocks.find(start);
-    return found == registry().blocks.end() || set_access(found->second.access, access);
+    BlockRecord *found = registry().block_at(start);
+    return !found || set_access(found->access, access);
 }
 
 std::uint64_t block_id(CUdeviceptr start, BlockId which, std::uint64_t drivers) noexcept {
     const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().blocks.find(start);
-    if (found == registry().blocks.end()) return drivers;
-    std::uint64_t &id = found->second.ids[static_cast<std::size_t>(which)];
+    BlockRecord *found = registry().block_at(start);
+    if (!found) return drivers;
+    std::uint64_t &id = found->ids[static_cast<std::size_t>(which)];
     return id != 0 ? id : id = drivers;
 }
 
 void set_sync_memops(CUdeviceptr start, unsigned value) noexcept {
     const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().blocks.find(start);
-    if (found != registry().blocks.end()) found->second.sync_memops = value;
+    if (BlockRecord *found = registry().block_at(start)) found->sync_memops = value;
 }
 
 std::optional<unsigned> sync_memops(CUdeviceptr start) noexcept {
     const std::scoped_lock lock(registry().mutex);
-    const auto found = registry().blocks.find(start);
-    return found == registry().blocks.end() ? std::nullopt : found->second.sync_memops;
+    const BlockRecord *found = registry().block_at(start);
+    return found ? found->sync_memops : std::nullopt;
 }
 
 BlockRemoval::BlockRemoval(CUdeviceptr start) noexcept {
     const std::scoped_lock lock(registry().mutex);
-    removed_.insert(registry().blocks.extract(start));
+    const BlockRecord *found = registry().block_at(start);
+    if (found && found->import && found->import->opens > 1)
+        --found->import->opens;  // another thread has opened it meanwhile
+    else
+        removed_.insert(registry().blocks.extract(start));
+    registry().count_blocks();
 }
 
 BlockRemoval::BlockRemoval(CUcontext context) noexcept {
@@ -154,12 +169,14 @@ BlockRemoval::BlockRemoval(CUcontext context) noexcept {
     const auto found =
         std::find_if(all.begin(), all.end(), [=](const auto &one) { return one.second.block.context == context; });
     if (found != all.end()) removed_.insert(all.extract(found));
+    registry().count_blocks();
 }
 
 BlockRemoval::~BlockRemoval() {
     if (removed_.empty()) return;
     const std::scoped_lock lock(registry().mutex);
     registry().blocks.merge(removed_);
+    registry().count_blocks();
 }
 
 void moved(Memory *key, Handle drivers) noexcept {

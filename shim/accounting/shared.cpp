@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "accounting/allocations.hpp"
+#include "accounting/blocks.hpp"
 #include "accounting/reconcile.hpp"
 #include "accounting/vmm.hpp"
 #include "base/lifetime.hpp"
@@ -77,8 +78,10 @@ void destroyed_external() noexcept { --state().externals; }
 
 bool any_external() noexcept { return state().externals > 0; }
 
-bool any() noexcept {
-    return !state().opened.empty() || allocations::any_exported() || vmm::any_shared() || pools::any_shared();
+bool any() {
+    vmm::forget_ended_openings();
+    return !state().opened.empty() || allocations::any_exported() || vmm::any_shared() || vmm::any_lent() ||
+           pools::any_shared();
 }
 
 }  // namespace curb::shim::shared

@@ -28,7 +28,8 @@ void destroyed_event(CUevent event) noexcept;
 bool any_event() noexcept;
 
 // True if other processes may access memory of this one (CUDA IPC, dma-buf, exported handles and pools), or it has such
-// memory of others. Takes locks, one after the other. Does not call the driver. Thread-safe.
-bool any() noexcept;
+// memory of others. Takes locks, one after the other, and reads /proc. Does not call the driver. Thread-safe. May throw
+// std::bad_alloc.
+bool any();
 
 }  // namespace curb::shim::shared

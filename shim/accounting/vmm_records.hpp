@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 
@@ -70,6 +71,8 @@ struct Registry {
     std::unordered_map<Handle, References> handles;  // the program's
     Mappings mappings;
     BlockRecords blocks;
+    std::uint64_t last_id = 0, last_opening = 0;
+    std::atomic<std::size_t> any_blocks{0};  // a copy of blocks.size(): queries of any pointer read it without the lock
 
     // The caller of the rest holds the lock.
     // Returns the handle's memory; null if it is unknown.
@@ -91,6 +94,21 @@ struct Registry {
         --block;
         return address - block->first < block->second.block.bytes ? &block->second : nullptr;
     }
+    // Returns the block that starts there; null if there is none.
+    [[nodiscard]] BlockRecord *block_at(CUdeviceptr start) noexcept {
+        const auto found = blocks.find(start);
+        return found == blocks.end() ? nullptr : &found->second;
+    }
+    // Counts an open of another process's block that is open in this context, and returns its address; 0 if it is not.
+    [[nodiscard]] CUdeviceptr count_open(const ImportName &name, CUcontext context) noexcept {
+        for (auto &[start, record] : blocks) {
+            if (!record.import || record.import->name != name || record.block.context != context) continue;
+            ++record.import->opens;
+            return start;
+        }
+        return 0;
+    }
+    void count_blocks() noexcept { any_blocks.store(blocks.size(), std::memory_order_relaxed); }
     // Returns the memory that has this handle of the driver's, and a handle of curb's; null if there is none.
     [[nodiscard]] Reference behind(Handle drivers) const noexcept {
         for (const auto &[handle, references] : handles)

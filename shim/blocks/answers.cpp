@@ -1,7 +1,6 @@
 #include "blocks/answers.hpp"
 
 #include "accounting/blocks.hpp"
-#include "blocks/applies.hpp"
 #include "host/process_state.hpp"
 
 namespace curb::shim::blocks {
@@ -9,7 +8,7 @@ namespace {
 
 // Returns the block whose granules have the address.
 std::optional<vmm::Block> block_around(CUdeviceptr address) noexcept {
-    return process::active() && applies() ? vmm::block_around(address) : std::nullopt;
+    return process::active() && vmm::any_blocks() ? vmm::block_around(address) : std::nullopt;
 }
 
 bool is_in_use(const vmm::Block &block, CUdeviceptr address) noexcept { return address - block.start < block.asked; }
@@ -25,6 +24,7 @@ void correct(void *value, CUpointer_attribute attribute, const vmm::Block &block
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<std::size_t *>(value) = block.asked; break;
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: *static_cast<unsigned *>(value) = 1; break;
+        case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *static_cast<std::uint64_t *>(value) = 0; break;
         case CU_POINTER_ATTRIBUTE_BUFFER_ID: id(vmm::BlockId::buffer); break;
         case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: id(vmm::BlockId::memory_block); break;
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -87,7 +87,7 @@ CUresult access(unsigned long long *flags, const CUmemLocation *location, CUdevi
 }
 
 bool any_in(CUdeviceptr address, std::size_t bytes) noexcept {
-    return process::active() && applies() && vmm::any_block_in(address, bytes);
+    return process::active() && vmm::any_blocks() && vmm::any_block_in(address, bytes);
 }
 
 }  // namespace curb::shim::blocks

@@ -2,6 +2,8 @@
 
 #include "accounting/blocks.hpp"
 #include "blocks/applies.hpp"
+#include "blocks/ipc.hpp"
+#include "blocks/making.hpp"
 #include "contexts/captures.hpp"
 #include "contexts/contexts.hpp"
 #include "driver/as_one_call.hpp"
@@ -13,10 +15,6 @@ namespace {
 
 using policy::kGranule;
 using vmm::Block;
-
-CUmemAccessDesc access_for(int ordinal) noexcept {
-    return {{CU_MEM_LOCATION_TYPE_DEVICE, ordinal}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-}
 
 bool has(const Device &device, CUdevice_attribute attribute) noexcept {
     int value = 0;
@@ -31,40 +29,11 @@ CUmemAllocationProp properties_on(const Device &device) noexcept {
     // As memory of cuMemAlloc is, for network cards. A create takes 6 us more with it (measured on an H100).
     properties.allocFlags.gpuDirectRDMACapable =
         has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) ? 1 : 0;
+    // For CUDA IPC. It costs a create nothing (measured on an H100).
+    if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+        properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     return properties;
 }
-
-// The driver's calls that make a block. The destructor undoes them unless the block is kept: they may fail, or the
-// thread may be cancelled in one of them.
-struct Making : NoCopy {
-    Making(const Driver &driver, Bytes size) noexcept : to(driver), bytes(size) {}
-    ~Making() {
-        if (is_kept) return;
-        if (is_mapped) to.cuMemUnmap(start, bytes);
-        if (handle != 0) to.cuMemRelease(handle);
-        if (start != 0) to.cuMemAddressFree(start, bytes);
-    }
-
-    const Driver &to;
-    const Bytes bytes;
-    CUdeviceptr start = 0;
-    vmm::Handle handle = 0;
-    bool is_mapped = false, is_kept = false;
-
-    CUresult run(const CUmemAllocationProp &properties, const CUmemAccessDesc &access) {
-        // As cuMemAlloc places large blocks (measured on an H200).
-        constexpr Bytes kLarge = 64 * policy::MiB;
-        CUresult result = to.cuMemAddressReserve(&start, bytes, bytes >= kLarge ? kLarge : 0, 0, 0);
-        // Without addresses cuMemAlloc may still find some.
-        if (result != CUDA_SUCCESS) return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_ERROR_NOT_SUPPORTED : result;
-        result = to.cuMemCreate(&handle, bytes, &properties, 0);
-        if (result != CUDA_SUCCESS) return result;
-        result = to.cuMemMap(start, bytes, 0, handle, 0);
-        if (result != CUDA_SUCCESS) return result;
-        is_mapped = true;
-        return to.cuMemSetAccess(start, bytes, &access, 1);
-    }
-};
 
 // cuMemAlloc and cuMemFree are refused during captures of some modes, and end them; the calls that make a block are
 // not. So a small block shows what the driver answers now. It waits for the context's work, as cuMemFree does.
@@ -80,37 +49,6 @@ bool grant(const Driver &to, const Block &block, int reader) {
     return ask_twice(set) == CUDA_SUCCESS && vmm::block_accessible(block.start, access);
 }
 
-// Lets the other devices that have a context use the block, since copies between devices need it without peer access
-// too. Call it once the block is recorded: a device that gets its first context later finds it there.
-bool grant_to_others(const Driver &to, const Block &block) {
-    for (const Device &device : devices::all())
-        if (&device != block.device && device.contexts.live != 0 && !grant(to, block, device.ordinal)) return false;
-    return true;
-}
-
-// Waits for the work of the block's context, as cuMemFree does: unmapping waits for nothing. nullopt: the context
-// cannot be used.
-std::optional<CUresult> wait_for_work(CUcontext owner) {
-    const auto wait = []() -> std::optional<CUresult> {
-        const auto result = captures::any() ? std::nullopt : captures::synchronise_current_context();
-        return result ? *result : try_small_block();
-    };
-    if (current_context() == owner) return wait();
-    const contexts::Pin pin(owner);
-    const contexts::Current context(owner);
-    return pin && context ? wait() : std::nullopt;
-}
-
-// Unmaps and releases a block whose record has been taken out.
-CUresult end(const Driver &to, vmm::BlockRemoval &removal) {
-    const Block block = *removal.operator->();
-    const CUresult result = to.cuMemUnmap(block.start, block.bytes);
-    if (result != CUDA_SUCCESS) return result;
-    removal.commit();
-    to.cuMemAddressFree(block.start, block.bytes);
-    return CUDA_SUCCESS;
-}
-
 // nullopt: only cuMemAlloc can serve this.
 std::optional<CUresult> make(CUdeviceptr *pointer, Bytes bytes, Device &device, CUcontext owner) {
     if (captures::any())
@@ -119,13 +57,14 @@ std::optional<CUresult> make(CUdeviceptr *pointer, Bytes bytes, Device &device, 
     const CUmemAccessDesc access = access_for(device.ordinal);
     const CUresult result = as_one_call<&Driver::cuMemAlloc_v2>([&](const Driver &to) {
         Making making(to, policy::round_up(bytes, kGranule));
-        CUresult made = making.run(properties, access);
+        const auto create = [&](vmm::Handle *handle) { return to.cuMemCreate(handle, making.bytes, &properties, 0); };
+        CUresult made = making.run(create, access);
         const Block block{making.start, &device, owner, bytes, making.bytes};
         if (made == CUDA_SUCCESS && !vmm::add_block(block, making.handle, properties, access))
             made = CUDA_ERROR_UNKNOWN;
         if (made != CUDA_SUCCESS) return made;
         making.is_kept = true;
-        if (!grant_to_others(to, block)) {
+        if (!grant_to_others(to, block, device)) {
             vmm::BlockRemoval removal(block.start);
             end(to, removal);
             return CUDA_ERROR_UNKNOWN;
@@ -139,6 +78,32 @@ std::optional<CUresult> make(CUdeviceptr *pointer, Bytes bytes, Device &device, 
 }
 
 }  // namespace
+
+bool grant_to_others(const Driver &to, const Block &block, const Device &user) {
+    for (const Device &device : devices::all())
+        if (&device != &user && device.contexts.live != 0 && !grant(to, block, device.ordinal)) return false;
+    return true;
+}
+
+std::optional<CUresult> wait_for_work(CUcontext owner) {
+    const auto wait = []() -> std::optional<CUresult> {
+        const auto result = captures::any() ? std::nullopt : captures::synchronise_current_context();
+        return result ? *result : try_small_block();
+    };
+    if (current_context() == owner) return wait();
+    const contexts::Pin pin(owner);
+    const contexts::Current context(owner);
+    return pin && context ? wait() : std::nullopt;
+}
+
+CUresult end(const Driver &to, vmm::BlockRemoval &removal) {
+    const Block block = *removal.operator->();
+    const CUresult result = to.cuMemUnmap(block.start, block.bytes);
+    if (result != CUDA_SUCCESS) return result;
+    removal.commit();
+    to.cuMemAddressFree(block.start, block.bytes);
+    return CUDA_SUCCESS;
+}
 
 CUresult allocate(CUdeviceptr *pointer, Bytes bytes, Device &device, CUcontext owner) {
     if (bytes >= kGranule && bytes <= device.total && applies())
@@ -165,13 +130,13 @@ CUresult allocate_pitch(CUdeviceptr *pointer, std::size_t *pitch, const Rows &ro
 bool is_block(CUdeviceptr pointer) noexcept {
     if (!process::active() || !applies()) return false;
     const auto block = vmm::block_around(pointer);
-    return block && block->start == pointer;
+    return block && block->start == pointer && block->id != 0;
 }
 
 CUresult free(CUdeviceptr pointer) {
     const auto block = process::active() && applies() ? vmm::block_around(pointer) : std::nullopt;
     // Of an address within a block, and once it has shut down, the driver says what cuMemFree says.
-    if (!block || block->start != pointer) return driver().cuMemFree_v2(pointer);
+    if (!block || block->start != pointer || block->id == 0) return driver().cuMemFree_v2(pointer);
     const auto waited = wait_for_work(block->context);
     if (!waited) return driver().cuMemFree_v2(pointer);
     if (*waited != CUDA_SUCCESS) return *waited;
@@ -182,14 +147,17 @@ CUresult free(CUdeviceptr pointer) {
 }
 
 void drop_context(CUcontext context) {
-    as_one_call<&Driver::cuCtxDestroy_v2>([=](const Driver &to) {
+    std::vector<vmm::Import> closed;
+    as_one_call<&Driver::cuCtxDestroy_v2>([&, context](const Driver &to) {
         for (;;) {
             vmm::BlockRemoval removal(context);
             if (!removal) return CUDA_SUCCESS;
+            if (const vmm::Import *import = removal.import()) note_closed(closed, *import);
             // If the driver refuses twice, nothing more can be done: the context and the record are gone.
             if (end(to, removal) != CUDA_SUCCESS && end(to, removal) != CUDA_SUCCESS) removal.commit();
         }
     });
+    tell_closed(closed);
 }
 
 bool let_use(const Device &user, const Device &device) {

@@ -22,7 +22,7 @@ struct Rows {
 CUresult allocate_pitch(CUdeviceptr *pointer, std::size_t *pitch, const Rows &rows, Device &device, CUcontext owner);
 // As cuMemFree, of any memory.
 CUresult free(CUdeviceptr pointer);
-// True if a block of curb's starts here. Calls no driver.
+// True if a block of this process starts here. Calls no driver.
 bool is_block(CUdeviceptr pointer) noexcept;
 
 // Frees the blocks of a context that has ended.

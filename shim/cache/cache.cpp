@@ -176,7 +176,7 @@ bool keep(CUdeviceptr pointer) noexcept {
     if (!process::active() || !in_force::caches()) return false;
     const KeepErrno keep_errno;
     const auto known = allocations::find(pointer);
-    if (!known || !known->reusable || known->shared || !may_reuse(*known->device, known->bytes)) return false;
+    if (!known || !known->reusable || known->is_shared() || !may_reuse(*known->device, known->bytes)) return false;
     Device &device = *known->device;
     // Read before the pointer is forgotten: until then the context cannot be destroyed without dropping the pointer, so
     // this is the block's context and not a later one with the same handle.

@@ -65,6 +65,8 @@ constinit Gate the_gate;
 // was killed before it opened the gate, may have brought it back.
 constexpr std::uint64_t kPollMs = 100;
 
+constinit thread_local bool ends_naps = false;
+
 // True if the process is running, by the driver: then there is no reason to keep the gate closed.
 bool is_running() noexcept {
     auto *get_state =
@@ -87,7 +89,7 @@ bool open_expired() noexcept {
 
 bool wait() noexcept {
     const KeepErrno keep_errno;
-    const bool is_own = own_thread::is_own();
+    const bool is_own = own_thread::is_own() && !ends_naps;
     for (;;) {
         const std::uint32_t word = curb_gate;
         if (the_gate.ending) return false;
@@ -136,6 +138,8 @@ void note_waiting() noexcept {
     the_gate.waiting_since_ms.compare_exchange_strong(none, now_ms());
     the_gate.called.post();
 }
+EndsNaps::EndsNaps() noexcept { ends_naps = true; }
+EndsNaps::~EndsNaps() { ends_naps = false; }
 void sleep_until_called(std::uint64_t milliseconds) noexcept { the_gate.called.wait(milliseconds); }
 
 void note_out(For by, policy::Bytes bytes, Back back) noexcept {

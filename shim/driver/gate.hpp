@@ -60,6 +60,12 @@ std::uint64_t waiting_since() noexcept;
 std::optional<std::uint64_t> waited_ms() noexcept;
 // Has waiting_since() answer as if a call waited.
 void note_waiting() noexcept;
+// While it lives, calls of this thread of curb's that wait count as calls of the program: they end a nap.
+class EndsNaps : NoCopy {
+  public:
+    EndsNaps() noexcept;
+    ~EndsNaps();
+};
 // Sleeps until a call of the program waits, at most `milliseconds`. One thread at a time.
 void sleep_until_called(std::uint64_t milliseconds) noexcept;
 

@@ -6,10 +6,10 @@
 #include "accounting/vmm.hpp"
 #include "blocks/answers.hpp"
 #include "blocks/blocks.hpp"
+#include "blocks/ipc.hpp"
 #include "cache/cache.hpp"
 #include "contexts/contexts.hpp"
 #include "hooks/noted.hpp"
-#include "host/log.hpp"
 
 namespace curb::shim {
 namespace {
@@ -34,13 +34,8 @@ CUresult opened(CUresult result, const CUdeviceptr *address, const CUipcMemHandl
     return noted(result, [&] { shared::opened(*address, handle, current_context()); });
 }
 
-CUresult refuse_ipc() noexcept {
-    log::write(
-        policy::LogLevel::warning,
-        "cuIpcGetMemHandle is refused: memory that a nap moves cannot be shared with other processes by CUDA IPC; "
-        "\"suspend\": { \"light\": false } in the policy gives this program memory that can");
-    return CUDA_ERROR_INVALID_VALUE;
-}
+// True for a handle of curb's, which no driver knows.
+bool is_curbs(const CUipcMemHandle &handle) noexcept { return process::active() && blocks::is_curbs(handle); }
 
 // Records that another process may use the event. Returns the driver's result.
 CUresult shares_event(CUresult result, const CUevent *event) noexcept {
@@ -53,21 +48,24 @@ CUresult shares_event(CUresult result, const CUevent *event) noexcept {
 using namespace curb::shim;
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
-    if (blocks::any_in(address)) return refuse_ipc();
+    if (const auto curbs = blocks::get_ipc_handle(handle, address)) return *curbs;
     cache::share(address, true);
     return noted(driver().cuIpcGetMemHandle(handle, address), [=] { shared::exported(address, *handle); });
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
+    if (is_curbs(handle)) return opened(blocks::open_ipc_handle(address, handle), address, handle);
     return opened(driver().cuIpcOpenMemHandle(address, handle, flags), address, handle);
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags) {
+    if (is_curbs(handle)) return opened(blocks::open_ipc_handle(address, handle), address, handle);
     return opened(driver().cuIpcOpenMemHandle_v2(address, handle, flags), address, handle);
 }
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
-    return noted(driver().cuIpcCloseMemHandle(address), [=] { shared::closed(address); });
+    const auto curbs = blocks::close_ipc_handle(address);
+    return noted(curbs ? *curbs : driver().cuIpcCloseMemHandle(address), [=] { shared::closed(address); });
 }
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event) {

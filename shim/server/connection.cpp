@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <utility>
 
 namespace curb::shim {
 
@@ -60,9 +62,34 @@ void Connection::answer(const control::Reply &reply, Clock::time_point now, bool
     write(now);  // nearly every answer fits into the socket's buffer
 }
 
+void Connection::answer(const control::Reply &reply, control::Descriptor beside, Clock::time_point now) {
+    beside_ = std::move(beside);
+    answer(reply, now);
+}
+
+ssize_t Connection::send_some() {
+    constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+    if (!beside_.ours()) return send(socket_.number(), out_.data(), out_.size(), kFlags);
+    const int fd = beside_.number();
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof fd)> control{};
+    iovec text{out_.data(), out_.size()};
+    msghdr message{};
+    message.msg_iov = &text;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr *part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(part), &fd, sizeof fd);
+    const ssize_t sent = sendmsg(socket_.number(), &message, kFlags);
+    if (sent > 0) beside_ = {};
+    return sent;
+}
+
 void Connection::write(Clock::time_point now) {
-    const ssize_t sent =
-        socket_.ours() ? send(socket_.number(), out_.data(), out_.size(), MSG_DONTWAIT | MSG_NOSIGNAL) : -1;
+    const ssize_t sent = socket_.ours() ? send_some() : -1;
     if (sent < 0) {
         if (errno != EAGAIN && errno != EINTR) state_ = State::done;
         return;

@@ -2,11 +2,14 @@
 // thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "control/descriptor.hpp"
 #include "control/lines.hpp"
 #include "control/messages.hpp"
 #include "threads/own_socket.hpp"
@@ -20,10 +23,12 @@ class Connection {
     // The time that a client has to send a request or to read the answer. The time to serve a request does not count.
     static constexpr std::chrono::seconds kIdleLimit{5};
 
-    Connection(OwnSocket socket, std::uint64_t id, Clock::time_point now) noexcept
-        : socket_(std::move(socket)), id_(id), since_(now) {}
+    // `peer`: the process at the other end; 0 if it is not visible here.
+    Connection(OwnSocket socket, std::uint64_t id, pid_t peer, Clock::time_point now) noexcept
+        : socket_(std::move(socket)), id_(id), peer_(peer), since_(now) {}
 
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+    [[nodiscard]] pid_t peer() const noexcept { return peer_; }
     [[nodiscard]] int number() const noexcept { return socket_.number(); }
     // Returns the events for poll.
     [[nodiscard]] short events() const noexcept;
@@ -39,20 +44,25 @@ class Connection {
     std::optional<std::string> line(Clock::time_point now);
     // Answers the request. `last`: then closes the connection.
     void answer(const control::Reply &reply, Clock::time_point now, bool last = false);
+    // Answers the request, with a descriptor beside the first byte.
+    void answer(const control::Reply &reply, control::Descriptor beside, Clock::time_point now);
 
   private:
     enum class State { reading, waiting, answering, done };
 
     void read();
     void write(Clock::time_point now);
+    ssize_t send_some();
 
     OwnSocket socket_;
     std::uint64_t id_;
+    pid_t peer_;
     Clock::time_point since_;  // when the client last connected or got an answer
     State state_ = State::reading;
     bool last_ = false;
     control::Lines in_{control::kLongestRequest};
     std::string out_;
+    control::Descriptor beside_;  // to be sent with the next byte; empty: none
 };
 
 }  // namespace curb::shim

@@ -20,6 +20,7 @@
 #include "base/keep_errno.hpp"
 #include "base/lifetime.hpp"
 #include "base/waiting.hpp"
+#include "blocks/ipc.hpp"
 #include "control/runtime_dir.hpp"
 #include "device/devices.hpp"
 #include "device/wait_queue.hpp"
@@ -32,6 +33,7 @@
 #include "runtime/runtime.hpp"
 #include "runtime/worker_queue.hpp"
 #include "server/connection.hpp"
+#include "server/lending.hpp"
 #include "server/socket_file.hpp"
 #include "server/status.hpp"
 #include "threads/own_socket.hpp"
@@ -55,6 +57,7 @@ struct Inbox {
     struct Answer {
         std::uint64_t client;
         std::optional<control::Reply> reply;  // nullopt if host memory was exhausted
+        control::Descriptor beside{};
     };
     std::vector<Answer> answers;
     std::size_t asked = 0;  // answers due from other threads
@@ -108,6 +111,12 @@ class AnswerSlot : NoCopy {
     bool reserved_ = false;
 };
 // Posts the answer to the room that an AnswerSlot has reserved.
+void post_answer(Inbox::Answer one) noexcept {
+    post([&](Inbox &now) {
+        --now.asked;
+        now.answers.push_back(std::move(one));  // room was reserved
+    });
+}
 template <class Report>
 void post_answer(std::uint64_t client, const Report &report) noexcept {
     Inbox::Answer one{client, std::nullopt};
@@ -116,10 +125,7 @@ void post_answer(std::uint64_t client, const Report &report) noexcept {
     } catch (...) {
         one.reply.reset();
     }
-    post([&](Inbox &now) {
-        --now.asked;
-        now.answers.push_back(std::move(one));  // room was reserved
-    });
+    post_answer(std::move(one));
 }
 
 // Called on the worker once the devices are reconciled (worker::measure).
@@ -164,6 +170,7 @@ class Server {
     Immediate on(const policy::ReleaseRequest &asked, std::uint64_t client, Clock::time_point now);
     Immediate on(const control::CapRequest &asked, std::uint64_t client, Clock::time_point now);
     Immediate on(const control::GateRequest &asked, std::uint64_t client, Clock::time_point now);
+    Immediate on(const control::MemoryRequest &asked, std::uint64_t client, Clock::time_point now);
     Immediate measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply);
     void deliver_answers(Clock::time_point now);
     Connection *find(std::uint64_t client);
@@ -297,11 +304,11 @@ void Server::accept_clients(Clock::time_point now) {
             (peer.uid != geteuid() && peer.uid != 0))
             continue;
         drop_idle_client();
-        Connection client(std::move(socket), ++last_id_, now);
+        Connection client(std::move(socket), ++last_id_, peer.pid, now);
         if (clients_.size() < kClients)
             clients_.push_back(std::move(client));
         else
-            client.answer(control::Failure{"too many others wait for an answer of this process; try again"}, now, true);
+            client.answer(control::Failure{control::kTooManyClients}, now, true);
     }
 }
 
@@ -400,6 +407,18 @@ Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*
     return out;
 }
 
+// The answer waits while this process is out of its GPUs: then it comes back first.
+Server::Immediate Server::on(const control::MemoryRequest &asked, std::uint64_t client, Clock::time_point /*now*/) {
+    if (asked.closed) return blocks::take_back(asked);
+    AnswerSlot slot;
+    if (!slot) return control::Failure{control::kTooManyClients};
+    lending::ask(asked, find(client)->peer(), [client](control::MemoryAnswer given) {
+        post_answer({client, std::move(given.reply), std::move(given.memory)});
+    });
+    slot.hand_over();
+    return std::nullopt;
+}
+
 Server::Immediate Server::measured(std::uint64_t client, Clock::time_point now, std::function<control::Reply()> reply) {
     const std::uint64_t seen = inbox().locked([](const Inbox &in) { return in.measurements; });
     deferred_.push_back({client, now + kMeasureWait, seen, std::move(reply)});
@@ -421,11 +440,11 @@ void Server::deliver_answers(Clock::time_point now) {
         done.swap(in.answers);
         return in.measurements;
     });
-    for (const Inbox::Answer &one : done) {
+    for (Inbox::Answer &one : done) {
         Connection *client = find(one.client);
         if (!client) continue;
         if (one.reply)
-            client->answer(*one.reply, now);
+            client->answer(*one.reply, std::move(one.beside), now);
         else
             client->answer(control::Failure{"it is done, but there was no memory for the report"}, now);
     }
@@ -469,6 +488,7 @@ void start() noexcept try {
     // Read here, because the program's other threads may change the environment later.
     socket_places = new control::Places(control::places());
     wait_queue::use(*socket_places);
+    blocks::use(*socket_places);
     socket_file::until_exit();
     inbox();
     own_thread::start(serve, "curb-control");

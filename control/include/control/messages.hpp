@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,7 +48,13 @@ struct GateRequest {
     std::uint64_t took_ms = 0;  // the process is back, and this is how long the move took
     friend bool operator==(const GateRequest &, const GateRequest &) = default;
 };
-using Request = std::variant<StatusRequest, policy::ReleaseRequest, CapRequest, GateRequest>;
+// Asks for memory that the process shares by CUDA IPC. The answer comes with a descriptor of it.
+struct MemoryRequest {
+    std::string handle;                   // the bytes of the CUipcMemHandle, in hexadecimal digits
+    std::optional<std::uint64_t> closed;  // instead: the memory of this MemoryReport::opening is no longer open
+    friend bool operator==(const MemoryRequest &, const MemoryRequest &) = default;
+};
+using Request = std::variant<StatusRequest, policy::ReleaseRequest, CapRequest, GateRequest, MemoryRequest>;
 
 struct Failure {
     std::string message;  // what is wrong, where, and the remedy
@@ -76,7 +83,13 @@ struct GateReport {
     std::vector<Bypass> bypasses;  // libraries whose calls do not wait; only when the gate was open before
     friend bool operator==(const GateReport &, const GateReport &) = default;
 };
-using Reply = std::variant<Failure, Status, ReleaseReport, CapReport, GateReport>;
+struct MemoryReport {
+    std::uint64_t opening = 0;  // its number in the process that shares the memory; 0: none was opened
+    friend bool operator==(const MemoryReport &, const MemoryReport &) = default;
+};
+using Reply = std::variant<Failure, Status, ReleaseReport, CapReport, GateReport, MemoryReport>;
+// The Failure of a process that serves as many clients as it can.
+inline constexpr const char *kTooManyClients = "too many others wait for an answer of this process; try again";
 
 // Return parts of the answers of `curb … --json`. Every member is there; an unknown one is null. json_of(status) leaves
 // out the devices.

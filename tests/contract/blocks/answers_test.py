@@ -18,7 +18,6 @@ from pathlib import Path
 # Answers that differ by design: a pattern of the question, and why.
 BY_DESIGN = {
     r"past the end: ": "curb does not stand in front of copies, which may go on to the end of the last granule, and into a neighbour",
-    r"IPC handle$": "memory that a nap moves cannot be shared; curb says so in its log",
 }
 
 

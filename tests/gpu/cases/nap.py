@@ -349,6 +349,35 @@ def _by_command(lab: Lab, row: Row) -> None:
     row.add_note(f"out by command, back with the next call in {first:.2f} s")
 
 
+def shared_case(way: str) -> Case:
+    """Processes that send each other CUDA tensors (CUDA IPC) and nap between two, by curb's own copy. The sums are those of a run
+    without curb."""
+
+    def case(lab: Lab, row: Row) -> None:
+        packages = lab.need("torch")
+        rounds = 3 if lab.quick else 10
+        argv = lab.python("training/sharing_torch.py", way, str(rounds), "2")
+        env = packages | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        with lab.bare(argv, f"{row.name} undisturbed", env) as session:
+            undisturbed = session.expect("shared", 600)["sums"]
+            session.finish()
+        job = lab.job(row.name, None, suspend={"idle": _IDLE, "light": True})
+        with lab.capped(argv, job, env) as session:
+            disturbed = session.expect("shared", 600)["sums"]
+            session.finish()
+        row.goes_on = True
+        messages = job.log.messages()
+        taken = sum("a nap begins" in message for message in messages)
+        refused = [message for message in messages if "cuIpc" in message]
+        row.expect(taken >= rounds, f"{taken} naps in {rounds} rounds")
+        row.expect(not refused, f"{refused[:1]}")
+        row.expect(disturbed == undisturbed, "the sums differ from those of a run without curb")
+        row.details = {"naps": taken, "sums": len(disturbed)}
+        row.add_note(f"{rounds} rounds with {taken} naps; {len(disturbed)} sums {'compared' if row.wrong else 'identical'}")
+
+    return case
+
+
 NAP: dict[str, Case] = {
     "nap, torch": nap_case("torch", 10),
     "nap, PyTorch Geometric": nap_case("torch_geometric", 5, "2s", 6),
@@ -356,6 +385,8 @@ NAP: dict[str, Case] = {
     "nap, tensorflow": nap_case("tensorflow", 30),
     "nap, cupy": nap_case("cupy", 10),
     "nap, numba": nap_case("numba", 10),
+    "nap, torch.multiprocessing": shared_case("queue"),
+    "nap, DataLoader with CUDA tensors": shared_case("loader"),
     "nap, by command": _by_command,
     "nap, two notebooks": _notebooks,
     "nap, a Jupyter kernel": _kernel,

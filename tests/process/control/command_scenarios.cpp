@@ -532,6 +532,51 @@ std::string open_block(decltype(&cuIpcOpenMemHandle_v2) open_handle_of_block) {
     blocks.push_back(block);
     return answer_of(result);
 }
+// Fills the block that it took or opened last; returns the value that fills it.
+std::string write_block(std::uint64_t value) {
+    CUdeviceptr start = 0;
+    std::size_t bytes = 0;
+    MUST(cuMemGetAddressRange_v2(&start, &bytes, blocks.back()));
+    return answer_of(cuMemsetD8_v2(start, static_cast<unsigned char>(value), bytes));
+}
+std::string read_block() {
+    CUdeviceptr start = 0;
+    std::size_t bytes = 0;
+    MUST(cuMemGetAddressRange_v2(&start, &bytes, blocks.back()));
+    std::vector<unsigned char> all(bytes);
+    MUST(cuMemcpyDtoH_v2(all.data(), start, bytes));
+    const bool is_one = std::all_of(all.begin(), all.end(), [&](unsigned char byte) { return byte == all.front(); });
+    return is_one ? std::to_string(int{all.front()}) : "mixed";
+}
+std::string compare_addresses() { return blocks.at(blocks.size() - 2) == blocks.back() ? "same" : "others"; }
+// A fork child cannot use the driver, and gets the driver's answer.
+std::string fork_child_that_exports() {
+    const pid_t child = fork();
+    CUipcMemHandle handle{};
+    if (child == 0) std::exit(cuIpcGetMemHandle(&handle, blocks.back()) == CUDA_SUCCESS ? 1 : 0);
+    return status_of(child) == 0 ? "ok" : "it got a handle";
+}
+// Asks about the block that it opened last what it would ask about one of its own.
+std::string ask_about_block() {
+    const CUdeviceptr block = blocks.back();
+    CUcontext context = nullptr;
+    std::uint64_t types = ~0ULL;
+    CUmemGenericAllocationHandle handle = 0;
+    CUipcMemHandle ipc{};
+    const bool is_right =
+        cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, block) == CUDA_SUCCESS &&
+        context == main_context &&
+        cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, block) == CUDA_SUCCESS && types == 0 &&
+        cuMemRetainAllocationHandle(&handle, reinterpret_cast<void *>(block)) == CUDA_ERROR_INVALID_VALUE &&
+        cuMemUnmap(block, 2 * MiB) == CUDA_ERROR_INVALID_VALUE && cuMemFree_v2(block) == CUDA_ERROR_INVALID_VALUE &&
+        cuIpcGetMemHandle(&ipc, block) == CUDA_ERROR_INVALID_VALUE;
+    return is_right ? "as of its own" : "wrong";
+}
+std::string reset_context() {
+    blocks.clear();
+    MUST(cuDevicePrimaryCtxReset_v2(0));
+    return answer_of(cuDevicePrimaryCtxRetain(&main_context, 0));
+}
 CUevent shared_event = nullptr;
 std::string export_event() {
     CUipcEventHandle handle{};
@@ -795,6 +840,12 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"import external memory", [](const auto &) { return import_external(); }},
     {"destroy external memory", [](const auto &) { return answer_of(cuDestroyExternalMemory(external_memory)); }},
     {"close block", [](const auto &) { return close_block(); }},
+    {"write block", [](const Numbers &of) { return write_block(of.mib); }},
+    {"read block", [](const auto &) { return read_block(); }},
+    {"compare addresses", [](const auto &) { return compare_addresses(); }},
+    {"fork and export", [](const auto &) { return fork_child_that_exports(); }},
+    {"ask about block", [](const auto &) { return ask_about_block(); }},
+    {"reset context", [](const auto &) { return reset_context(); }},
     {"export event", [](const auto &) { return export_event(); }},
     {"open event", [](const auto &) { return open_event(); }},
     {"destroy event", [](const auto &) { return destroy_event(); }},
