@@ -82,6 +82,25 @@ def of_process(pid: int) -> dict[str, int]:
     }
 
 
+def ask(machine: Machine, pid: int, request: dict[str, Any]) -> dict[str, Any]:
+    """Sends a request to a process's control socket. Returns the answer; empty if it has no socket."""
+    found = list((machine.runtime / "curb").glob(f"{pid}-*.sock"))
+    if not found:
+        return {}
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        client.connect(str(found[0]))
+        client.sendall(json.dumps({"curb": 1} | request).encode() + b"\n")
+        with client.makefile("rb") as reply:
+            answer: dict[str, Any] = json.loads(reply.readline())
+            return answer
+
+
+def status_of(machine: Machine, pid: int) -> dict[str, Any]:
+    answer: dict[str, Any] = ask(machine, pid, {"ask": "status"}).get("status", {})
+    return answer
+
+
 class Traffic(Process):
     """traffic_program. It takes commands, one a line."""
 
@@ -103,18 +122,7 @@ class Traffic(Process):
         return int(operations), int(wrong)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Sends a request to its control socket. Returns the answer; empty if it has no socket."""
-        found = list((self.machine.runtime / "curb").glob(f"{self.pid}-*.sock"))
-        if not found:
-            return {}
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(60)
-            client.connect(str(found[0]))
-            client.sendall(json.dumps({"curb": 1} | request).encode() + b"\n")
-            with client.makefile("rb") as reply:
-                answer: dict[str, Any] = json.loads(reply.readline())
-                return answer
+        return ask(self.machine, self.pid, request)
 
     def status(self) -> dict[str, Any]:
-        answer: dict[str, Any] = self.ask({"ask": "status"}).get("status", {})
-        return answer
+        return status_of(self.machine, self.pid)

@@ -93,7 +93,9 @@ uint64_t curb_sim_overlaps(int device);
 /* Returns the calls of an export in this process so far, with those that failed; 0 for an unknown name. */
 uint64_t curb_sim_calls(const char *name);
 /* Plans a fault, which replaces the one before: the `call`-th call from now on (from 1; 0: only counts calls) by the
-   calling thread, or with `others` by all other threads, does nothing and returns `result`. */
+   calling thread, or with `others` by all other threads, does nothing and returns `result`. CURB_SIM_KILL: that call ends
+   the process by SIGKILL. */
+#define CURB_SIM_KILL (-9)
 void curb_sim_fail(uint64_t call, int result, int others);
 /* 1: stops counting and failing calls; 0: goes on. */
 void curb_sim_fail_pause(int pause);
