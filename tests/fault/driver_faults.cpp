@@ -2,13 +2,13 @@
 // The program must see the driver's error, or no error that it would not see without curb, and can try again. The books
 // must be the driver's, and those of a run without a fault.
 //
-//   LD_PRELOAD=libcurb.so driver_faults [WAY [CALL CODE [others]]]
+//   LD_PRELOAD=libcurb.so driver_faults [WAY [CALL CODE [others|blocks]]]
 //   LD_PRELOAD=libcurb.so driver_faults --sweep WAY SECONDS     sweeps in one process, for so long at the most
 //   driver_faults --list                                        prints the ways
 //
 // Without arguments it sweeps each way in one process that keeps CUDA. Then it tries faults in processes of their own,
 // in which CUDA begins: all of the_start, and as many of the other ways as the matrix wants, in random order, which
-// CURB_SEED repeats.
+// CURB_SEED repeats. Last come some with policies that have light naps, so that curb makes large blocks itself.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -71,17 +71,29 @@ int main(int argc, char **argv) {
             if (!one)
                 reached += runs.sweep(way, others, codes(sweep), std::chrono::seconds(60 / CURB_SHARE), fault::seed());
             const std::uint64_t calls = runs.calls(way, others);
-            if (one_call && others == only_others)
+            if (one_call && others == only_others && std::strcmp(argv[argc - 1], "blocks") != 0)
                 runs.run({&way, {std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), others, false}});
             std::vector<Trial> &trials = one || std::strcmp(way.name, "the_start") == 0 ? first : others_too;
             for (std::uint64_t call = 1; call <= calls; ++call)
                 for (const int code : kCodes) trials.push_back({&way, {call, code, others, false}});
         }
     }
+    std::vector<Trial> with_blocks;
+    for (const Way &way : ways()) {
+        if (one && std::strcmp(argv[1], way.name) != 0) continue;
+        if (std::strcmp(way.name, "kept_blocks") == 0) continue;  // a block that is not released would fill its cap
+        const std::uint64_t calls = runs.calls(way, false, true);
+        if (one_call && std::strcmp(argv[argc - 1], "blocks") == 0)
+            runs.run({&way, {std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), false, false, true}});
+        for (std::uint64_t call = 1; call <= calls; ++call)
+            for (const int code : kCodes) with_blocks.push_back({&way, {call, code, false, false, true}});
+    }
     if (one_call) return runs.failures() != 0;
     const std::uint64_t wanted = one ? 0 : matrix::figure(matrix::Name::driver_faults) / CURB_SHARE;
     reached += runs.run(first, first.size(), fault::seed());
     if (reached < wanted) reached += runs.run(others_too, wanted - reached, fault::seed());
+    const std::uint64_t some = matrix::is_nightly() || one ? with_blocks.size() : 300 / CURB_SHARE;
+    reached += runs.run(with_blocks, some, fault::seed());
     std::printf("%llu faults, %llu wrong\n", static_cast<unsigned long long>(reached),
                 static_cast<unsigned long long>(runs.failures()));
     if (!one) matrix::report(matrix::Name::driver_faults, reached);

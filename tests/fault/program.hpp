@@ -25,6 +25,7 @@ struct Fault {
     bool others = false;     // a call of threads that are not the program's
     bool lasting =
         false;  // of the host: all later calls fail too, until end_fault() or until a call was refused a few times
+    bool blocks = false;  // the policy has light naps, of which none is due, so that curb makes large blocks itself
 };
 
 // Makes calls fail.

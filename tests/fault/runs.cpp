@@ -24,7 +24,11 @@ namespace {
 
 constexpr unsigned kSeconds = 60;  // for one run, on however loaded a machine
 
-std::string filled_in(std::string policy, const std::string &folder) {
+std::string filled_in(std::string policy, const std::string &folder, bool blocks) {
+    constexpr std::string_view kVersion = R"({"version": 1)";
+    if (blocks)
+        policy = std::string(kVersion) + R"(, "suspend": {"idle": "1h", "light": true, "deep": "never"})" +
+                 (policy.empty() ? "}" : policy.substr(kVersion.size()));
     for (std::size_t at = 0; (at = policy.find("%d", at)) != std::string::npos;) policy.replace(at, 2, folder);
     return policy;
 }
@@ -78,9 +82,9 @@ std::string text_of(const std::string &file) {
 }
 
 std::string name_of(const Trial &trial, const char *failed) {
-    return std::string(trial.way->name) + ", " + (trial.fault.others ? "others' " : "") +
-           (trial.fault.lasting ? "lasting " : "") + "call " + std::to_string(trial.fault.call) + " (" + failed +
-           ") with " + std::to_string(trial.fault.code);
+    return std::string(trial.way->name) + ", " + (trial.fault.blocks ? "with blocks of curb's, " : "") +
+           (trial.fault.others ? "others' " : "") + (trial.fault.lasting ? "lasting " : "") + "call " +
+           std::to_string(trial.fault.call) + " (" + failed + ") with " + std::to_string(trial.fault.code);
 }
 
 }  // namespace
@@ -127,7 +131,7 @@ void Runs::take_places() {
 }
 
 // Sends the child's output to the file `said`, and sets its environment.
-void Runs::begin_child(const Way &way) const {
+void Runs::begin_child(const Way &way, bool blocks) const {
     const std::string folder = folder_->path().string(), said = (*folder_ / "said").string();
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::alarm(kSeconds);
@@ -141,18 +145,22 @@ void Runs::begin_child(const Way &way) const {
     ::unsetenv("XDG_CONFIG_HOME");
     ::unsetenv("CURB_CAP");
     ::unsetenv("CURB_POLICY");
-    if (*way.policy) ::setenv("CURB_POLICY", (folder + "/policy.json").c_str(), 1);
+    if (*way.policy || blocks) ::setenv("CURB_POLICY", (folder + "/policy.json").c_str(), 1);
+}
+
+void Runs::write_policy(const Way &way, bool blocks) const {
+    folder_->write("policy.json", filled_in(way.policy, folder_->path().string(), blocks));
 }
 
 const Report &Runs::one(const Trial &trial, std::string &trouble) {
     const Way &way = *trial.way;
     const std::string said = (*folder_ / "said").string();
-    if (*way.policy) folder_->write("policy.json", filled_in(way.policy, folder_->path().string()));
+    write_policy(way, trial.fault.blocks);
     *shared_ = {};
     std::fflush(nullptr);
     const pid_t child = ::fork();
     if (child == 0) {
-        begin_child(way);
+        begin_child(way, trial.fault.blocks);
         const auto injector = make_injector_();
         do_once(way, *injector, trial.fault, *shared_);
         shared_->complete = true;
@@ -170,11 +178,11 @@ const Report &Runs::one(const Trial &trial, std::string &trouble) {
     return *shared_;
 }
 
-std::uint64_t Runs::calls(const Way &way, bool others) {
+std::uint64_t Runs::calls(const Way &way, bool others, bool blocks) {
     std::string trouble;
-    const Report &report = clean_[{&way, others}] = one({&way, {0, 0, others, false}}, trouble);
+    const Report &report = clean_[{&way, others, blocks}] = one({&way, {0, 0, others, false, blocks}}, trouble);
     if (trouble.empty()) return report.calls;
-    std::printf("%s without a fault:\n%s", way.name, trouble.c_str());
+    std::printf("%s%s without a fault:\n%s", way.name, blocks ? " with blocks of curb's" : "", trouble.c_str());
     ++failures_;
     return 0;
 }
@@ -183,7 +191,11 @@ bool Runs::run(const Trial &trial) {
     const Fault &fault = trial.fault;
     std::string trouble;
     const Report &report = one(trial, trouble);
-    if (trouble.empty() && same_books_) trouble = difference(trial, clean_.at({trial.way, fault.others}), report);
+    // The end of a block that the driver does not release leaves it to the overhead: curb takes the error for one of
+    // earlier work.
+    const bool is_left = fault.blocks && std::strcmp(report.failed.data(), "cuMemRelease") == 0;
+    if (trouble.empty() && same_books_ && !is_left)
+        trouble = difference(trial, clean_.at({trial.way, fault.others, fault.blocks}), report);
     if (trouble.empty()) return report.reached;
     if (trouble.back() != '\n') trouble += '\n';
     std::printf("%s:\n%s", name_of(trial, report.failed.data()).c_str(), trouble.c_str());
@@ -229,7 +241,7 @@ std::uint64_t Runs::run(std::vector<Trial> trials, std::uint64_t wanted, std::ui
 
 void Runs::sweep_in_child(const Way &way, bool others, const std::vector<int> &codes, std::uint64_t seed,
                           Sweep &sweep) {
-    begin_child(way);
+    begin_child(way, false);
     const auto injector = make_injector_();
     CUcontext kept = nullptr;
     injector->pause(true);
@@ -271,7 +283,7 @@ void Runs::sweep_in_child(const Way &way, bool others, const std::vector<int> &c
 }
 
 bool Runs::swept(const Way &way, bool others, const std::vector<int> &codes, std::uint64_t seed, Sweep &sweep) {
-    if (*way.policy) folder_->write("policy.json", filled_in(way.policy, folder_->path().string()));
+    write_policy(way, false);
     std::fflush(nullptr);
     const pid_t child = ::fork();
     if (child == 0) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "temp_dir.hpp"
@@ -24,7 +25,7 @@ class Runs {
     Runs(std::function<std::unique_ptr<Injector>()> make_injector, bool same_books);
 
     // Runs the way without a fault. Returns the calls of the program, or of other threads if `others`; 0 if it fails.
-    std::uint64_t calls(const Way &way, bool others);
+    std::uint64_t calls(const Way &way, bool others, bool blocks = false);
     // Runs one trial, after calls(). False if its fault was not reached.
     bool run(const Trial &trial);
     // Runs the trials in an order that `seed` decides, several at a time, from the first again if need be, until
@@ -43,7 +44,8 @@ class Runs {
     struct Sweep;
 
     void take_places();
-    void begin_child(const Way &way) const;
+    void write_policy(const Way &way, bool blocks) const;
+    void begin_child(const Way &way, bool blocks) const;
     void sweep_in_child(const Way &way, bool others, const std::vector<int> &codes, std::uint64_t seed, Sweep &sweep);
     // False if the process did not end normally.
     bool swept(const Way &way, bool others, const std::vector<int> &codes, std::uint64_t seed, Sweep &sweep);
@@ -53,7 +55,7 @@ class Runs {
     bool same_books_;
     std::unique_ptr<TempDir> folder_;
     Report *shared_ = nullptr;
-    std::map<std::pair<const Way *, bool>, Report> clean_;
+    std::map<std::tuple<const Way *, bool, bool>, Report> clean_;  // by way, others and blocks
     std::uint64_t failures_ = 0;
 };
 
