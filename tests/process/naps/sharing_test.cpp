@@ -27,12 +27,8 @@ class Sharing {
     [[nodiscard]] std::string log() const { return contents(machine.folder() / "nap.log"); }
 
     const Machine machine;
-
-  private:
-    const Environment naps_ = napping(machine, R"("idle": "200ms", "deep": "never")");
-
-  public:
-    Program maker{machine, naps_}, user{machine, naps_};
+    const Environment naps = napping(machine, R"("idle": "200ms", "deep": "never")");
+    Program maker{machine, naps}, user{machine, naps};
     std::string handle;
 };
 
@@ -140,6 +136,20 @@ TEST_CASE("a handle of a process that has ended, of the process itself or with a
     CHECK(both.user.answers("close block") == "ok");
     CHECK(both.opens() == "error");
     CHECK_THAT(both.log(), contains("has ended, or has no control socket in the runtime directory of this process"));
+}
+
+TEST_CASE("an open during which a call of the driver fails keeps nothing, and the next one succeeds") {
+    const std::string call =
+        GENERATE("cuMemAddressReserve", "cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess");
+    CAPTURE(call);
+    Sharing both;
+    Program other(both.machine, with(both.naps, {{"CURB_SIM_FAULT", call + ":1:999"}}));
+    other.tell("open block");
+    CHECK(other.answers(both.handle) == "error");
+    CHECK(both.is_out());
+    other.tell("open block");
+    CHECK(other.answers(both.handle) == "ok");
+    CHECK(other.answers("read block") == "1");
 }
 
 TEST_CASE("another user cannot open a block, and the log says who can") {
