@@ -11,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "control/descriptor.hpp"
@@ -101,13 +100,12 @@ struct File {
 };
 // Reads one file of a folder. nullopt if it is not an entry of the owner's, under its right name.
 std::optional<File> read(const Descriptor &folder, const std::string &name, uid_t owner) {
-    const Descriptor file(above_standard(static_cast<int>(
-        ::syscall(SYS_openat, folder.number(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0))));
     struct stat status {};
-    if (!file || ::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != owner)
+    if (::fstatat(folder.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISLNK(status.st_mode) ||
+        status.st_uid != owner)
         return std::nullopt;
     std::array<char, kLongest + 1> block;
-    const ssize_t got = ::read(file.number(), block.data(), block.size());
+    const long got = ::syscall(SYS_readlinkat, folder.number(), name.c_str(), block.data(), block.size());
     if (got <= 0 || static_cast<std::size_t>(got) > kLongest) return std::nullopt;
     auto entry = parse({block.data(), static_cast<std::size_t>(got)});
     if (!entry || name_of(entry->process) != name) return std::nullopt;
@@ -192,31 +190,22 @@ std::uint64_t own_pid_namespace() noexcept {
     return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-std::string write(const Descriptor &folder, const std::string &name, const std::string &text) {
-    constexpr unsigned kAllRead = 0644;
-    const std::string aside = "." + name;
-    const auto create = [&] {
-        return above_standard(
-            static_cast<int>(::syscall(SYS_openat, folder.number(), aside.c_str(),
-                                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kAllRead)));
-    };
-    Descriptor file(create());
-    if (!file && errno == EEXIST) {  // of a process with this pid that was killed while it wrote
-        ::unlinkat(folder.number(), aside.c_str(), 0);
-        file = Descriptor(create());
+std::string write(const std::string &path, const std::string &text) {
+    const std::string aside = path + ".new";
+    const auto create = [&] { return ::syscall(SYS_symlinkat, text.c_str(), AT_FDCWD, aside.c_str()) == 0; };
+    bool is_written = create();
+    if (!is_written && errno == EEXIST) {  // of a process with this pid that was killed here
+        ::unlink(aside.c_str());
+        is_written = create();
     }
-    const bool is_written =
-        file && ::write(file.number(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-        ::syscall(SYS_fchmod, file.number(), kAllRead) == 0 && folder.ours() &&
-        ::syscall(SYS_renameat2, folder.number(), aside.c_str(), folder.number(), name.c_str(), 0U) == 0;
-    if (is_written) return {};
+    if (is_written && ::syscall(SYS_renameat2, AT_FDCWD, aside.c_str(), AT_FDCWD, path.c_str(), 0U) == 0) return {};
     const int error = errno;
-    if (file && folder.ours()) ::unlinkat(folder.number(), aside.c_str(), 0);
+    if (is_written) ::unlink(aside.c_str());
     return std::strerror(error);
 }
 
-bool touch(const Descriptor &folder, const std::string &name) noexcept {
-    return folder.ours() && ::syscall(SYS_utimensat, folder.number(), name.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0;
+bool touch(const std::string &path) noexcept {
+    return ::syscall(SYS_utimensat, AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 void remove_stale(const Descriptor &folder) {

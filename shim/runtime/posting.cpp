@@ -96,10 +96,6 @@ class Poster {
         remove(file());
         is_posted_ = false;
     }
-    // Opens the folder. Makes it first if there is none yet.
-    control::Descriptor folder();
-
-    std::optional<control::Folder> folder_{};
     control::Places places_ = control::places();
     std::optional<control::ProcessName> process_ = control::name_of(getpid());
     board::Entry last_{};
@@ -150,38 +146,28 @@ board::Entry Poster::entry(policy::Share share) {
     return out;
 }
 
-control::Descriptor Poster::folder() {
-    for (int tries = 0; tries < 2; ++tries) {
-        if (!folder_) {
-            auto chosen = control::public_directory(places_, geteuid());
-            if (!chosen) return {};
-            folder_ = std::move(chosen).value();
-            if (auto opened = control::open_folder(*folder_, false)) board::remove_stale(*opened);
-        }
-        if (auto opened = control::open_folder(*folder_, false)) return std::move(opened).value();
-        folder_.reset();  // it was deleted
-    }
-    return {};
-}
-
 void Poster::write(board::Entry now) {
     written_ms_ = touched_ms_ = now_ms();
     if (!process_) return;
-    const control::Descriptor folder = this->folder();
+    const auto folder = control::public_directory(places_, geteuid());
     if (!folder) return;
-    const std::string name = board::name_of(*process_), text = board::text_of(now);
+    if (last_.gpus.empty())  // the first time
+        if (auto opened = control::open_folder(*folder, false)) board::remove_stale(*opened);
+    std::string path = folder->path + "/" + board::name_of(*process_);
+    const std::string text = board::text_of(now);
     const std::scoped_lock lock(file().mutex);
     if (file().exiting) return;
     if (home.set()) atexit(at_exit);
-    is_posted_ = board::write(folder, name, text).empty();
-    if (is_posted_) file().path = folder_->path + "/" + name;
-    if (is_posted_) last_ = std::move(now);
+    is_posted_ = board::write(path, text).empty();
+    if (!is_posted_) return;
+    file().path = std::move(path);
+    last_ = std::move(now);
 }
 
 void Poster::touch() {
     touched_ms_ = now_ms();
-    const control::Descriptor folder = this->folder();
-    is_posted_ = folder && board::touch(folder, board::name_of(*process_));
+    const std::scoped_lock lock(file().mutex);
+    is_posted_ = !file().path.empty() && board::touch(file().path);
 }
 
 }  // namespace

@@ -5,9 +5,10 @@
 //   used GPU-8f3a… 1073741824 8589934592 2097152 1790000000000                  held, cap, waits for, since
 //
 // "-" stands for a figure that the process does not tell, "none" for no cap. Times are milliseconds since 1970. The
-// file is PID-START in a public folder of the process's user (runtime_dir.hpp). Its owner replaces it as a whole, and
-// sets its time while it lives: by that a reader in another pid namespace knows it. A reader believes nothing else:
-// whoever lies here lies about himself.
+// file is PID-START in a public folder of the process's user (runtime_dir.hpp), and a symbolic link whose target is
+// this text: so a process writes it, and a reader reads it, without a descriptor, which the program could close and
+// open another file under its number. Its owner replaces it as a whole, and sets its time while it lives: by that a
+// reader in another pid namespace knows it. A reader believes nothing else: whoever lies here lies about himself.
 #pragma once
 
 #include <cstdint>
@@ -57,10 +58,10 @@ std::uint64_t own_pid_namespace() noexcept;
 
 // Sets the time of the file this often, and reads as living only those that were set since kFreshMs.
 inline constexpr std::uint64_t kTouchMs = 2000, kFreshMs = 5000;
-// Replaces the file `name` in the folder. Returns why it could not; empty: it has.
-std::string write(const Descriptor &folder, const std::string &name, const std::string &text);
-// Sets the time of the file. False if it is not there.
-bool touch(const Descriptor &folder, const std::string &name) noexcept;
+// Replaces the file. Returns why it could not; empty: it has. Uses no descriptor.
+std::string write(const std::string &path, const std::string &text);
+// Sets the time of the file. False if it is not there. Uses no descriptor.
+bool touch(const std::string &path) noexcept;
 // Deletes the files of dead processes in this folder of our own.
 void remove_stale(const Descriptor &folder);
 // Returns the name of the process's file.
