@@ -27,11 +27,13 @@ CROWDS = (4, 64 if matrix.NIGHTLY else 16)
 CROWD_S = 10.0 if matrix.NIGHTLY else 5.0
 DISTURBANCES = ("kill", "kill", "fork", "fork", "stop", "suspend", "idle", "release", "quiet", "cap", "cap")
 NAPS = {"suspend": {"idle": "300ms"}}
+LIGHT = {"suspend": {"idle": "300ms", "light": True, "deep": "1s"}}
 POLICIES = (
     {},
     {"gpu": {"*": {"growth": {"wait": "500ms"}}}},
     {"gpu": {"*": {"cap": "4GiB", "growth": {"start": "700MiB", "step": "128MiB", "every": "200ms", "wait": "500ms"}}}},
     NAPS,
+    LIGHT,
 )
 FAMILIES = "no-pools"
 """Without pools, which may exceed the cap for a moment, and code, whose size is known only once it is loaded."""
@@ -69,7 +71,7 @@ class Crowd:
         which = self.random.randrange(len(POLICIES))
         file = self.machine.policy({"log": {"level": "off"}} | POLICIES[which], f"{which}.json")
         families = FAMILIES + self.random.choice(("", ",green"))
-        if not self.shares or POLICIES[which] == NAPS:
+        if not self.shares or POLICIES[which] in (NAPS, LIGHT):
             families += ",movable"
         pause_us = 25 * self.processes
         words = [str(self.random.randrange(1, 4)), "80", "1", str(self.random.randrange(1 << 30)), families, str(pause_us)]
