@@ -26,6 +26,11 @@ class Examination {
             of("nap").note(!nap.refused.empty(),
                            facts_.name + " could not leave its GPUs when it was idle: " + nap.refused,
                            "curb tries again by itself, at most an hour later");
+            of("nap").problem(nap.illegal_address,
+                              facts_.name +
+                                  " has used an address on the GPU at which there is no memory "
+                                  "(CUDA_ERROR_ILLEGAL_ADDRESS), which memory of cuMemAlloc may hide",
+                              "if it does so only with naps: \"suspend\": { \"light\": false } in its policy");
             of("nap").note(!nap.not_light.empty(), facts_.name + " naps at the driver's rate: " + nap.not_light);
         }
         of("suspended")

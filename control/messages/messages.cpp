@@ -112,6 +112,7 @@ void describe(Io &io, Is<NapStatus> auto &value) {
     io.where_set("not_light", value.not_light);
     io.where_set("kept", value.kept);
     io.where_set("stays_out", value.stays_out);
+    io.where_set("illegal_address", value.illegal_address);
 }
 template <class Io>
 void describe(Io &io, Is<Refusal> auto &value) {

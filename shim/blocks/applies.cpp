@@ -2,10 +2,13 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "base/guarded.hpp"
 #include "base/libraries.hpp"
 #include "device/devices.hpp"
+#include "host/log.hpp"
+#include "host/process_state.hpp"
 #include "limits/in_force.hpp"
 #include "policy/decisions/ranks.hpp"
 
@@ -48,6 +51,7 @@ const char *reason() noexcept {
 
 struct Decision {
     const char *why_not = "it has allocated no memory yet";
+    bool has_seen_illegal_address = false;
 };
 
 }  // namespace
@@ -63,6 +67,24 @@ bool applies() noexcept {
 
 const char *why_not() noexcept {
     return leaked<Guarded<Decision>>().locked([](const Decision &decision) { return decision.why_not; });
+}
+
+void note_illegal_address() noexcept {
+    if (!process::active()) return;
+    const bool is_first = leaked<Guarded<Decision>>().locked([](Decision &decision) {
+        return *decision.why_not == '\0' && !std::exchange(decision.has_seen_illegal_address, true);
+    });
+    if (!is_first) return;
+    log::write(
+        policy::LogLevel::warning,
+        "the program has used an address on the GPU at which there is no memory (CUDA_ERROR_ILLEGAL_ADDRESS). If "
+        "it does so only with naps, it reads past the end of a block: \"suspend\": { \"light\": false } in its "
+        "policy gives it memory of cuMemAlloc, where the next block hides that");
+}
+
+bool has_seen_illegal_address() noexcept {
+    return leaked<Guarded<Decision>>().locked(
+        [](const Decision &decision) { return decision.has_seen_illegal_address; });
 }
 
 }  // namespace curb::shim::blocks

@@ -1,12 +1,13 @@
 // Copies that may read or write pageable memory of the program as long as they run. CountedSlot counts their calls
 // (driver.hpp).
 
+#include "blocks/applies.hpp"
 #include "driver/driver.hpp"
 
 using namespace curb::shim;
 
 #define COPY(name, parameters, arguments) \
-    CUresult name parameters { return driver().name arguments; }
+    CUresult name parameters { return blocks::noted(driver().name arguments); }
 #define BLOCKING_COPY(name, parameters, arguments) \
     COPY(name, parameters, arguments)              \
     COPY(name##_ptds, parameters, arguments)

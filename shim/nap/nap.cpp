@@ -259,6 +259,7 @@ std::optional<control::NapStatus> status() {
         control::NapStatus now = state.status;
         // The gate opens when the process is back. The nap's thread goes on until its helper has ended.
         now.kept = kept;
+        now.illegal_address = blocks::has_seen_illegal_address();
         if (now.not_light.empty()) now.not_light = blocks::why_not();
         now.out =
             gate::is_closed() && (state.phase > Phase::leaving || (state.phase == Phase::leaving && now.is_light));

@@ -92,10 +92,11 @@ struct NapStatus {
     MoveStatus deep{};                  // moved by the driver; older libraries do not say
     policy::Bytes light_total = 0;      // by all naps, as `bytes_total`
     policy::Bytes zeros_total = 0;
-    std::string stays{};      // why a part stays on the GPUs in a nap, with its bytes; empty: none does
-    std::string not_light{};  // why curb itself moves none of its memory; empty: it does
-    policy::Bytes kept = 0;   // host memory that is kept for the next nap
-    bool stays_out = false;   // out, by curb suspend: no call ends it, but curb resume
+    std::string stays{};           // why a part stays on the GPUs in a nap, with its bytes; empty: none does
+    std::string not_light{};       // why curb itself moves none of its memory; empty: it does
+    policy::Bytes kept = 0;        // host memory that is kept for the next nap
+    bool illegal_address = false;  // CUDA_ERROR_ILLEGAL_ADDRESS was returned, and curb makes blocks of its own
+    bool stays_out = false;        // out, by curb suspend: no call ends it, but curb resume
     friend bool operator==(const NapStatus &, const NapStatus &) = default;
 };
 

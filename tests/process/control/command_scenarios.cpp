@@ -812,6 +812,11 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"call on", [](const Numbers &of) { return prepare_calls(static_cast<int>(of.mib), true); }},
     {"begin", [](const auto &) { return begin_calls(); }},
     {"returned", [](const auto &) { return end_calls(); }},
+    {"fail by a wrong address",
+     [](const auto &) {
+         curb_sim_report_next("cuCtxSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+         return answer_of(cuCtxSynchronize());
+     }},
     {"synchronize", [](const auto &) { return answer_of(cuCtxSynchronize()); }},
     {"fork", [](const auto &) { return fork_child_that_ends(); }},
     {"close for sockets", [](const auto &) { return close_for_sockets(); }},

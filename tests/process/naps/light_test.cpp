@@ -278,6 +278,21 @@ TEST_CASE("after a suspend that is killed half way curb resume brings back what 
     CHECK(machine.held(program.pid()) == kContext + 96);
 }
 
+TEST_CASE("a wrong address of a program is reported once, with the way out, where curb makes the program's memory") {
+    const bool is_light = GENERATE(true, false);
+    CAPTURE(is_light);
+    const Machine machine;
+    Program program(machine, napping(machine, is_light ? kLater : R"("idle": "1h")"));
+    REQUIRE(program.answers("hold 64") == "held");
+    for (int i = 0; i < 2; ++i) CHECK(program.answers("fail by a wrong address") == "error");
+    const std::string said = contents(machine.folder() / "nap.log");
+    const std::size_t first = said.find("CUDA_ERROR_ILLEGAL_ADDRESS");
+    CHECK((first != std::string::npos) == is_light);
+    if (!is_light) return;
+    CHECK(said.find("CUDA_ERROR_ILLEGAL_ADDRESS", first + 1) == std::string::npos);
+    CHECK_THAT(machine.curb({"doctor", program.id()}).out, contains("CUDA_ERROR_ILLEGAL_ADDRESS"));
+}
+
 TEST_CASE("curb resume ends a light nap") {
     const Machine machine;
     Mapping program(machine, lightly(machine));

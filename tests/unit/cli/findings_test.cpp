@@ -411,6 +411,8 @@ TEST_CASE("findings about a process under curb") {
     naps(ok, "cuda:0: 2 GiB of 8 GiB; in host memory until its next call of CUDA", "");
     with(note, "could not leave its GPUs when it was idle: it has managed memory", "tries again",
          [](P &p) { p.status->nap = {.refused = "it has managed memory"}; });
+    with(problem, "(CUDA_ERROR_ILLEGAL_ADDRESS)", "\"light\": false",
+         [](P &p) { p.status->nap = {.refused = {}, .illegal_address = true}; });
     with(note, "naps at the driver's rate: several ranks talk", "",
          [](P &p) { p.status->nap = {.refused = {}, .not_light = "several ranks talk"}; });
     with(note,
