@@ -299,8 +299,8 @@ extern const Command kSuspend{
     .help = R"(
 The process keeps its pid, files and host memory; its CUDA calls wait until curb resume. All that it holds of its GPUs goes
 to host memory, but for a few MiB. Needs driver 570 or newer, and the process's user or root. Refused: MIG, MPS,
-managed memory, one process of several that work together, too little host memory. Of an idle process with suspend.light in
-its policy curb itself moves a part first, and that alone where the driver cannot move the rest. --force skips the checks
+managed memory, one process of several that work together, too little host memory. Of an idle process whose policy
+has naps curb itself moves a part first, and that alone where the driver cannot move the rest. --force skips the checks
 that only suspect a problem: a launcher's variables without NCCL; a process that is not under curb, or has a library whose
 calls bypass curb. The driver ends such a process if it synchronises while it is suspended.
 

@@ -15,11 +15,6 @@
 namespace curb::shim::blocks {
 namespace {
 
-bool has_light_naps() noexcept {
-    const auto now = in_force::snapshot();
-    const policy::SuspendPolicy &policy = now->policy.suspend;
-    return (policy.idle || policy.when_others_wait) && policy.light.value_or(false);
-}
 
 // UCX, which loads this library when a program uses it with CUDA, gives peers the addresses of the program's memory.
 // Not NVSHMEM: it shares a heap of its own, and PyTorch loads it for programs that never use it.
@@ -43,7 +38,10 @@ bool all_have_vmm() noexcept {
 
 // Returns why not, for users. Empty if it applies.
 const char *reason() noexcept {
-    if (!has_light_naps()) return "the policy did not have suspend.light when it began";
+    const auto now = in_force::snapshot();
+    const policy::SuspendPolicy &policy = now->policy.suspend;
+    if (!policy.idle && !policy.when_others_wait) return "its policy had no naps when it began";
+    if (!policy.light.value_or(true)) return "its policy has \"light\": false";
     if (policy::count_of_ranks(getenv)) return "it is one of several ranks, which map each other's memory";
     if (peers_map_memory()) return "UCX gives its peers the addresses of its memory";
     return all_have_vmm() ? "" : "a GPU has no virtual memory management";

@@ -123,7 +123,7 @@ const OneNap::Step OneNap::kLeaving[] = {&OneNap::prepare, &OneNap::close_gate, 
 
 // Asks before the gate closes: without an answer of the driver curb could not see later whether the process is back.
 OneNap::Refusal OneNap::prepare() {
-    if (!policy_.light.value_or(false)) not_light_ = "the policy does not have suspend.light";
+    if (!policy_.light.value_or(true)) not_light_ = "its policy has \"light\": false";
     if (!state_by_driver())
         not_deep_ = "the driver cannot move processes out of their GPUs; that takes 570 or newer";
     else

@@ -23,7 +23,7 @@ def _rates(lab: Lab, row: Row) -> None:
     many moves of 2 GiB as half a minute has time for, each with other words, every byte compared."""
     lab.built("bin/curb")
     large, small = (40, 10) if lab.quick else (820, 100)
-    job = lab.job(row.name, "100%", suspend={"idle": "1h", "light": True, "deep": "never"})
+    job = lab.job(row.name, "100%", suspend={"idle": "1h", "deep": "never"})
     rates: list[str] = []
     with lab.bare(lab.python("moving.py", str(large), "20"), f"{row.name} bare") as session:
         session.expect("ready", 60)
@@ -98,8 +98,8 @@ def _first_calls(lab: Lab, row: Row) -> None:
     lab.built("bin/curb")
     argv = lab.python("training/suspend_train.py", "torch", "large", "turns")
     ways = {
-        "light": {"light": True, "deep": "never"},
-        "both": {"light": True, "deep": "0s"},
+        "light": {"deep": "never"},
+        "both": {"deep": "0s"},
         "the driver": {"light": False},
     }
     losses, said = [], []
@@ -129,7 +129,7 @@ def _preallocated(framework: str, env: dict[str, str]) -> Case:
     def case(lab: Lab, row: Row) -> None:
         packages = lab.need(framework)
         lab.built("bin/curb")
-        job = lab.job(row.name, "100%", suspend={"idle": _IDLE, "light": True, "deep": "never"})
+        job = lab.job(row.name, "100%", suspend={"idle": _IDLE, "deep": "never"})
         naps, firsts = [], []
         with lab.capped(lab.python("training/suspend_train.py", framework, "small", "turns"), job, packages | env) as session:
             session.expect("training", 240)
@@ -158,7 +158,7 @@ def _while_it_trains(lab: Lab, row: Row) -> None:
     chance = random.Random(1)
     most, until = (5, 60.0) if lab.quick else (_MOVES, 300.0)
     steps = [chance.randint(1, 4) for _ in range(most)]
-    job = lab.job(row.name, "2GiB", suspend={"idle": "1h", "light": True, "deep": "never"})
+    job = lab.job(row.name, "2GiB", suspend={"idle": "1h", "deep": "never"})
     moves, begun = 0, time.monotonic()
     with lab.capped(argv, job, packages) as session:
         session.expect("training", 180)

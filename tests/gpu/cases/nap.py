@@ -45,7 +45,7 @@ def nap_case(framework: str, naps: int, idle: str = _IDLE, pause_s: float = _LON
             for _ in range(count):
                 turn(session)
             undisturbed = end(session)
-        job = lab.job(row.name, _SMALL_CAP, suspend={"idle": idle, "light": True, "deep": "0s"})
+        job = lab.job(row.name, _SMALL_CAP, suspend={"idle": idle, "deep": "0s"})
         firsts = []
         with lab.capped(argv, job, packages) as session:
             session.expect("training", 180)
@@ -74,7 +74,7 @@ def _wake(lab: Lab, row: Row) -> None:
     packages = lab.need("torch")
     lab.built("bin/curb")
     argv = lab.python("training/suspend_train.py", "torch", "large", "turns")
-    job = lab.job(row.name, _CAP, suspend={"idle": _IDLE})
+    job = lab.job(row.name, _CAP, suspend={"idle": _IDLE, "light": False})
     driver = Checkpoints()
     wakes, restores, outs = [], [], []
     with lab.bare(argv, f"{row.name} bare", packages) as bare, lab.capped(argv, job, packages) as session:
@@ -361,7 +361,7 @@ def shared_case(way: str) -> Case:
         with lab.bare(argv, f"{row.name} undisturbed", env) as session:
             undisturbed = session.expect("shared", 600)["sums"]
             session.finish()
-        job = lab.job(row.name, None, suspend={"idle": _IDLE, "light": True})
+        job = lab.job(row.name, None, suspend={"idle": _IDLE})
         with lab.capped(argv, job, env) as session:
             disturbed = session.expect("shared", 600)["sums"]
             session.finish()

@@ -43,7 +43,7 @@ constexpr const char *kCap = R"("gpu": { "*": { "cap": "2GiB" } },
 constexpr const char *kJob = R"("job": { "cap": "8GiB", "of": "user" })";
 
 std::string policy(const char *members) {
-    return R"({ "version": 1, "suspend": { "idle": "200ms" }, )" + std::string(members) + " }";
+    return R"({ "version": 1, "suspend": { "idle": "200ms", "light": false }, )" + std::string(members) + " }";
 }
 
 // Checks that `curb ps` shows the program, and neither itself nor this other process, and that it sees the whole GPU.

@@ -6,7 +6,7 @@
 namespace {
 
 constexpr auto kNaps =
-    R"({ "version": 1, "suspend": { "idle": "1h", "light": true }, "gpu": { "*": { "cap": "1GiB" } } })";
+    R"({ "version": 1, "suspend": { "idle": "1h" }, "gpu": { "*": { "cap": "1GiB" } } })";
 
 const std::string kProgram = tested::kBuild + "/tests/movable_scenarios";
 
@@ -46,13 +46,13 @@ TEST_CASE("blocks end with their context") {
     succeeds(
         Job()
             .policy(
-                R"({ "version": 1, "suspend": { "when_others_wait": "1h", "light": true }, "gpu": { "*": { "cap": "8GiB" } } })")
+                R"({ "version": 1, "suspend": { "when_others_wait": "1h" }, "gpu": { "*": { "cap": "8GiB" } } })")
             .run("blocks_end_with_their_context", kProgram));
 }
 
 TEST_CASE("freed blocks are kept as the driver's are") {
     succeeds(Job()
-                 .policy(R"({ "version": 1, "suspend": { "idle": "1h", "light": true },
+                 .policy(R"({ "version": 1, "suspend": { "idle": "1h" },
                               "gpu": { "*": { "cap": "1GiB", "cache": { "max": "64MiB" } } } })")
                  .run("kept_blocks_serve_again_and_go_back_to_the_device", kProgram));
 }
@@ -60,7 +60,7 @@ TEST_CASE("freed blocks are kept as the driver's are") {
 TEST_CASE("curb makes no blocks without light naps, nor for one of several ranks") {
     const auto [policy, variable] =
         GENERATE(table<const char *, const char *>({{R"({ "version": 1 })", "UNUSED"},
-                                                    {R"({ "version": 1, "suspend": { "idle": "1h" } })", "UNUSED"},
+                                                    {R"({ "version": 1, "suspend": { "idle": "1h", "light": false } })", "UNUSED"},
                                                     {kNaps, "WORLD_SIZE"},
                                                     {kNaps, "OMPI_COMM_WORLD_SIZE"}}));
     CAPTURE(policy, variable);

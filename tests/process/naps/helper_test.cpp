@@ -243,7 +243,7 @@ TEST_CASE("curb starts no helper in a program that is set-user-ID", "[bare]") {
     fs::copy_file(tested::kScenarios, program);
     REQUIRE(::chown(program.c_str(), kNobody, kNobody) == 0);
     REQUIRE(::chmod(program.c_str(), 04755) == 0);
-    const Ceiling ceiling(R"({ "version": 1, "suspend": { "idle": "100ms" } })");
+    const Ceiling ceiling(R"({ "version": 1, "suspend": { "idle": "100ms", "light": false } })");
     if (!can_try(ceiling)) return;
     const fs::path etc = ceiling.file().parent_path().parent_path();
     fs::permissions(etc, fs::perms(0755));

@@ -8,12 +8,11 @@
 // followed by a comma.
 inline Environment napping(const Machine &machine, const std::string &suspend = R"("idle": "200ms")",
                            const std::string &more = "") {
-    const bool goes_deep_later = suspend.find("deep") != std::string::npos;
-    const std::string light = goes_deep_later ? R"("light": true, )" : R"("deep": "0s", )";
-    const std::string deep = suspend.empty() ? "" : light;
+    const bool is_light = suspend.find("deep") != std::string::npos;
+    const std::string light = suspend.empty() || is_light ? "" : R"("light": false, )";
     const std::string policy = machine.write(
         "policy.json", R"({ "version": 1, )" + more + R"( "log": { "level": "info", "file": ")" +
-                           (machine.folder() / "nap.log").native() + R"(" }, "suspend": { )" + deep + suspend + " } }");
+                           (machine.folder() / "nap.log").native() + R"(" }, "suspend": { )" + light + suspend + " } }");
     return {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", policy}};
 }
 inline bool is_out(const Machine &machine, const Program &program) {
