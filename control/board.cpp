@@ -208,10 +208,11 @@ bool touch(const std::string &path) noexcept {
     return ::syscall(SYS_utimensat, AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-void remove_stale(const Descriptor &folder) {
+void remove_stale(const Descriptor &folder, bool (*goes_on)() noexcept) {
     const uid_t owner = ::geteuid();
     const std::uint64_t own = own_pid_namespace();
     for (const std::string &name : entries_in(folder)) {
+        if (!goes_on()) return;
         const auto file = read(folder, name, owner);
         const bool is_dead =
             file && (file->entry.pid_namespace == own && own != 0 ? !runs_here(file->entry.process, owner)

@@ -21,6 +21,7 @@
 #include "nap/nap.hpp"
 #include "policy/names.hpp"
 #include "release/idle.hpp"
+#include "threads/own_thread.hpp"
 
 namespace curb::shim::posting {
 namespace {
@@ -152,7 +153,8 @@ void Poster::write(board::Entry now) {
     const auto folder = control::public_directory(places_, geteuid());
     if (!folder) return;
     if (last_.gpus.empty())  // the first time
-        if (auto opened = control::open_folder(*folder, false)) board::remove_stale(*opened);
+        if (auto opened = control::open_folder(*folder, false))
+            board::remove_stale(*opened, []() noexcept { return !own_thread::stopped(); });
     std::string path = folder->path + "/" + board::name_of(*process_);
     const std::string text = board::text_of(now);
     const std::scoped_lock lock(file().mutex);

@@ -92,7 +92,7 @@ void Program::judge(const char *name, CUresult expected, CUresult result, const 
     const char *failed = injector_.failed();
     const bool just_now = failed && !failed_before;
     // Such a call is one of the driver to the program, though curb makes several for it.
-    constexpr std::string_view kOfBlocks[] = {"cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemFree_v2"};
+    constexpr std::string_view kOfBlocks[] = {"cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemFree_v2", "cuMemFreeAsync"};
     const bool is_made_of_others =
         fault_.blocks && std::find(std::begin(kOfBlocks), std::end(kOfBlocks), name) != std::end(kOfBlocks);
     const bool own = just_now && injector_.is_of_driver() && !fault_.others &&

@@ -62,8 +62,8 @@ inline constexpr std::uint64_t kTouchMs = 2000, kFreshMs = 5000;
 std::string write(const std::string &path, const std::string &text);
 // Sets the time of the file. False if it is not there. Uses no descriptor.
 bool touch(const std::string &path) noexcept;
-// Deletes the files of dead processes in this folder of our own.
-void remove_stale(const Descriptor &folder);
+// Deletes the files of dead processes in this folder of our own, as long as `goes_on` returns true.
+void remove_stale(const Descriptor &folder, bool (*goes_on)() noexcept);
 // Returns the name of the process's file.
 std::string name_of(const ProcessName &process);
 

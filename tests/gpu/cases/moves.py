@@ -23,7 +23,7 @@ def _rates(lab: Lab, row: Row) -> None:
     many moves of 2 GiB as half a minute has time for, each with other words, every byte compared."""
     lab.built("bin/curb")
     large, small = (40, 10) if lab.quick else (820, 100)
-    job = lab.job(row.name, "100%", suspend={"idle": "1h", "deep": "never"})
+    job = lab.job(row.name, "100%", suspend={"idle": "2m", "deep": "never"})  # host memory is kept for so long, and more
     rates: list[str] = []
     with lab.bare(lab.python("moving.py", str(large), "20"), f"{row.name} bare") as session:
         session.expect("ready", 60)

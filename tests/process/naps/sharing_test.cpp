@@ -198,7 +198,7 @@ TEST_CASE("children of processes that share a block keep nothing of it") {
 
 TEST_CASE("a block of a suspended process is opened once it is resumed") {
     Sharing both;
-    both.machine.succeeds({"suspend", both.maker.id()});
+    both.machine.succeeds({"suspend", "--timeout", "1m", both.maker.id()});
     both.user.tell("open block");
     both.user.tell(both.handle);
     CHECK(both.user.says(500ms).empty());
