@@ -80,13 +80,14 @@ std::optional<Bytes> moved(const std::string &line) {
     return bytes;
 }
 
-// Ends an attempt without a nap: opens the gate. A refusal doubles the time to the next attempt.
+// Ends an attempt without a nap: opens the gate. A refusal doubles the time to the next attempt, unless it was of a
+// request.
 void stop(const std::string &why) {
     locked([](State &state) { state.kept_out_until_ms = 0; });
     gate::open(gate::For::nap);
     if (why.empty()) return;
     const bool is_new = locked([&](State &state) {
-        ++state.refusals;
+        if (!state.by_request) ++state.refusals;
         state.is_refused = true;
         return std::exchange(state.status.refused, why) != why;
     });
