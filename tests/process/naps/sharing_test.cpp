@@ -186,7 +186,7 @@ TEST_CASE("a thousand blocks are opened at once, and all leave when they are clo
     CHECK(both.maker.answers("read block") == "9");
 }
 
-TEST_CASE("children of processes that share a block keep nothing of it") {
+TEST_CASE("children of processes that share a block keep nothing of it", "[fork-child]") {
     Sharing both;
     CHECK(both.maker.answers("fork and export") == "ok");
     REQUIRE(both.opens() == "ok");
