@@ -15,7 +15,6 @@
 namespace curb::shim::blocks {
 namespace {
 
-
 // UCX, which loads this library when a program uses it with CUDA, gives peers the addresses of the program's memory.
 // Not NVSHMEM: it shares a heap of its own, and PyTorch loads it for programs that never use it.
 bool peers_map_memory() noexcept {

@@ -2,8 +2,8 @@
 // it, perhaps in another shell and by another user, so it is a file of the process's user.
 //
 // The file is written to every runtime directory that can be used ($XDG_RUNTIME_DIR/curb, /run/user/UID/curb,
-// /run/curb/UID, /tmp/curb-UID or a spare): a logout deletes the one, a clean-up of /tmp the other. Root reads and writes with the rights of the
-// process's user, so that it does not follow that user's symbolic links with its own.
+// /run/curb/UID, /tmp/curb-UID or a spare): a logout deletes the one, a clean-up of /tmp the other. Root reads and
+// writes with the rights of the process's user, so that it does not follow that user's symbolic links with its own.
 #pragma once
 
 #include <chrono>

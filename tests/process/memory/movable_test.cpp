@@ -5,8 +5,7 @@
 
 namespace {
 
-constexpr auto kNaps =
-    R"({ "version": 1, "suspend": { "idle": "1h" }, "gpu": { "*": { "cap": "1GiB" } } })";
+constexpr auto kNaps = R"({ "version": 1, "suspend": { "idle": "1h" }, "gpu": { "*": { "cap": "1GiB" } } })";
 
 const std::string kProgram = tested::kBuild + "/tests/movable_scenarios";
 
@@ -45,8 +44,7 @@ TEST_CASE("a block of cuMemAlloc that curb makes behaves as the driver's") {
 TEST_CASE("blocks end with their context") {
     succeeds(
         Job()
-            .policy(
-                R"({ "version": 1, "suspend": { "when_others_wait": "1h" }, "gpu": { "*": { "cap": "8GiB" } } })")
+            .policy(R"({ "version": 1, "suspend": { "when_others_wait": "1h" }, "gpu": { "*": { "cap": "8GiB" } } })")
             .run("blocks_end_with_their_context", kProgram));
 }
 
@@ -58,11 +56,11 @@ TEST_CASE("freed blocks are kept as the driver's are") {
 }
 
 TEST_CASE("curb makes no blocks without light naps, nor for one of several ranks") {
-    const auto [policy, variable] =
-        GENERATE(table<const char *, const char *>({{R"({ "version": 1 })", "UNUSED"},
-                                                    {R"({ "version": 1, "suspend": { "idle": "1h", "light": false } })", "UNUSED"},
-                                                    {kNaps, "WORLD_SIZE"},
-                                                    {kNaps, "OMPI_COMM_WORLD_SIZE"}}));
+    const auto [policy, variable] = GENERATE(table<const char *, const char *>(
+        {{R"({ "version": 1 })", "UNUSED"},
+         {R"({ "version": 1, "suspend": { "idle": "1h", "light": false } })", "UNUSED"},
+         {kNaps, "WORLD_SIZE"},
+         {kNaps, "OMPI_COMM_WORLD_SIZE"}}));
     CAPTURE(policy, variable);
     succeeds(Job()
                  .policy(policy)

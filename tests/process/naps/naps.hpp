@@ -10,9 +10,10 @@ inline Environment napping(const Machine &machine, const std::string &suspend = 
                            const std::string &more = "") {
     const bool is_light = suspend.find("deep") != std::string::npos;
     const std::string light = suspend.empty() || is_light ? "" : R"("light": false, )";
-    const std::string policy = machine.write(
-        "policy.json", R"({ "version": 1, )" + more + R"( "log": { "level": "info", "file": ")" +
-                           (machine.folder() / "nap.log").native() + R"(" }, "suspend": { )" + light + suspend + " } }");
+    const std::string policy =
+        machine.write("policy.json", R"({ "version": 1, )" + more + R"( "log": { "level": "info", "file": ")" +
+                                         (machine.folder() / "nap.log").native() + R"(" }, "suspend": { )" + light +
+                                         suspend + " } }");
     return {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", policy}};
 }
 inline bool is_out(const Machine &machine, const Program &program) {
