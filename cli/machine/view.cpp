@@ -219,7 +219,7 @@ class Join {
             (gpu == view_.gpus.end() ? add_device(books) : *gpu).uses.push_back({process, i, std::nullopt});
         }
     }
-    // Adds what the process tells all users.
+    // Adds what the process posts for all users.
     void add_posted(std::size_t process) {
         constexpr control::UnixMs kIdle = 60'000;
         const ViewProcess &of = view_.processes[process];
@@ -334,7 +334,7 @@ bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books) {
 
 namespace {
 
-// Returns the state that a process of another user tells.
+// Returns the state that a process of another user posts.
 State state_in(const control::board::Entry &posted) {
     switch (posted.state) {
         case control::board::State::napping: return State::napping;

@@ -29,7 +29,7 @@ struct ViewProcess {
     std::optional<control::Status> status;  // its answer; nullopt: see `trouble`
     std::string trouble;  // why a process under curb has no status: "has not answered for 300 ms: …"
     bool unseen = false;  // of another user, who alone may look whether it is under curb
-    std::optional<control::board::Entry> posted{};  // what it tells all users; nullopt: nothing
+    std::optional<control::board::Entry> posted{};  // what it posts for all users; nullopt: nothing
 };
 // True if the process is under curb. nullopt: this user cannot know.
 std::optional<bool> is_under_curb(const ViewProcess &process);
@@ -95,7 +95,7 @@ Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience);
 
 // Returns the part of the view that is about these processes.
 View only(const View &view, const std::vector<int> &pids);
-// Returns what the process tells all users of the device. Returns null if it tells nothing.
+// Returns what the process posts about the device. Returns null if it posts nothing.
 const control::board::Gpu *posted_of(const View &view, const ViewUse &use);
 // Returns the bytes of the GPU that are held without use for a minute, as far as is known: by each user.
 std::map<std::string, policy::Bytes> idle_on(const ViewGpu &gpu, const View &view);

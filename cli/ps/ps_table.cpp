@@ -62,7 +62,7 @@ void fill_books(Row &row, const control::GpuStatus &books, bool over_cap) {
     row[released].text = format_human(control::released(books));
 }
 
-// What a process of another user tells.
+// What a process of another user posts.
 void fill_posted(Row &row, const control::board::Gpu &posted) {
     row[held].text = size_or(posted.held, "-");
     if (posted.held) row[cap].text = size_or(posted.cap, "none");

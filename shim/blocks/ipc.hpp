@@ -1,7 +1,7 @@
 // CUDA IPC of blocks. A handle is curb's: it names the process that made it, the block, and a secret of that process.
-// Whoever opens it under curb asks that process, by its control socket, for a descriptor of the memory, and maps that.
-// So memory is exported only once somebody opens it, and the process knows who has it open: until then, and when all
-// have closed it or have ended, the block moves as any other.
+// A process that opens it under curb asks the first one, by its control socket, for a descriptor of the memory.
+// So memory is exported only once another process opens it, and the process knows who has it open: until then, and when
+// all have closed it or have ended, the block moves as any other.
 //
 // Thread-safe. A cancelled thread leaves the functions without noexcept by unwinding out of the driver.
 #pragma once

@@ -130,7 +130,7 @@ void Wait::sleep(const Request &request, std::uint64_t milliseconds) noexcept {
             Entry{.request = request, .thread = static_cast<int>(syscall(SYS_gettid)), .began_ms = now_ms()});
         add(*entry_);
         ++waiters.listening;
-        worker_signal::wake_up();  // it tells the other users
+        worker_signal::wake_up();  // it posts the wait
         return;
     }
     {

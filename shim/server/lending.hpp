@@ -1,4 +1,4 @@
-// Serves those who open memory of this process by CUDA IPC. On a thread of its own, which ends when nobody waits: it
+// Serves processes that open memory of this one by CUDA IPC. On a thread of its own, which ends when none waits: it
 // waits at the gate while the process is out of its GPUs, and calls the driver.
 #pragma once
 

@@ -8,7 +8,7 @@
 // file is PID-START in a public folder of the process's user (runtime_dir.hpp), and a symbolic link whose target is
 // this text: so a process writes it, and a reader reads it, without a descriptor, which the program could close and
 // open another file under its number. Its owner replaces it as a whole, and sets its time while it lives: by that a
-// reader in another pid namespace knows it. A reader believes nothing else: whoever lies here lies about himself.
+// reader in another pid namespace knows it. A reader believes nothing else: a process that lies here lies about itself.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ const char *state_name(State state) noexcept;
 
 struct Gpu {
     std::string uuid{};                   // "GPU-…", "MIG-…"
-    std::optional<policy::Bytes> held{};  // nullopt: not told
-    std::optional<policy::Bytes> cap{};   // nullopt: none, or `held` is not told
+    std::optional<policy::Bytes> held{};  // nullopt: not posted
+    std::optional<policy::Bytes> cap{};   // nullopt: none, or `held` is not posted
     policy::Bytes wants = 0;              // the request that has waited longest; 0: none waits
     UnixMs since = 0;                     // it has waited since then
     friend bool operator==(const Gpu &, const Gpu &) = default;

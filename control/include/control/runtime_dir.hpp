@@ -46,7 +46,7 @@ policy::Result<Folder, std::string> runtime_directory(const Places &places, uid_
 std::string passed_over(const Places &places, uid_t user);
 // Returns the folders in which processes of `user` may have their sockets. Some may be missing.
 std::vector<Folder> folders_of(const Places &places, uid_t user);
-// True for those whose names end with .1 to .9, which stand in for the folder before them in folders_of().
+// True for folders whose names end with .1 to .9, which stand in for the folder before them in folders_of().
 bool is_spare(const Folder &folder);
 // Returns the folders of all processes that `user` can ask: the user's own; for root, of all users, but those on
 // fuse_of_users(). Some may be missing.

@@ -53,7 +53,7 @@ TEST_CASE("two processes that share a block see each other's writes, and the one
     if (maker_ends) {
         CHECK(both.user.answers("close block") == "ok");
     } else {
-        CHECK(both.is_out());  // nobody has it open any more
+        CHECK(both.is_out());  // no process has it open any more
         CHECK(last.answers("read block") == "3");
     }
     CHECK(last.finish() == 0);

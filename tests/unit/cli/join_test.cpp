@@ -187,7 +187,7 @@ TEST_CASE("memory that a process has not used for a minute is idle, unless the p
     ViewFacts known = facts({gpu(0, {user(7, 2 * GiB)})}, {answer(7, {books("GPU-0", 3 * GiB)})}, {process(7)});
     const auto idle = [&] { return join(known).gpus[0].uses[0].idle; };
     known.now = entry.used + 60'000;
-    CHECK(idle() == std::nullopt);  // nothing tells when it used it
+    CHECK(idle() == std::nullopt);  // no post says when it used it
     known.posted = {{7, entry}};
     CHECK(idle() == 3 * GiB);
     CHECK(idle_on(join(known).gpus[0], join(known)) == std::map<std::string, Bytes>{{"alice", 3 * GiB}});

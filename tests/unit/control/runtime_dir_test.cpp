@@ -116,7 +116,7 @@ TEST_CASE("Where root has made /run/curb, the folder is in it unless XDG_RUNTIME
     CHECK_THAT(passed_over(machine.places, ::geteuid()), contains("chmod +t " + machine.places.run));
 }
 
-TEST_CASE("A folder that is a link, a file, or open to others is passed over for a spare, and its remedy is told") {
+TEST_CASE("A folder that is a link, a file, or open to others is passed over for a spare, and its remedy is named") {
     Machine machine;
     machine.places.xdg.clear();
     const std::string folder = machine.in_tmp(), spare = folder + ".1";

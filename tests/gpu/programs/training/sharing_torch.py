@@ -41,7 +41,7 @@ def queue(rounds: int, pause_s: float) -> list[float]:
     generator = torch.Generator().manual_seed(1)
     for _ in range(rounds):
         sent = torch.randn(_WIDTH, _WIDTH, generator=generator).cuda()
-        time.sleep(pause_s)  # out, with tensors that nobody has open
+        time.sleep(pause_s)  # out, with tensors that no process has open
         tensors.put(sent)
         found += [sums.get(timeout=180), sent.double().sum().item()]
         del sent
