@@ -68,11 +68,12 @@ std::optional<control::NapStatus> Gate::move_lightly(policy::Duration patience) 
     request.close_for = static_cast<std::uint64_t>((patience + kLease).count());
     const auto before = nap_of(pid_);
     if (!before || (before->out && !before->is_light)) return std::nullopt;
-    const auto begun = ask(pid_, request);
-    if (!begun || !begun->why.empty()) return std::nullopt;
     for (const auto until = std::chrono::steady_clock::now() + patience;;) {
+        // Asked again, because a nap of its own may be on its way out or back.
+        const auto begun = ask(pid_, request);
+        if (!begun || !begun->why.empty()) return std::nullopt;
         auto nap = nap_of(pid_);
-        if (nap && nap->out && nap->is_light) {
+        if (nap && begun->closed) {
             closed_ = is_light_ = true;
             return nap;
         }

@@ -149,18 +149,23 @@ std::string begin_soon() {
     return {};
 }
 
-std::string leave_lightly(std::uint64_t lease_ms) {
+policy::Result<bool, std::string> leave_lightly(std::uint64_t lease_ms) {
     if (std::string why = blocks::why_not(); !why.empty()) return why;
-    if (gate::is_closed() && !is_under_way()) return "it is suspended already";
-    const bool is_taken_over = locked([=](State &state) {
-        const bool is_light = state.phase == Phase::out && state.status.is_light && gate::waiting_since() == 0;
-        if (is_light || state.phase == Phase::none) {
-            state.kept_out_until_ms = now_ms() + lease_ms;
-            state.was_kept_out = true;
-        }
-        return is_light;
+    if (gate::is_closed() && !is_under_way()) return std::string("it is suspended already");
+    enum class Seen : std::uint8_t { deep, out, under_way, none };
+    const Seen seen = locked([=](State &state) {
+        if (state.is_deep || state.phase == Phase::staying_out) return Seen::deep;
+        const bool is_called = state.phase == Phase::out && gate::waiting_since() != 0;
+        if (is_called || state.phase == Phase::coming_back) return Seen::under_way;
+        state.kept_out_until_ms = now_ms() + lease_ms;
+        if (state.phase == Phase::none) return state.is_requested ? Seen::under_way : Seen::none;
+        state.was_kept_out = true;
+        return state.phase == Phase::out ? Seen::out : Seen::under_way;
     });
-    return is_taken_over ? "" : is_under_way() ? "it leaves for a nap, or comes back" : begin_soon();
+    if (seen == Seen::deep) return std::string("the driver moves it for a nap");
+    if (seen == Seen::none)
+        if (std::string why = begin_soon(); !why.empty()) return why;
+    return seen == Seen::out;
 }
 
 bool keep_out(std::uint64_t lease_ms, bool for_good, policy::Bytes moved) noexcept {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "control/status.hpp"
+#include "policy/values/result.hpp"
 #include "policy/values/size.hpp"
 
 namespace curb::shim::nap {
@@ -23,9 +24,9 @@ std::string begin_soon();
 std::string why_not() noexcept;
 
 // For `curb suspend`: has the worker begin a nap of curb's own moves alone, or takes over one. No call of the program
-// ends it for `lease_ms`, nor while keep_out() renews that. Returns why there will be none; empty if there will.
-// status() shows the result. Thread-safe. May throw std::bad_alloc.
-std::string leave_lightly(std::uint64_t lease_ms);
+// ends it for `lease_ms`, nor while keep_out() renews that. Returns whether it is out; ask again until it is, or until
+// status() shows a refusal. An error says why there will be no such nap. Thread-safe. May throw std::bad_alloc.
+policy::Result<bool, std::string> leave_lightly(std::uint64_t lease_ms);
 // Renews that lease, or makes the nap a suspend: then only end_soon() ends it. `moved`: what the client has had the
 // driver move. False if the process is not in such a nap. Thread-safe.
 bool keep_out(std::uint64_t lease_ms, bool for_good, policy::Bytes moved) noexcept;

@@ -243,7 +243,7 @@ OneNap::Refusal OneNap::move_lightly() {
 // The driver moves what the process holds, by the helper.
 OneNap::Refusal OneNap::move_deeply() {
     const bool may_begin = locked([](State &state) {
-        if (state.process_ends) return false;
+        if (state.process_ends || is_kept_out(state)) return false;
         state.phase = Phase::leaving;
         return state.is_deep = true;
     });
@@ -327,7 +327,7 @@ bool OneNap::wait_until_needed() {
         if (phase == Phase::staying_out) return false;
         if (process_ends && is_deep_) break;
         if (!kept_out && is_due_to_deepen()) {
-            if (const auto why = move_deeply()) {
+            if (const auto why = move_deeply(); why && !why->empty()) {
                 not_deep_ = *why;
                 locked([&](State &state) {
                     state.phase = Phase::out;

@@ -364,7 +364,12 @@ Server::Immediate Server::on(const control::CapRequest &asked, std::uint64_t cli
 Server::Immediate Server::on(const control::GateRequest &asked, std::uint64_t /*client*/, Clock::time_point /*now*/) {
     control::GateReport out;
     if (asked.nap) {
-        out.why = asked.close_for ? nap::leave_lightly(*asked.close_for) : nap::begin_soon();
+        if (!asked.close_for)
+            out.why = nap::begin_soon();
+        else if (const auto is_out = nap::leave_lightly(*asked.close_for))
+            out.closed = *is_out;
+        else
+            out.why = is_out.error();
         return out;
     }
     if (!asked.close_for) {

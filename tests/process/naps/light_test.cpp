@@ -264,6 +264,22 @@ TEST_CASE("a program that calls the driver is suspended by the driver alone") {
     CHECK(program.answers("check") == "right");
 }
 
+TEST_CASE("curb suspend takes over a nap at each moment of it") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "200ms", "deep": "never")"));
+    REQUIRE(program.answers("hold 512") == "held");
+    const bool is_back = GENERATE(false, true);  // or a nap may be on its way back
+    for (const auto moment : {0ms, 100ms, 150ms, 200ms, 250ms, 400ms}) {
+        CAPTURE(is_back, moment.count());
+        program.tell("check");
+        if (is_back) REQUIRE(program.says() == "right");
+        std::this_thread::sleep_for(moment);
+        machine.succeeds({"suspend", program.id()});
+        machine.succeeds({"resume", program.id()});
+        if (!is_back) REQUIRE(program.says() == "right");
+    }
+}
+
 TEST_CASE("after a suspend that is killed half way curb resume brings back what curb has moved too") {
     const Machine machine;
     Mapping program(machine, napping(machine, kLater));
