@@ -67,7 +67,13 @@ class Machine {
     }
     [[nodiscard]] std::vector<fs::path> records(pid_t pid) const {
         std::vector<fs::path> found;
-        for (const fs::path &folder : {runtime() / "curb", fs::path("/tmp/curb-" + std::to_string(::getuid()))}) {
+        std::vector<fs::path> folders{runtime() / "curb"};
+        const std::string in_tmp = "curb-" + std::to_string(::getuid());
+        for (const auto &entry : fs::directory_iterator("/tmp")) {
+            const std::string name = entry.path().filename();
+            if (name == in_tmp || name.starts_with(in_tmp + ".")) folders.push_back(entry.path());  // or a spare
+        }
+        for (const fs::path &folder : folders) {
             if (!fs::exists(folder)) continue;
             for (const auto &entry : fs::directory_iterator(folder)) {
                 const std::string name = entry.path().filename();

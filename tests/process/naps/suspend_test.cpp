@@ -125,7 +125,7 @@ TEST_CASE("without its record a process is resumed only with --bytes") {
     Holding program(machine, 1024, {});  // without curb: its books would have the size
     REQUIRE(machine.curb(forced(program)).status == 0);
     const auto records = machine.records(program.pid());
-    REQUIRE(records.size() == 2);  // in the runtime directory and in /tmp
+    REQUIRE(records.size() >= 2);  // in the runtime directory and in those of /tmp
     for (const fs::path &record : records) {
         CHECK((fs::status(record).permissions() & fs::perms::mask) == (fs::perms::owner_read | fs::perms::owner_write));
     }
