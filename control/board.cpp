@@ -1,22 +1,14 @@
 // Runs in capped processes too: each descriptor is checked before it is closed (descriptor.hpp).
 #include "control/board.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "control/descriptor.hpp"
 #include "control/proc.hpp"
 #include "policy/values/words.hpp"
-#include "process_stat.hpp"
 
 namespace curb::control::board {
 namespace {
@@ -24,8 +16,6 @@ namespace {
 constexpr std::size_t kMostOfUser = 1024;
 constexpr std::string_view kHidden = "-", kNone = "none", kHead = "curb", kVersion = "1";
 constexpr std::size_t kLongestUuid = 64;
-// A file of another pid namespace whose time was not set for so long is deleted.
-constexpr std::uint64_t kDeadMs = 60'000;
 
 // Splits off the next word of a line. Words are separated by one blank.
 std::string_view next_word(std::string_view &line) {
@@ -76,40 +66,19 @@ std::optional<Gpu> parse_gpu(std::string_view line) {
     return out;
 }
 
-std::uint64_t unix_ms(const timespec &at) noexcept {
-    return static_cast<std::uint64_t>(at.tv_sec) * 1000 + static_cast<std::uint64_t>(at.tv_nsec) / 1'000'000;
-}
-// Milliseconds since the file's time was set. Of a time that is yet to come: for ever.
-std::uint64_t age_ms(const struct stat &file) noexcept {
-    timespec now{};
-    ::clock_gettime(CLOCK_REALTIME, &now);
-    const std::uint64_t set = unix_ms(file.st_mtim), then = unix_ms(now);
-    constexpr std::uint64_t kSkew = 1000;  // the kernel's clock for files is some ms behind
-    return set > then + kSkew ? ~std::uint64_t{0} : then - std::min(then, set);
-}
-
-// True if this process is the one that has the pid now, and a process of `owner`.
-bool runs_here(const ProcessName &process, uid_t owner) {
-    const auto stat = stat_of(process.pid);
-    return stat && stat->start == process.start && !stat->has_ended() && owner_of(process.pid) == owner;
-}
-
 struct File {
     Entry entry;
     std::uint64_t age_ms = 0;
 };
 // Reads one file of a folder. nullopt if it is not an entry of the owner's, under its right name.
 std::optional<File> read(const Descriptor &folder, const std::string &name, uid_t owner) {
-    struct stat status {};
-    if (::fstatat(folder.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISLNK(status.st_mode) ||
-        status.st_uid != owner)
-        return std::nullopt;
-    std::array<char, kLongest + 1> block;
-    const long got = ::syscall(SYS_readlinkat, folder.number(), name.c_str(), block.data(), block.size());
-    if (got <= 0 || static_cast<std::size_t>(got) > kLongest) return std::nullopt;
-    auto entry = parse({block.data(), static_cast<std::size_t>(got)});
+    const auto found = text_link::read(folder, name, owner);
+    auto entry = found ? parse(found->text) : std::nullopt;
     if (!entry || name_of(entry->process) != name) return std::nullopt;
-    return File{*std::move(entry), age_ms(status)};
+    return File{*std::move(entry), found->age_ms};
+}
+text_link::Life life_of(const File &file, uid_t owner, std::uint64_t own) {
+    return text_link::life_of(file.entry.process, file.entry.pid_namespace, owner, file.age_ms, own);
 }
 
 std::vector<std::string> entries_in(const Descriptor &folder) {
@@ -158,7 +127,7 @@ std::string text_of(const Entry &entry) {
 }
 
 std::optional<Entry> parse(std::string_view text) {
-    if (text.size() > kLongest || !text.ends_with('\n')) return std::nullopt;
+    if (text.size() > text_link::kLongest || !text.ends_with('\n')) return std::nullopt;
     const auto next_line = [&] {
         const std::string_view out = text.substr(0, text.find('\n'));
         text.remove_prefix(out.size() + 1);
@@ -185,44 +154,18 @@ std::optional<Entry> parse(std::string_view text) {
     return out;
 }
 
-std::uint64_t own_pid_namespace() noexcept {
-    struct stat status {};
-    return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
-}
-
-std::string write(const std::string &path, const std::string &text) {
-    const std::string aside = path + ".new";
-    const auto create = [&] { return ::syscall(SYS_symlinkat, text.c_str(), AT_FDCWD, aside.c_str()) == 0; };
-    bool is_written = create();
-    if (!is_written && errno == EEXIST) {  // of a process with this pid that was killed here
-        ::unlink(aside.c_str());
-        is_written = create();
-    }
-    if (is_written && ::syscall(SYS_renameat2, AT_FDCWD, aside.c_str(), AT_FDCWD, path.c_str(), 0U) == 0) return {};
-    const int error = errno;
-    if (is_written) ::unlink(aside.c_str());
-    return std::strerror(error);
-}
-
-bool touch(const std::string &path) noexcept {
-    return ::syscall(SYS_utimensat, AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0;
-}
-
 void remove_stale(const Descriptor &folder, bool (*goes_on)() noexcept) {
     const uid_t owner = ::geteuid();
-    const std::uint64_t own = own_pid_namespace();
+    const std::uint64_t own = text_link::own_pid_namespace();
     for (const std::string &name : entries_in(folder)) {
         if (!goes_on()) return;
         const auto file = read(folder, name, owner);
-        const bool is_dead =
-            file && (file->entry.pid_namespace == own && own != 0 ? !runs_here(file->entry.process, owner)
-                                                                  : file->age_ms > kDeadMs);
-        if (is_dead) ::unlinkat(folder.number(), name.c_str(), 0);
+        if (file && life_of(*file, owner, own) == text_link::Life::dead) ::unlinkat(folder.number(), name.c_str(), 0);
     }
 }
 
 std::vector<Posted> read_all(const Places &places) {
-    const std::uint64_t own = own_pid_namespace();
+    const std::uint64_t own = text_link::own_pid_namespace();
     std::vector<Posted> out;
     for (const Folder &folder : public_folders(places)) {
         const auto opened = open_folder(folder, false);
@@ -232,9 +175,9 @@ std::vector<Posted> read_all(const Places &places) {
             if (!file) continue;
             const int pid = file->entry.process.pid;
             const bool here = own != 0 && file->entry.pid_namespace == own;
-            if (here && !runs_here(file->entry.process, folder.owner)) continue;
-            // A process that has replaced itself has the same pid and start, and does not set the time any more.
-            if (file->age_ms > kFreshMs && !(here && is_stopped(pid))) continue;
+            const text_link::Life life = life_of(*file, folder.owner, own);
+            if (life == text_link::Life::dead) continue;
+            if (life == text_link::Life::silent && !(here && is_stopped(pid))) continue;
             out.push_back({std::move(file->entry), folder.owner, here});
         }
     }

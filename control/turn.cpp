@@ -1,34 +1,28 @@
+// Runs in capped processes too.
 #include "control/turn.hpp"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
-#include <vector>
+#include <limits>
+#include <optional>
+#include <utility>
 
-#include "control/suspended.hpp"
+#include "control/board.hpp"
+#include "control/text_link.hpp"
+#include "policy/values/words.hpp"
 
 namespace curb::control {
 namespace {
 
-// By number: each function of libc that curb names costs a look-up at the start of every process.
-int open_in(int folder, const std::string &name, int flags) noexcept {
-    constexpr unsigned kOwn = 0600;
-    return above_standard(
-        static_cast<int>(::syscall(SYS_openat, folder, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, kOwn)));
-}
-bool rename_in(int folder, const std::string &from, const std::string &to) noexcept {
-    return ::syscall(SYS_renameat2, folder, from.c_str(), folder, to.c_str(), 0U) == 0;
-}
-bool lock(int file, int how) noexcept { return ::syscall(SYS_flock, file, how | LOCK_NB) == 0; }
+using policy::Bytes;
+using text_link::Life;
 
 constexpr std::size_t kStampDigits = 20;
-constexpr char kReserved = '+';  // ends the name of a request that has reserved its bytes
+constexpr std::size_t kMostOfUser = 1024;
+constexpr std::string_view kReserved = " reserved";  // ends the text of a request that has reserved its bytes
 constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(Turn::kLongest).count();
 
 // Nanoseconds since boot: the same for all processes.
@@ -45,151 +39,222 @@ std::string beginning(const std::string &uuid) {
     return out;
 }
 
-// "turn-GPU-…-00000000123456789012-4194304-4711-0": time, bytes, pid, number.
-std::string name_of(const std::string &uuid, policy::Bytes bytes) {
+// "turn-GPU-…-00000000123456789012-4711-0": time, pid, number.
+std::string name_of(const std::string &begins) {
     static std::atomic<unsigned> number{0};
     std::string stamp = std::to_string(now_ns());
     stamp.insert(0, kStampDigits - std::min(kStampDigits, stamp.size()), '0');
-    return beginning(uuid) + stamp + "-" + std::to_string(bytes) + "-" + std::to_string(::getpid()) + "-" +
-           std::to_string(number++);
+    return begins + stamp + "-" + std::to_string(::getpid()) + "-" + std::to_string(number++);
 }
 
-Descriptor open_runtime(const Places &places, bool make) {
-    if (make) {
-        const auto folder = runtime_directory(places, ::geteuid());
-        if (!folder) return {};
-        auto opened = open_folder(*folder, false);
-        return opened ? std::move(opened).value() : Descriptor();
-    }
-    for (const Folder &folder : folders_of(places, ::geteuid()))
-        if (auto opened = open_folder(folder, false)) return std::move(opened).value();
-    return {};
-}
+}  // namespace
 
-// True if a process holds the file locked. If none does, deletes it.
-bool is_held(int folder, const std::string &name) {
-    const Descriptor file(open_in(folder, name, O_RDONLY | O_NONBLOCK));
-    if (!file) return false;
-    if (!lock(file.number(), LOCK_SH)) return true;
-    ::unlinkat(folder, name.c_str(), 0);
-    return false;
-}
-
-// The request behind one file.
-struct Entry {
+// The request behind one file: "4194304 4711 123456 4026531836 reserved": bytes, pid, start, pid namespace.
+struct Turn::Entry {
     std::string name;
-    policy::Bytes bytes = 0;
-    int pid = 0;
+    uid_t owner = 0;
+    Bytes bytes = 0;
+    ProcessName process{};
+    std::uint64_t pid_namespace = 0;
+    bool has_reserved = false;
 
-    [[nodiscard]] bool has_reserved() const { return name.back() == kReserved; }
+    static std::optional<Entry> parse(std::string name, uid_t owner, std::string_view text);
+    // The living requests of these processes whose names begin so. Deletes the files of this user's dead ones.
+    static std::vector<Entry> all(const Places &places, const std::string &begins, Among among);
+    // In the order of their names, which the time begins.
+    [[nodiscard]] bool came_before(const Entry &other) const { return name < other.name; }
 };
 
-// Deletes a file ".turn-…" that its process has not renamed for kLongest: it was killed before. Leaves a younger file:
-// its process may be about to lock it.
-void remove_if_left(int folder, const std::string &name, const std::string &begins) {
-    std::uint64_t stamp = 0;
-    const char *first = name.c_str() + begins.size() + 1;
-    std::from_chars(first, name.c_str() + name.size(), stamp);
-    if (now_ns() - stamp > kLongestNs) static_cast<void>(is_held(folder, name));
-}
-
-// Returns the requests for this GPU, the oldest first. Their processes may be dead. Leaves out those of suspended
-// processes, which cannot take memory: each request behind one of theirs would wait for kLongest.
-std::vector<Entry> entries(const Descriptor &folder, const std::string &begins) {
-    std::vector<Entry> out;
-    std::vector<int> suspended;
-    const auto is_turn = [&](const std::string &name) {
-        if (name.ends_with(suspended::kRecordName)) {
-            int pid = 0;
-            std::from_chars(name.data(), name.data() + name.size(), pid);
-            suspended.push_back(pid);
-        }
-        if (name.starts_with("." + begins)) remove_if_left(folder.number(), name, begins);
-        return name.starts_with(begins);
+std::optional<Turn::Entry> Turn::Entry::parse(std::string name, uid_t owner, std::string_view text) {
+    Entry out{std::move(name), owner};
+    out.has_reserved = text.ends_with(kReserved);
+    if (out.has_reserved) text.remove_suffix(kReserved.size());
+    const auto word = [&] {
+        const std::string_view first = text.substr(0, text.find(' '));
+        text.remove_prefix(std::min(text.size(), first.size() + 1));
+        return first;
     };
-    for (std::string &name : names_in(folder, is_turn)) {
-        Entry entry{std::move(name)};
-        const char *end = entry.name.c_str() + entry.name.size();
-        const char *bytes = std::find(entry.name.c_str() + begins.size(), end, '-');
-        const auto number = std::from_chars(std::min(bytes + 1, end), end, entry.bytes);
-        if (std::from_chars(std::min(number.ptr + 1, end), end, entry.pid).ec != std::errc()) continue;
-        out.push_back(std::move(entry));
-    }
-    std::erase_if(out, [&](const Entry &one) {
-        return std::find(suspended.begin(), suspended.end(), one.pid) != suspended.end();
-    });
-    std::sort(out.begin(), out.end(), [](const Entry &a, const Entry &b) { return a.name < b.name; });
+    const auto bytes = policy::whole_number<Bytes>(word());
+    const auto pid = policy::whole_number<int>(word());
+    const auto start = policy::whole_number<std::uint64_t>(word());
+    const auto pid_namespace = policy::whole_number<std::uint64_t>(word());
+    if (!bytes || !pid || *pid <= 0 || !start || !pid_namespace || !text.empty()) return std::nullopt;
+    out.bytes = *bytes;
+    out.process = {*pid, *start};
+    out.pid_namespace = *pid_namespace;
     return out;
 }
 
-// Returns `room` less the bytes that other requests than `own` have reserved.
-policy::Bytes unreserved(int folder, const std::vector<Entry> &all, const std::string &own, policy::Bytes room) {
-    for (const Entry &one : all)
-        if (one.has_reserved() && one.name != own && is_held(folder, one.name)) room -= std::min(room, one.bytes);
+std::vector<Turn::Entry> Turn::Entry::all(const Places &places, const std::string &begins, Among among) {
+    const uid_t own = ::geteuid();
+    const std::uint64_t pid_namespace = text_link::own_pid_namespace();
+    std::vector<Folder> folders = folders_of(places, own);
+    if (among == Among::all)
+        for (Folder &folder : public_folders(places)) folders.push_back(std::move(folder));
+    std::vector<Entry> out;
+    for (const Folder &folder : folders) {
+        const auto opened = open_folder(folder, false);
+        if (!opened) continue;
+        std::size_t left = kMostOfUser;
+        for (const std::string &name : names_in(*opened, [&](const std::string &one) {
+                 return one.starts_with(begins) && !one.ends_with(text_link::kUnfinished) && left > 0 && left-- > 0;
+             })) {
+            const auto found = text_link::read(*opened, name, folder.owner);
+            auto entry = found ? parse(name, folder.owner, found->text) : std::nullopt;
+            if (!entry) continue;
+            const Life life =
+                text_link::life_of(entry->process, entry->pid_namespace, folder.owner, found->age_ms, pid_namespace);
+            if (life == Life::dead && folder.owner == own) ::unlinkat(opened->number(), name.c_str(), 0);
+            // What is reserved is in use: its process may be within a long call of the driver.
+            const bool is_in_use = entry->has_reserved && found->age_ms <= text_link::kDeadMs;
+            if (life == Life::lives || (life == Life::silent && is_in_use)) out.push_back(*std::move(entry));
+        }
+    }
+    return out;
+}
+
+Turn::Turn(Places places, const std::string &uuid, Bytes bytes, Among among, bool shown)
+    : places_(std::move(places)), among_(among), begins_(beginning(uuid)), bytes_(bytes) {
+    const uid_t user = ::geteuid();
+    const bool is_public = among == Among::all && shown;
+    const auto folder = is_public ? public_directory(places_, user) : runtime_directory(places_, user);
+    if (!folder) return;
+    pid_namespace_ = text_link::own_pid_namespace();
+    name_ = name_of(begins_);
+    path_ = folder->path + "/" + name_;
+    if (!write(false)) path_.clear();
+}
+
+Turn::Turn(Turn &&other) noexcept
+    : places_(std::move(other.places_)),
+      among_(other.among_),
+      begins_(std::move(other.begins_)),
+      name_(std::move(other.name_)),
+      path_(std::exchange(other.path_, {})),
+      bytes_(other.bytes_),
+      pid_namespace_(other.pid_namespace_),
+      renewed_ns_(other.renewed_ns_),
+      held_back_since_ns_(other.held_back_since_ns_),
+      holdings_(std::move(other.holdings_)),
+      holdings_read_ns_(other.holdings_read_ns_) {}
+
+Turn::~Turn() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+bool Turn::write(bool reserved) {
+    const auto self = control::name_of(::getpid());
+    const std::string text = std::to_string(bytes_) + " " + std::to_string(::getpid()) + " " +
+                             std::to_string(self ? self->start : 0) + " " + std::to_string(pid_namespace_) +
+                             std::string(reserved ? kReserved : "");
+    renewed_ns_ = now_ns();
+    return text_link::write(path_, text).empty();
+}
+
+void Turn::renew() noexcept {
+    constexpr std::uint64_t kAgainNs = 1'000'000'000;
+    const std::uint64_t now = now_ns();
+    if (path_.empty() || now - renewed_ns_ < kAgainNs) return;
+    renewed_ns_ = now;
+    text_link::touch(path_);
+}
+
+std::vector<Turn::Entry> Turn::others() const {
+    std::vector<Entry> all = Entry::all(places_, begins_, among_);
+    std::erase_if(all, [&](const Entry &one) { return one.name == name_ && one.owner == ::geteuid(); });
+    return all;
+}
+
+// True if the other request goes before this one. Reads the board, if the other one is another user's.
+bool Turn::goes_first(const Entry &other, const Entry &own) {
+    if (other.owner == own.owner) return other.came_before(own);
+    constexpr std::uint64_t kAgainNs = 500'000'000;
+    const std::uint64_t now = now_ns();
+    if (holdings_read_ns_ == 0 || now - holdings_read_ns_ >= kAgainNs) {
+        holdings_.clear();
+        for (const board::Posted &process : board::read_all(places_))
+            for (const board::Gpu &gpu : process.entry.gpus) {
+                if (beginning(gpu.uuid) != begins_) continue;
+                const auto known = std::find_if(holdings_.begin(), holdings_.end(),
+                                                [&](const Holding &holding) { return holding.user == process.owner; });
+                Holding &holding = known != holdings_.end() ? *known : holdings_.emplace_back(Holding{process.owner});
+                // A user who hides it counts as one who holds all.
+                constexpr Bytes kAll = std::numeric_limits<Bytes>::max();
+                const Bytes held = gpu.held.value_or(kAll);
+                holding.bytes = held > kAll - holding.bytes ? kAll : holding.bytes + held;
+            }
+        holdings_read_ns_ = now_ns();
+    }
+    const auto held_by = [&](uid_t user) {
+        const auto known = std::find_if(holdings_.begin(), holdings_.end(),
+                                        [&](const Holding &holding) { return holding.user == user; });
+        return known == holdings_.end() ? 0 : known->bytes;
+    };
+    const Bytes theirs = held_by(other.owner), ours = held_by(own.owner);
+    return theirs != ours ? theirs < ours : other.came_before(own);
+}
+
+// Returns whether others have delayed this request for longer than they may.
+bool Turn::is_held_back_for_long(bool is_held_back) noexcept {
+    const std::uint64_t now = now_ns();
+    if (!is_held_back) held_back_since_ns_ = 0;
+    if (is_held_back && held_back_since_ns_ == 0) held_back_since_ns_ = now;
+    return is_held_back && now - held_back_since_ns_ >= kLongestNs;
+}
+
+namespace {
+
+// Returns `room` less the bytes that requests of `whom` have reserved.
+template <class Entries, class Whom>
+Bytes unreserved(const Entries &all, Bytes room, Whom whom) {
+    for (const auto &one : all)
+        if (one.has_reserved && whom(one)) room -= std::min(room, one.bytes);
     return room;
 }
 
 }  // namespace
 
-Turn::Turn(const Places &places, const std::string &uuid, policy::Bytes bytes)
-    : folder_(open_runtime(places, true)), bytes_(bytes) {
-    if (!folder_) return;
-    begins_ = beginning(uuid);
-    name_ = name_of(uuid, bytes);
-    // Locks the file before it has its name: else others would take it for a dead process's.
-    const std::string aside = "." + name_;
-    file_ = Descriptor(open_in(folder_.number(), aside, O_RDWR | O_CREAT | O_EXCL));
-    if (!file_) return;
-    if (!lock(file_.number(), LOCK_EX) || !rename_in(folder_.number(), aside, name_)) {
-        ::unlinkat(folder_.number(), aside.c_str(), 0);
-        file_ = Descriptor();
-    }
+bool Turn::has_come(Bytes room) {
+    if (path_.empty()) return true;
+    renew();
+    const std::vector<Entry> all = others();
+    const Entry own{name_, ::geteuid(), bytes_};
+    const Bytes need = std::min(room, bytes_);
+    if (unreserved(all, room, [&](const Entry &one) { return one.owner == own.owner; }) < need) return false;
+    const auto is_first = [&](const Entry &one) { return !one.has_reserved && goes_first(one, own); };
+    // Room that comes between this call and the attempt is for those that go first.
+    if (bytes_ > room) return std::none_of(all.begin(), all.end(), is_first);
+    // What is left when they have what they want.
+    Bytes left = unreserved(all, room, [](const Entry &) { return true; });
+    for (const Entry &one : all)
+        if (one.bytes <= left && is_first(one)) left -= one.bytes;
+    const bool is_held_back = left < need;
+    return is_held_back_for_long(is_held_back) || !is_held_back;
 }
 
-Turn::~Turn() {
-    if (file_.ours() && folder_.ours()) ::unlinkat(folder_.number(), name_.c_str(), 0);
-}
-
-bool Turn::has_come(policy::Bytes room) {
-    if (!file_.ours() || !folder_.ours()) return true;  // the program has closed them
-    const std::vector<Entry> all = entries(folder_, begins_);
-    if (unreserved(folder_.number(), all, name_, room) < std::min(room, bytes_)) return false;
-    const bool held_back = std::any_of(all.begin(), all.end(), [&](const Entry &one) {
-        return one.name < name_ && one.bytes <= room && is_held(folder_.number(), one.name);
-    });
-    const std::uint64_t now = now_ns();
-    if (!held_back) held_back_since_ns_ = 0;
-    if (held_back && held_back_since_ns_ == 0) held_back_since_ns_ = now;
-    return !held_back || now - held_back_since_ns_ >= kLongestNs;
-}
-
-bool Turn::reserve(policy::Bytes room) {
-    if (!file_.ours() || !folder_.ours()) return true;
-    rename(name_ + kReserved);
+bool Turn::reserve(Bytes room) {
+    if (path_.empty()) return true;
+    write(true);
     // Checked only now: of two that reserve at once, at least one finds the other here.
-    const bool fits = bytes_ <= unreserved(folder_.number(), entries(folder_, begins_), name_, room);
+    const std::vector<Entry> all = others();
+    const bool is_own_only = held_back_since_ns_ != 0 && now_ns() - held_back_since_ns_ >= kLongestNs;
+    const Bytes left =
+        unreserved(all, room, [&](const Entry &one) { return !is_own_only || one.owner == ::geteuid(); });
+    const bool fits = bytes_ <= left;
     if (!fits) give_up_reservation();
     return fits;
 }
 
 void Turn::give_up_reservation() {
-    if (name_.back() == kReserved) rename(name_.substr(0, name_.size() - 1));
+    if (!path_.empty()) write(false);
 }
 
-void Turn::close_in_fork_child() const noexcept {
-    if (file_.ours()) ::close(file_.number());
-}
-
-void Turn::rename(const std::string &name) {
-    if (file_.ours() && folder_.ours() && rename_in(folder_.number(), name_, name)) name_ = name;
-}
-
-bool Turn::others_wait(const Places &places, const std::string &uuid) {
-    const Descriptor folder = open_runtime(places, false);
-    if (!folder) return false;
-    const std::vector<Entry> all = entries(folder, beginning(uuid));
-    return std::any_of(all.begin(), all.end(),
-                       [&](const Entry &one) { return one.pid != ::getpid() && is_held(folder.number(), one.name); });
+bool Turn::others_wait(const Places &places, const std::string &uuid, Among among) {
+    const std::vector<Entry> all = Entry::all(places, beginning(uuid), among);
+    const std::uint64_t own = text_link::own_pid_namespace();
+    return std::any_of(all.begin(), all.end(), [&](const Entry &one) {
+        return one.owner != ::geteuid() || one.process.pid != ::getpid() || one.pid_namespace != own;
+    });
 }
 
 }  // namespace curb::control

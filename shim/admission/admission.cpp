@@ -86,7 +86,7 @@ Bytes room_in(wait_queue::Order order, Device &device, const policy::Growth &gro
         return policy::room(asked.job_cap - std::min(asked.job_cap, others), asked.kept_for_driver, held);
     }
     return growth.keep_free != 0 ? asked.limit_beside_others - std::min(asked.limit_beside_others, held)
-                                 : device.meter.free().value_or(0);
+                                 : device.meter.free().value_or(policy::kUnbounded);  // unknown: no order
 }
 
 // Returns the limit at which an earlier request of another process waits for memory that is free now. nullopt if it is

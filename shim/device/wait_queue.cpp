@@ -11,7 +11,9 @@
 #include "base/keep_errno.hpp"
 #include "base/waiting.hpp"
 #include "device/devices.hpp"
+#include "driver/gate.hpp"
 #include "host/clock.hpp"
+#include "threads/own_thread.hpp"
 #include "threads/worker_signal.hpp"
 
 namespace curb::shim::wait_queue {
@@ -38,39 +40,35 @@ void remove(const Entry &entry) noexcept {
 
 constinit struct {
     std::atomic<const control::Places *> places{nullptr};
-    // All turns, for in_fork_child(). Needs no lock: a fork can happen while another thread holds the list's. If there
-    // are more turns than places, a child keeps the files of the rest.
-    std::array<std::atomic<const control::Turn *>, 128> known{};
-    // For each order of each device: when it was last read, in ms, times two; plus 1 if others waited.
+    bool (*shares)() noexcept = nullptr;  // set before `places`
+    // For each order of each device: when it is to be read again, in ms, times two; plus 1 if others waited.
     std::array<std::array<std::atomic<std::uint64_t>, devices::kMost>, std::size(kOrders)> others{};
 } turns;
 const control::Places *places() noexcept { return turns.places; }
+constexpr control::Turn::Among among(Order order) noexcept {
+    return order == Order::job ? control::Turn::Among::user : control::Turn::Among::all;
+}
 
 // "GPU-8f3a…", "job-1f0e…-GPU-8f3a…"
 std::string name_of(Order order, const Device &device) {
     return (order == Order::job ? "job-" + job::key() + "-" : std::string()) + device.meter.uuid();
 }
 
-// Puts `to` in the place of `from`; nullptr is a free place.
-void replace(const control::Turn *from, const control::Turn *to) noexcept {
-    for (auto &known : turns.known) {
-        const control::Turn *expected = from;
-        if (known.compare_exchange_strong(expected, to)) return;
-    }
-}
+// True if this thread's request waits while the process is out of its GPUs: there it takes no memory, and others pass.
+bool is_suspended() noexcept { return gate::is_closed() && !own_thread::is_own(); }
 
 using detail::waiters;
 
 }  // namespace
 
-void use(const control::Places &places) noexcept { turns.places = &places; }
+void use(const control::Places &places, bool (*shares)() noexcept) noexcept {
+    turns.shares = shares;
+    turns.places = &places;
+}
 
 void Wait::end() noexcept {
     const KeepErrno keep_errno;
-    for (const control::Turn *turn : turns_) {
-        if (turn) replace(turn, nullptr);
-        delete turn;
-    }
+    for (const control::Turn *turn : turns_) delete turn;
     if (!entry_) return;
     remove(*entry_);
     --waiters.listening;
@@ -84,23 +82,19 @@ void Wait::attempt() noexcept {
 void Wait::join(Order order, const Device &device, policy::Bytes bytes) noexcept try {
     const KeepErrno keep_errno;
     control::Turn *&turn = turns_[static_cast<std::size_t>(order)];
-    if (turn || !places()) return;
-    turn = new control::Turn(*places(), name_of(order, device), bytes);
-    replace(nullptr, turn);
+    if (!places()) return;
+    if (turn && !is_suspended()) turn->renew();
+    if (turn) return;
+    turn = new control::Turn(*places(), name_of(order, device), bytes, among(order), turns.shares());
 } catch (...) {
     // Out of host memory: without an order.
-}
-
-void in_fork_child() noexcept {
-    for (auto &known : turns.known)
-        if (const control::Turn *turn = known.exchange(nullptr)) turn->close_in_fork_child();
 }
 
 bool Wait::has_turn(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept try {
     const KeepErrno keep_errno;
     join(order, device, bytes);
     control::Turn *turn = turns_[static_cast<std::size_t>(order)];
-    return !turn || turn->has_come(room);
+    return !turn || is_suspended() || turn->has_come(room);
 } catch (...) {
     return true;
 }
@@ -159,17 +153,20 @@ bool Wait::becomes_long() noexcept {
 }
 
 bool others_wait(Order order, const Device &device) noexcept try {
-    constexpr std::uint64_t kAgainMs = 20;
+    constexpr std::uint64_t kAgainMs = 20, kMostMs = 1000;
+    constexpr std::uint64_t kShare = 50;  // of the time, that readings take at most
     const auto index = static_cast<std::size_t>(device.ordinal);
     std::atomic<std::uint64_t> &here = turns.others[static_cast<std::size_t>(order)][index];
     std::uint64_t before = here;
     const std::uint64_t now = now_ms();
     const bool waited = (before & 1) != 0;
     // One thread reads; the others go on with the last answer.
-    if (now - before / 2 < kAgainMs || !here.compare_exchange_strong(before, 2 * now + (waited ? 1 : 0))) return waited;
+    if (now < before / 2 || !here.compare_exchange_strong(before, 2 * (now + kMostMs) + (waited ? 1 : 0)))
+        return waited;
     const KeepErrno keep_errno;
-    const bool wait = places() && control::Turn::others_wait(*places(), name_of(order, device));
-    here = 2 * now + (wait ? 1 : 0);
+    const bool wait = places() && control::Turn::others_wait(*places(), name_of(order, device), among(order));
+    const std::uint64_t end = now_ms();
+    here = 2 * (end + std::clamp(kShare * (end - now), kAgainMs, kMostMs)) + (wait ? 1 : 0);
     return wait;
 } catch (...) {
     return false;

@@ -22,8 +22,9 @@ struct Device;
 
 namespace curb::shim::wait_queue {
 
-// Sets the runtime directory. Before that there is no order among processes. Call it once.
-void use(const control::Places &places) noexcept;
+// Sets where the order of processes is, and who knows whether other users may see that this one waits (`share`). Before
+// that there is no order among processes. Call it once.
+void use(const control::Places &places, bool (*shares)() noexcept) noexcept;
 
 // The orders in which processes are served: all that wait for room on a device, and those of a job that wait for room
 // under its cap.
@@ -88,12 +89,8 @@ class Wait : NoCopy {
     control::Turn *turns_[std::size(kOrders)]{};
 };
 
-// In a child of fork: closes the files of the turns, whose locks would outlive this process's parent.
-// Async-signal-safe.
-void in_fork_child() noexcept;
-
-// True if another process waits in the order. Reads the runtime directory at most every 20 ms for each device, and else
-// only the clock. Thread-safe. Takes no lock.
+// True if another process waits in the order. Reads folders at most every 20 ms for each device, less often where that
+// takes long, and else only the clock. Thread-safe. Takes no lock.
 bool others_wait(Order order, const Device &device) noexcept;
 
 // A waiting request, as clients see it.

@@ -78,7 +78,7 @@ class Poster {
         now.since = is_news || last_.since == 0 ? control::unix_now() : last_.since;
         const std::uint64_t age = now_ms() - written_ms_;
         if (is_news || !is_posted_ || (now != last_ && age >= kPollMs)) return write(std::move(now));
-        if (now_ms() - touched_ms_ >= board::kTouchMs) touch();
+        if (now_ms() - touched_ms_ >= control::text_link::kTouchMs) touch();
     }
 
   private:
@@ -115,7 +115,7 @@ std::uint64_t Poster::last_used_ms() {
 }
 
 board::Entry Poster::entry(policy::Share share) {
-    static const std::uint64_t pid_namespace = board::own_pid_namespace();
+    static const std::uint64_t pid_namespace = control::text_link::own_pid_namespace();
     const auto in_use = in_force::snapshot();
     const control::UnixMs unix_now = control::unix_now();
     const auto unix_of = [&](std::uint64_t ago_ms) { return unix_now - static_cast<control::UnixMs>(ago_ms); };
@@ -160,7 +160,7 @@ void Poster::write(board::Entry now) {
     const std::scoped_lock lock(file().mutex);
     if (file().exiting) return;
     if (home.set()) atexit(at_exit);
-    is_posted_ = board::write(path, text).empty();
+    is_posted_ = control::text_link::write(path, text).empty();
     if (!is_posted_) return;
     file().path = std::move(path);
     last_ = std::move(now);
@@ -169,7 +169,7 @@ void Poster::write(board::Entry now) {
 void Poster::touch() {
     touched_ms_ = now_ms();
     const std::scoped_lock lock(file().mutex);
-    is_posted_ = !file().path.empty() && board::touch(file().path);
+    is_posted_ = !file().path.empty() && control::text_link::touch(file().path);
 }
 
 }  // namespace

@@ -492,7 +492,8 @@ void serve() {
 void start() noexcept try {
     // Read here, because the program's other threads may change the environment later.
     socket_places = new control::Places(control::places());
-    wait_queue::use(*socket_places);
+    wait_queue::use(*socket_places,
+                    []() noexcept { return in_force::snapshot()->policy.share != policy::Share::none; });
     blocks::use(*socket_places);
     socket_file::until_exit();
     inbox();

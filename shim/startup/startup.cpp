@@ -14,7 +14,6 @@
 #include "base/waiting.hpp"
 #include "control/version_note.hpp"
 #include "device/devices.hpp"
-#include "device/wait_queue.hpp"
 #include "driver/driver.hpp"
 #include "host/log.hpp"
 #include "host/log_file.hpp"

@@ -74,9 +74,12 @@ def policy(log: Path, naps: bool = False) -> str:
 
 def names(suite: Path, env: dict[str, str] | None = None, tags: str = "") -> list[str]:
     """Returns the names of the cases, or of those that `tags` selects in Catch2's syntax."""
-    command = [suite, "--list-test-names-only", *([tags] if tags else [])]
-    listed = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    return [line.strip() for line in listed.stdout.splitlines() if line.strip()]
+    for option in (["--list-tests", "--verbosity", "quiet"], ["--list-test-names-only"]):  # Catch2 3, and 2
+        command = [suite, *option, *([tags] if tags else [])]
+        listed = subprocess.run(command, env=env, capture_output=True, text=True, check=False).stdout
+        if not re.match(r"(All available|Matching) test cases:", listed):
+            break
+    return [line.strip() for line in listed.splitlines() if line.strip()]
 
 
 def run(suite: Path, cases: Iterable[str], env: dict[str, str] | None) -> list[Case]:

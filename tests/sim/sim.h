@@ -5,6 +5,7 @@
  *   CURB_SIM_GPUS=N            devices of a new machine; default 1, at most 16
  *   CURB_SIM_MEMORY=SIZE       memory of each: a number and KiB, MiB or GiB; default 80GiB
  *   CURB_SIM_STATE=FILE        processes that name the same file share one machine; unset: each has its own
+ *   CURB_SIM_MACHINE=NUMBER    a part of the UUIDs of its GPUs; default: a number made of FILE, or of the process
  *   CURB_SIM_HIGH=1            the machine records the most that all living processes have held at once
  *   CURB_SIM_SHARED=MODE       memory that others still have when its maker ends. uncounted: NVML counts it for no
  *                              process; without it, for the only one that has it, and for none of several (as the open

@@ -5,10 +5,9 @@
 //   used GPU-8f3a… 1073741824 8589934592 2097152 1790000000000                  held, cap, waits for, since
 //
 // "-" stands for a figure that the process does not tell, "none" for no cap. Times are milliseconds since 1970. The
-// file is PID-START in a public folder of the process's user (runtime_dir.hpp), and a symbolic link whose target is
-// this text: so a process writes it, and a reader reads it, without a descriptor, which the program could close and
-// open another file under its number. Its owner replaces it as a whole, and sets its time while it lives: by that a
-// reader in another pid namespace knows it. A reader believes nothing else: a process that lies here lies about itself.
+// file is PID-START in a public folder of the process's user (runtime_dir.hpp), and a text link (text_link.hpp), by
+// whose time a reader in another pid namespace knows that the process lives. A reader believes nothing else: a process
+// that lies here lies about itself.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +18,7 @@
 
 #include "control/runtime_dir.hpp"
 #include "control/status.hpp"
+#include "control/text_link.hpp"
 #include "policy/values/size.hpp"
 
 namespace curb::control::board {
@@ -45,23 +45,13 @@ struct Entry {
     friend bool operator==(const Entry &, const Entry &) = default;
 };
 
-inline constexpr std::size_t kLongest = 2048;
 inline constexpr std::size_t kMostGpus = 16;  // of one process; more are left out
 
-// Returns the text of the file, at most kLongest bytes. May throw std::bad_alloc, as all functions here.
+// Returns the text of the file, at most text_link::kLongest bytes. May throw std::bad_alloc, as all functions here.
 std::string text_of(const Entry &entry);
 // Returns nullopt if the text is no entry.
 std::optional<Entry> parse(std::string_view text);
 
-// Returns the number of this process's pid namespace. 0: unknown.
-std::uint64_t own_pid_namespace() noexcept;
-
-// Sets the time of the file this often, and reads as living only those that were set since kFreshMs.
-inline constexpr std::uint64_t kTouchMs = 2000, kFreshMs = 5000;
-// Replaces the file. Returns why it could not; empty: it has. Uses no descriptor.
-std::string write(const std::string &path, const std::string &text);
-// Sets the time of the file. False if it is not there. Uses no descriptor.
-bool touch(const std::string &path) noexcept;
 // Deletes the files of dead processes in this folder of our own, as long as `goes_on` returns true.
 void remove_stale(const Descriptor &folder, bool (*goes_on)() noexcept);
 // Returns the name of the process's file.

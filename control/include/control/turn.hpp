@@ -1,54 +1,74 @@
-// The order in which a user's processes that wait for memory of a GPU get it: first come, first served among those
-// whose request fits. Needs no daemon: each request has an empty file in the runtime directory, locked while it waits,
-// so that the others skip a dead process.
+// The order in which processes that wait for memory of a GPU get it, of all users: first come, first served for the
+// processes of one user; between users the one who holds less of that GPU goes first. A request that does not fit holds
+// up none that does, and one that fits beside the earlier ones does not wait.
+//
+// It needs no daemon: each request has a text link (text_link.hpp) in the public folder of its user. Who holds how much
+// is on the board (board.hpp). Users need not trust each other: what others write delays a request by kLongest at most.
 #pragma once
+
+#include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "control/descriptor.hpp"
 #include "control/runtime_dir.hpp"
 #include "policy/values/size.hpp"
 
 namespace curb::control {
 
-// One place in the order. Used by one thread.
+// One place in the order. Used by one thread. Uses no descriptor beyond a call.
 class Turn {
   public:
-    // A request that fits waits for its turn at most this long: the processes before it may be stopped.
+    // A request that fits waits for its turn at most this long: the processes before it may not take what is free.
     static constexpr std::chrono::seconds kLongest{5};
+    // Whose requests are in the order.
+    enum class Among : std::uint8_t { user, all };
 
-    // Queues a request for `bytes` of this GPU ("GPU-…"). Without a usable runtime directory there is no order: its
-    // turn has always come. May throw std::bad_alloc.
-    Turn(const Places &places, const std::string &uuid, policy::Bytes bytes);
-    Turn(Turn &&) noexcept = default;
+    // Queues a request for `bytes` of this GPU ("GPU-…"). `shown`: other users see it; else they do not wait for it.
+    // Without a usable folder there is no order: its turn has always come. May throw std::bad_alloc.
+    Turn(Places places, const std::string &uuid, policy::Bytes bytes, Among among = Among::all, bool shown = true);
+    Turn(Turn &&other) noexcept;
     Turn &operator=(Turn &&) = delete;
     ~Turn();
 
-    // True unless an earlier request, of a process that is not suspended, fits into `room` too. `room`: the free bytes.
-    // Such a request delays this one by kLongest at most. False for any time if others have reserved so much of `room`
-    // that this request does not fit. Deletes the files of dead processes. May throw std::bad_alloc.
+    // Call it at least once a second: after 5 s without it others go on as if this request were not there.
+    void renew() noexcept;
+    // True if this request fits into `room`, the free bytes, beside those that go first and fit too; they delay it by
+    // kLongest at most. If it does not fit: true if none goes first. False for any time if others of this user have reserved so much of `room` that this request
+    // does not fit. Deletes the files of this user's dead processes. May throw std::bad_alloc.
     [[nodiscard]] bool has_come(policy::Bytes room);
 
-    // Reserves the bytes until the turn ends or gives the reservation up: other requests in the order leave them free.
-    // False if they do not fit into `room` less what others have reserved. May throw std::bad_alloc.
+    // Reserves the bytes until the turn ends or gives the reservation up: other requests in the order leave them free,
+    // those of other users for kLongest at most. False if they do not fit into `room` less what others have reserved.
+    // May throw std::bad_alloc.
     [[nodiscard]] bool reserve(policy::Bytes room);
     void give_up_reservation();
-    // In a child of fork: closes its copy of the file, whose lock would outlive the process that waits.
-    // Async-signal-safe.
-    void close_in_fork_child() const noexcept;
 
-    // True if another process, which is not suspended, waits for memory of this GPU. May throw std::bad_alloc.
-    static bool others_wait(const Places &places, const std::string &uuid);
+    // True if another process waits for memory of this GPU. May throw std::bad_alloc.
+    static bool others_wait(const Places &places, const std::string &uuid, Among among = Among::all);
 
   private:
-    void rename(const std::string &name);
+    struct Entry;
+    [[nodiscard]] bool goes_first(const Entry &other, const Entry &own);
+    [[nodiscard]] bool is_held_back_for_long(bool is_held_back) noexcept;
+    [[nodiscard]] std::vector<Entry> others() const;
+    bool write(bool reserved);
 
-    Descriptor folder_, file_;
-    std::string begins_, name_;
+    Places places_;
+    Among among_;
+    std::string begins_, name_, path_;  // path_ is empty: there is no order
     policy::Bytes bytes_;
-    std::uint64_t held_back_since_ns_ = 0;  // when an earlier request that fits began to delay it; 0: none does
+    std::uint64_t pid_namespace_ = 0, renewed_ns_ = 0;
+    std::uint64_t held_back_since_ns_ = 0;  // when others began to delay it; 0: none does
+    // What each user holds of the GPU, and when that was read.
+    struct Holding {
+        uid_t user = 0;
+        policy::Bytes bytes = 0;
+    };
+    std::vector<Holding> holdings_;
+    std::uint64_t holdings_read_ns_ = 0;
 };
 
 }  // namespace curb::control

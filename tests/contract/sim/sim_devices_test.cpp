@@ -112,7 +112,8 @@ TEST_CASE("CUDA_VISIBLE_DEVICES chooses and orders the GPUs, up to the first ent
     for (size_t at = 0; (at = value.find("UUID")) != std::string::npos;) value.replace(at, 4, uuid);
     CAPTURE(value);
     CHECK(run_case("the child: sees the GPUs that SEES names",
-                   {"CURB_SIM_GPUS=4", "CUDA_VISIBLE_DEVICES=" + value, std::string("SEES=") + list.sees}) == 0);
+                   {"CURB_SIM_GPUS=4", "CURB_SIM_MACHINE=0", "CUDA_VISIBLE_DEVICES=" + value,
+                    std::string("SEES=") + list.sees}) == 0);
 }
 
 TEST_CASE("the child: is on an instance of a GPU", "[.child]") {
@@ -141,5 +142,6 @@ TEST_CASE("the child: is on an instance of a GPU", "[.child]") {
 TEST_CASE("in MIG mode CUDA is on an instance, which NVML finds by a UUID of its own") {
     CHECK(run_case("the child: is on an instance of a GPU", {"CURB_SIM_MIG=1"}) == 0);
     CHECK(run_case("the child: is on an instance of a GPU",
-                   {"CURB_SIM_MIG=1", "CUDA_VISIBLE_DEVICES=MIG-317b513d-0000-4000-8000-000000000000"}) == 0);
+                   {"CURB_SIM_MIG=1", "CURB_SIM_MACHINE=0",
+                    "CUDA_VISIBLE_DEVICES=MIG-317b513d-0000-4000-8000-000000000000"}) == 0);
 }

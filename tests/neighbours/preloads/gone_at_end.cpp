@@ -27,7 +27,7 @@ EXPORT int fstat(int fd, struct stat *status) noexcept {
     static constinit std::atomic<int (*)(int, struct stat *)> known{nullptr};
     if (gettid() != getpid()) {
         looks.fetch_add(1, std::memory_order_relaxed);
-        pass(3 * kMilliseconds);
+        pass(kMilliseconds);
         if (gone) abort();
     }
     return next(known, "fstat")(fd, status);

@@ -2,7 +2,6 @@
 // answer.
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 
 #include <deque>
@@ -210,44 +209,6 @@ TEST_CASE("while a release waits for Python's lock, status is answered and other
     two.join();
     CHECK(!released(first).steps.empty());
     CHECK(!released(second).steps.empty());
-}
-
-TEST_CASE("a fork child does not keep its dead parent's socket alive") {
-    Capped process;
-    const pid_t child = std::stoi(process("fork and stay"));
-    CHECK_THAT(refusal(ask(child, StatusRequest(), 1s)),
-               contains("has no control socket: it has not used CUDA yet, or could not make one"));
-    CHECK(process.killed() == 128 + SIGKILL);
-    CHECK(::kill(child, 0) == 0);
-    ::setenv("XDG_RUNTIME_DIR", process.folder().c_str(), 1);
-    control::processes();
-    ::unsetenv("XDG_RUNTIME_DIR");
-    CHECK(process.socket().empty());  // processes() removes sockets on which no process listens
-    ::kill(child, SIGKILL);
-}
-
-TEST_CASE("a fork child does not keep its dead parent's place among the processes that wait for memory") {
-    Capped process(
-        {.policy = R"({ "version": 1, "gpu": { "*": { "growth": { "keep_free": "81390MiB", "wait": "50s" } } } })"});
-    CHECK(process("ask") == "ok");
-    fs::path turn;
-    REQUIRE(within(10s, [&] {
-        for (const auto &entry : fs::directory_iterator(process.folder() / "curb"))
-            if (entry.path().filename().string().starts_with("turn-")) turn = entry.path();
-        return !turn.empty();
-    }));
-    const auto is_held = [&] {
-        const int file = ::open(turn.c_str(), O_RDONLY | O_CLOEXEC);
-        const bool held = ::flock(file, LOCK_SH | LOCK_NB) != 0;
-        ::close(file);
-        return held;
-    };
-    const pid_t child = std::stoi(process("fork and stay"));
-    CHECK(is_held());
-    CHECK(process.killed() == 128 + SIGKILL);
-    CHECK(::kill(child, 0) == 0);
-    CHECK(!is_held());
-    ::kill(child, SIGKILL);
 }
 
 TEST_CASE("a process that can have no socket directory runs on, and its log says why it has no control socket") {

@@ -102,6 +102,23 @@ class Machine {
     Environment more_;
 };
 
+// Returns how many requests of the process are in the order for memory of a GPU.
+inline std::size_t requests_of(pid_t pid) {
+    std::size_t count = 0;
+    const auto count_in = [&](const fs::path &folder) {
+        std::error_code gone;
+        for (const auto &file : fs::directory_iterator(folder, gone)) {
+            const std::string name = file.path().filename();
+            count += name.starts_with("turn-") && name.find("-" + std::to_string(pid) + "-") != std::string::npos;
+        }
+    };
+    std::error_code none;
+    for (const auto &folder : fs::directory_iterator("/run/curb/public", none)) count_in(folder.path());
+    for (const auto &folder : fs::directory_iterator("/tmp"))
+        if (folder.path().filename().string().starts_with("curb-public-")) count_in(folder.path());
+    return count;
+}
+
 // Returns an environment that preloads libcurb.so and a harmless library of this name.
 inline Environment with_library(const Machine &machine, const std::string &name) {
     const fs::path path = machine.folder() / name;

@@ -175,6 +175,7 @@ TEST_CASE("a key of the policy finds its GPU, in whatever order the process sees
     CAPTURE(key, order);
     succeeds(Job()
                  .with("CURB_SIM_GPUS", "2")
+                 .with("CURB_SIM_MACHINE", "0")
                  .with("CUDA_VISIBLE_DEVICES", order)
                  .policy(R"({ "version": 1, "gpu": { "*": { "cap": "1GiB" }, ")" + key + R"(": { "cap": "2GiB" } } })")
                  .run("a_key_finds_its_gpu"));
@@ -195,6 +196,7 @@ TEST_CASE("an instance of a GPU in MIG mode is found by its own name and by its 
     CAPTURE(key);
     succeeds(Job()
                  .with("CURB_SIM_MIG", "1")
+                 .with("CURB_SIM_MACHINE", "0")
                  .policy(R"({ "version": 1, "gpu": { ")" + key + R"(": { "cap": "1GiB" } } })")
                  .run("a_key_finds_its_mig_instance"));
 }

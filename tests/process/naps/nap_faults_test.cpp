@@ -65,8 +65,7 @@ class Napper {
         }));
         CHECK(within(10s, [&] { return helper_of(program_.pid()) == 0; }));
         CHECK(machine_.records(program_.pid()).empty());
-        for (const auto &file : fs::directory_iterator(machine_.runtime() / "curb"))
-            CHECK(file.path().filename().string().find("turn-") == std::string::npos);
+        CHECK(requests_of(program_.pid()) == 0);
     }
 
   private:

@@ -123,7 +123,9 @@ TEST_CASE("devices have their names in the trace of a program that ends at once"
 
 TEST_CASE("a trace has a header, the policy in force, and what the program does until its last destructors") {
     Job job;
-    job.with("CURB_SIM_GPUS", "2").policy(traced(R"("cap": "1GiB", "growth": { "start": "700MiB", "step": "1MiB" })"));
+    job.with("CURB_SIM_GPUS", "2")
+        .with("CURB_SIM_MACHINE", "0")
+        .policy(traced(R"("cap": "1GiB", "growth": { "start": "700MiB", "step": "1MiB" })"));
     const ReadTrace read = run(job, "frees_at_the_very_end");
     REQUIRE(read.header);
     CHECK_THAT(read.header->command, contains("scenarios frees_at_the_very_end"));

@@ -1,8 +1,11 @@
 // The identity of the simulated GPUs, the same for CUDA and NVML.
 #pragma once
 
+#include <unistd.h>
+
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "environment.hpp"
@@ -19,9 +22,25 @@ inline bool mig_mode() { return environment_is("CURB_SIM_MIG", "1"); }
 
 using Uuid = std::array<unsigned char, 16>;
 
+// A number of this machine: CURB_SIM_MACHINE; else of the file with its books, or of the one process that uses it. By
+// it the GPUs of two simulated machines differ, whose processes meet in the public folders of the real one.
+inline uint32_t machine_number() {
+    static const uint32_t number = [] {
+        if (const char *set = environment("CURB_SIM_MACHINE"); *set != '\0')
+            return static_cast<uint32_t>(std::strtoul(set, nullptr, 10));
+        const char *books = environment("CURB_SIM_STATE");
+        uint32_t hash = *books == '\0' ? static_cast<uint32_t>(::getpid()) : 0;
+        for (; *books != '\0'; ++books) hash = (hash ^ static_cast<unsigned char>(*books)) * 16'777'619;
+        return hash;
+    }();
+    return number;
+}
+
 inline Uuid gpu_uuid(int gpu) {
-    return {0xc0, 0x7b, 0x51, 0x3d, 0x00, 0x00, 0x40, 0x00,
-            0x80, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, static_cast<unsigned char>(gpu)};
+    const uint32_t machine = machine_number();
+    const auto byte = [=](int at) { return static_cast<unsigned char>(machine >> (8 * at)); };
+    return {0xc0, 0x7b,    0x51, 0x3d, byte(0), byte(1), 0x40, byte(2),
+            0x80, byte(3), 0x00, 0x00, 0x00,    0x00,    0x00, static_cast<unsigned char>(gpu)};
 }
 
 inline Uuid mig_uuid(int gpu) {

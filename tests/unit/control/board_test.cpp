@@ -52,7 +52,7 @@ struct Machine {
     // Posts an entry as this user does.
     void post(const Entry &entry) const { post_as(board::name_of(entry.process), board::text_of(entry)); }
     void post_as(const std::string &name, const std::string &text) const {
-        REQUIRE(board::write(folder().path + "/" + name, text).empty());
+        REQUIRE(text_link::write(folder().path + "/" + name, text).empty());
     }
     [[nodiscard]] std::size_t posted() const { return board::read_all(places).size(); }
 };
@@ -60,7 +60,7 @@ struct Machine {
 Entry own() {
     Entry out = whole();
     out.process = *name_of(::getpid());
-    out.pid_namespace = board::own_pid_namespace();
+    out.pid_namespace = text_link::own_pid_namespace();
     return out;
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("An entry is read as it was written, and the longest fits") {
     longest.gpus.assign(
         100, {"GPU-8f3a1b2c-0000-1111-2222-333344445555", 80ULL << 30, 80ULL << 30, 80ULL << 30, 1'790'000'000'000});
     const std::string text = board::text_of(longest);
-    CHECK(text.size() <= board::kLongest);
+    CHECK(text.size() <= text_link::kLongest);
     const auto read = board::parse(text);
     REQUIRE(read);
     CHECK(read->gpus.size() == board::kMostGpus);
@@ -174,7 +174,7 @@ TEST_CASE("A reader believes no entry of a dead process, under a wrong name, too
     if (how == "an earlier process with the pid") --entry.process.start;
     if (how == "dead" || how == "an earlier process with the pid") machine.post(entry);
     if (how == "wrong name") machine.post_as("1-1", text);
-    if (how == "too long") machine.post_as(own_name, text + std::string(board::kLongest, '\n'));
+    if (how == "too long") machine.post_as(own_name, text + std::string(text_link::kLongest, '\n'));
     if (how == "file") std::ofstream(path) << text;
     if (how == "FIFO") REQUIRE(::mkfifo(path.c_str(), 0644) == 0);
     if (how == "folder") fs::create_directory(path);

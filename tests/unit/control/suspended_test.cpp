@@ -33,6 +33,11 @@ class Runtime {
     ~Runtime() { ::unsetenv("XDG_RUNTIME_DIR"); }
     [[nodiscard]] fs::path folder() const { return dir_ / "curb"; }
     [[nodiscard]] static fs::path in_tmp() { return "/tmp/curb-" + std::to_string(::getuid()); }
+    // Removes the record from /tmp, from a spare folder that may be there too.
+    static void remove_from_tmp() {
+        for (const auto &folder : fs::directory_iterator("/tmp"))
+            if (folder.path().native().starts_with(in_tmp().native())) fs::remove(folder.path() / name());
+    }
     [[nodiscard]] static std::string name(const char *kind = ".suspended.json") {
         return std::to_string(self().pid) + "-" + std::to_string(self().start) + kind;
     }
@@ -54,7 +59,7 @@ TEST_CASE("A record is read as it was written, from each of its places") {
     fs::remove(runtime.folder() / runtime.name());
     CHECK(read(self()) == kRecord);
     REQUIRE_FALSE(write(self(), {kRecord[1]}));  // replaces the record
-    fs::remove(runtime.in_tmp() / runtime.name());
+    runtime.remove_from_tmp();
     CHECK(read(self()) == Record{kRecord[1]});
     remove(self());
     CHECK_FALSE(read(self()));
@@ -134,7 +139,7 @@ TEST_CASE("A link or another user's file in the place of a record is not read") 
     const TempDir elsewhere;
     REQUIRE_FALSE(write(self(), kRecord));
     const fs::path file = runtime.folder() / runtime.name();
-    fs::remove(runtime.in_tmp() / runtime.name());
+    runtime.remove_from_tmp();
     const std::string other = elsewhere.write("other", text_of(self(), kRecord));
     fs::remove(file);
     fs::create_symlink(other, file);
@@ -142,7 +147,7 @@ TEST_CASE("A link or another user's file in the place of a record is not read") 
     REQUIRE_FALSE(write(self(), {kRecord[1]}));  // replaces the link
     CHECK(fs::is_regular_file(fs::symlink_status(file)));
     if (::getuid() == 0) {
-        fs::remove(runtime.in_tmp() / runtime.name());
+        runtime.remove_from_tmp();
         REQUIRE(::chown(file.c_str(), 65534, 65534) == 0);
         CHECK_FALSE(read(self()));
         REQUIRE(::chown(runtime.folder().c_str(), 65534, 65534) == 0);

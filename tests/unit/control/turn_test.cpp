@@ -10,98 +10,107 @@
 #include <optional>
 
 #include "catch.hpp"
-#include "control/suspended.hpp"
+#include "control/board.hpp"
+#include "control/text_link.hpp"
 #include "in_child.hpp"
 #include "temp_dir.hpp"
 
 namespace fs = std::filesystem;
-using curb::control::Places;
-using curb::control::Turn;
+using namespace curb::control;
 
 namespace {
 
 const std::string kGpu = "GPU-1", kOther = "GPU-12";
 constexpr curb::policy::Bytes kNeed = 4096;
 
-struct Folder {
+// A machine with a public folder for its users.
+struct Shared {
     TempDir dir;
     Places places;
-    Folder() {
-        fs::permissions(dir.path(), fs::perms::owner_all);
-        places.xdg = dir.path();
+    Shared() {
+        fs::permissions(dir.path(), fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
+        places.xdg = dir / "own";
+        places.run = dir / "run";
         places.run_user = places.tmp = (dir / "none").string();
+        fs::create_directory(places.xdg);
+        fs::permissions(places.xdg, fs::perms::owner_all);
+        fs::create_directories(dir / "run/public");
+        for (const char *shared : {"run", "run/public"})
+            fs::permissions(dir / shared, fs::perms::all | fs::perms::sticky_bit);
     }
-    [[nodiscard]] fs::path record_of(pid_t pid) const {
-        return dir / ("curb/" + std::to_string(pid) + "-1" + curb::control::suspended::kRecordName);
+    [[nodiscard]] std::vector<fs::path> files() const {
+        std::vector<fs::path> found;
+        for (const auto &entry : fs::recursive_directory_iterator(dir.path()))
+            if (entry.is_symlink()) found.push_back(entry.path());
+        return found;
     }
-    [[nodiscard]] std::size_t files() const {
-        std::size_t count = 0;
-        for (const auto &entry : fs::recursive_directory_iterator(dir.path())) count += entry.is_regular_file();
-        return count;
+    // As if the process of the only file had not set its time for so long.
+    void age(std::chrono::seconds by) const {
+        timespec now{};
+        clock_gettime(CLOCK_REALTIME, &now);
+        now.tv_sec -= by.count();
+        const timespec both[2]{now, now};
+        REQUIRE(utimensat(AT_FDCWD, files().at(0).c_str(), both, AT_SYMLINK_NOFOLLOW) == 0);
     }
 };
 
-// A process that waits, until it is killed.
+// A process of a user that waits, until it is killed.
 struct Waiter : Child {
-    explicit Waiter(const Places &places) : Child([&] { static const Turn turn(places, kGpu, kNeed); }) {}
+    explicit Waiter(const Places &places, uid_t user = geteuid(), curb::policy::Bytes bytes = kNeed,
+                    bool reserves = false)
+        : Child([=] {
+              if (setresuid(user, user, user) != 0) _exit(1);
+              static Turn turn(places, kGpu, bytes);
+              if (reserves) static_cast<void>(turn.reserve(bytes));
+          }) {}
 };
+
+// Posts for a process of another user that it holds so much of the GPU.
+struct Holder : Child {
+    Holder(const Places &places, uid_t user, std::optional<curb::policy::Bytes> held)
+        : Child([=] {
+              if (setresuid(user, user, user) != 0) _exit(1);
+              const auto folder = public_directory(places, user);
+              const board::Entry entry{.process = *name_of(getpid()),
+                                       .pid_namespace = text_link::own_pid_namespace(),
+                                       .gpus = {{.uuid = kGpu, .held = held}}};
+              if (!folder ||
+                  !text_link::write(folder->path + "/" + board::name_of(entry.process), board::text_of(entry)).empty())
+                  _exit(1);
+          }) {}
+};
+
+constexpr uid_t kOtherUser = 54'323;
+const char *no_other_user() { return geteuid() == 0 ? nullptr : "only root can be another user"; }
 
 }  // namespace
 
-TEST_CASE("in a program without standard streams no file of a turn has their numbers") {
-    const Folder folder;
-    const pid_t child = fork();
-    if (child == 0) {
-        for (const int standard : {0, 1, 2}) close(standard);
-        const Turn turn(folder.places, kGpu, kNeed);
-        const auto is_open = [](int number) { return fcntl(number, F_GETFD) >= 0; };
-        _exit(folder.files() == 1 && !is_open(0) && !is_open(1) && !is_open(2) ? 0 : 1);
-    }
-    int status = 0;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
-}
-
 TEST_CASE("the process that came first has the first turn, and the next one when the first has been served") {
-    const Folder folder;
+    const Shared folder;
     std::optional<Turn> first(std::in_place, folder.places, kGpu, kNeed);
     Turn second(folder.places, kGpu, kNeed), elsewhere(folder.places, kOther, kNeed);
     CHECK(first->has_come(kNeed));
+    CHECK(first->has_come(0));  // there may be more room when it asks the driver
     CHECK_FALSE(second.has_come(kNeed));
+    CHECK_FALSE(second.has_come(kNeed - 1));
     CHECK(elsewhere.has_come(kNeed));
     first.reset();
     CHECK(second.has_come(kNeed));
 }
 
 TEST_CASE("a process that was killed while it waited blocks no other, and its file is deleted") {
-    const Folder folder;
+    const Shared folder;
     std::optional<Waiter> before(std::in_place, folder.places);
     Turn turn(folder.places, kGpu, kNeed);
     CHECK_FALSE(turn.has_come(kNeed));
     CHECK(Turn::others_wait(folder.places, kGpu));
     before.reset();
     CHECK(turn.has_come(kNeed));
-    CHECK(folder.files() == 1);
-}
-
-TEST_CASE("the file of a process that was killed before it was in the order is deleted by the next one in it") {
-    const Folder folder;
-    Turn turn(folder.places, kGpu, kNeed);
-    const fs::path queue = folder.dir / "curb";
-    const std::string name = fs::directory_iterator(queue)->path().filename();
-    const std::size_t stamp = ("turn-" + kGpu + "-").size();
-    std::string old = name;
-    old.replace(stamp, 20, 20, '0');
-    std::ofstream(queue / ("." + old)).flush();
-    std::ofstream(queue / ("." + name)).flush();  // perhaps its process still lives, and is about to lock it
-    CHECK(turn.has_come(kNeed));
-    CHECK_FALSE(fs::exists(queue / ("." + old)));
-    CHECK(fs::exists(queue / ("." + name)));
-    CHECK(fs::exists(queue / name));
+    CHECK(folder.files().size() == 1);
 }
 
 TEST_CASE("others_wait() counts other processes on this GPU only") {
-    const Folder folder;
+    const Shared folder;
     CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
     const Turn mine(folder.places, kGpu, kNeed);
     CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
@@ -111,7 +120,7 @@ TEST_CASE("others_wait() counts other processes on this GPU only") {
 }
 
 TEST_CASE("a process that needs more than is free blocks no other") {
-    const Folder folder;
+    const Shared folder;
     const Turn large(folder.places, kGpu, 2 * kNeed);
     Turn small(folder.places, kGpu, kNeed);
     CHECK(small.has_come(2 * kNeed - 1));
@@ -119,7 +128,7 @@ TEST_CASE("a process that needs more than is free blocks no other") {
 }
 
 TEST_CASE("memory that a process has reserved is not another's, until the process has it or gives it up") {
-    const Folder folder;
+    const Shared folder;
     Turn small(folder.places, kGpu, kNeed), large(folder.places, kGpu, 2 * kNeed);
     REQUIRE(large.reserve(2 * kNeed));
     CHECK_FALSE(small.has_come(3 * kNeed - 1));  // though it came first
@@ -128,11 +137,11 @@ TEST_CASE("memory that a process has reserved is not another's, until the proces
     large.give_up_reservation();
     CHECK(small.has_come(kNeed));
     CHECK(large.reserve(2 * kNeed));  // the small one did not get its reservation, and has kept nothing of it
-    CHECK(folder.files() == 2);
+    CHECK(folder.files().size() == 2);
 }
 
 TEST_CASE("a process that does not take the free memory blocks others for some seconds") {
-    const Folder folder;
+    const Shared folder;
     const Waiter stopped(folder.places);
     Turn turn(folder.places, kGpu, kNeed);
     const auto begin = std::chrono::steady_clock::now();
@@ -140,16 +149,110 @@ TEST_CASE("a process that does not take the free memory blocks others for some s
     CHECK(std::chrono::steady_clock::now() - begin >= Turn::kLongest - std::chrono::milliseconds(100));
 }
 
-TEST_CASE("a suspended process blocks no other, and waits for no memory") {
-    const Folder folder;
-    const Waiter suspended(folder.places);
-    Turn turn(folder.places, kGpu, kNeed);
-    CHECK_FALSE(turn.has_come(kNeed));
-    std::ofstream(folder.record_of(suspended.pid())).flush();
-    CHECK(turn.has_come(kNeed));
+TEST_CASE("a request that is not renewed blocks no other after 5 s, but keeps what it has reserved for a minute") {
+    const bool reserves = GENERATE(false, true);
+    CAPTURE(reserves);
+    const Shared folder;
+    const Waiter before(folder.places, geteuid(), kNeed, reserves);
+    folder.age(std::chrono::seconds(4));
+    std::optional<Turn> turn(std::in_place, folder.places, kGpu, kNeed);
+    CHECK_FALSE(turn->has_come(kNeed));
+    turn.reset();
+    folder.age(std::chrono::seconds(6));
+    CHECK(Turn::others_wait(folder.places, kGpu) == reserves);
+    turn.emplace(folder.places, kGpu, kNeed);
+    CHECK(turn->has_come(kNeed) != reserves);
+    turn.reset();
+    folder.age(std::chrono::seconds(61));
     CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
-    fs::remove(folder.record_of(suspended.pid()));
+}
+
+TEST_CASE("between users the one who holds less of the GPU goes first, and at equal figures who came first") {
+    if (const char *why = no_other_user()) return skip(why);
+    const Shared folder;
+    const Waiter other(folder.places, kOtherUser);
+    Turn turn(folder.places, kGpu, kNeed);
+    CHECK(Turn::others_wait(folder.places, kGpu));
+    CHECK_FALSE(turn.has_come(kNeed));  // it came first
+    CHECK(turn.has_come(2 * kNeed));
+    const std::optional<curb::policy::Bytes> held = GENERATE(std::optional<curb::policy::Bytes>(1), std::nullopt);
+    const Holder holds(folder.places, kOtherUser, held);
+    Turn later(folder.places, kGpu, kNeed);
+    CHECK_FALSE(later.has_come(kNeed));  // behind that of its own user
+    Turn elsewhere(folder.places, kOther, kNeed);
+    CHECK(elsewhere.has_come(kNeed));
+    usleep(600'000);  // the board is read twice a second
+    CHECK(turn.has_come(kNeed));
+}
+
+TEST_CASE(
+    "a user who holds more does not go before another's earlier request, and for at most 5 s not before a later one") {
+    if (const char *why = no_other_user()) return skip(why);
+    const Shared folder;
+    const Holder holds(folder.places, geteuid(), 1);
+    Turn turn(folder.places, kGpu, kNeed);
+    CHECK(turn.has_come(kNeed));
+    const Waiter later(folder.places, kOtherUser);
     CHECK_FALSE(turn.has_come(kNeed));
+    const auto begin = std::chrono::steady_clock::now();
+    while (!turn.has_come(kNeed)) usleep(50'000);
+    CHECK(std::chrono::steady_clock::now() - begin >= Turn::kLongest - std::chrono::milliseconds(100));
+    CHECK(turn.reserve(kNeed));
+}
+
+TEST_CASE("what another user has reserved delays a request by 5 s at most") {
+    if (const char *why = no_other_user()) return skip(why);
+    const Shared folder;
+    const Waiter other(folder.places, kOtherUser, 2 * kNeed, true);
+    Turn turn(folder.places, kGpu, kNeed);
+    CHECK(turn.has_come(3 * kNeed));
+    CHECK_FALSE(turn.has_come(2 * kNeed));
+    CHECK_FALSE(turn.reserve(2 * kNeed));
+    while (!turn.has_come(2 * kNeed)) usleep(50'000);
+    CHECK(turn.reserve(2 * kNeed));
+}
+
+TEST_CASE("other users neither see nor wait for a request that is not shown, which waits for theirs") {
+    if (const char *why = no_other_user()) return skip(why);
+    const Shared folder;
+    const Waiter other(folder.places, kOtherUser);
+    Turn turn(folder.places, kGpu, kNeed, Turn::Among::all, false);
+    CHECK_FALSE(turn.has_come(kNeed));
+    for (const fs::path &file : folder.files())
+        CHECK((file.parent_path() == folder.dir / "own/curb") ==
+              (file.filename().string().find("-" + std::to_string(getpid()) + "-") != std::string::npos));
+    Turn in_job(folder.places, kGpu, kNeed, Turn::Among::user);
+    CHECK_FALSE(in_job.has_come(kNeed));  // behind the first one of its own user
+    CHECK(in_job.has_come(2 * kNeed));
+}
+
+TEST_CASE("other users' files that are no requests, or name processes of others, count for nothing") {
+    if (const char *why = no_other_user()) return skip(why);
+    const Shared folder;
+    const auto other = curb::control::public_directory(folder.places, kOtherUser);
+    const fs::path public_folder = folder.dir / "run/public" / std::to_string(kOtherUser);
+    fs::create_directory(public_folder);
+    REQUIRE(chown(public_folder.c_str(), kOtherUser, kOtherUser) == 0);
+    REQUIRE(chmod(public_folder.c_str(), 0755) == 0);
+    const std::string own = std::to_string(getpid()) + " " + std::to_string(name_of(getpid())->start);
+    const std::string here = std::to_string(text_link::own_pid_namespace());
+    int number = 0;
+    for (const std::string &text :
+         {std::string("4096"), "4096 " + own, "4096 " + own + " " + here + " more", "-1 " + own + " " + here,
+          "4096 " + own + " " + here, "4096 4999999 1 " + here, "4096 0 0 " + here, std::string(3000, '1')}) {
+        const std::string name = "turn-" + kGpu + "-00000000000000000001-1-" + std::to_string(number++);
+        REQUIRE(symlink(text.c_str(), (public_folder / name).c_str()) == 0);
+        REQUIRE(lchown((public_folder / name).c_str(), kOtherUser, kOtherUser) == 0);
+    }
+    std::ofstream(public_folder / ("turn-" + kGpu + "-1-1-1")).flush();
+    Turn turn(folder.places, kGpu, kNeed);
+    CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
+    CHECK(turn.has_come(kNeed));
+    // A request of a process of another pid namespace is believed as long as its time is set.
+    const std::string name = "turn-" + kGpu + "-00000000000000000001-1-elsewhere";
+    REQUIRE(symlink(("4096 1 1 " + here + "1").c_str(), (public_folder / name).c_str()) == 0);
+    REQUIRE(lchown((public_folder / name).c_str(), kOtherUser, kOtherUser) == 0);
+    CHECK(Turn::others_wait(folder.places, kGpu));
 }
 
 TEST_CASE("without a usable folder every process has its turn at once") {

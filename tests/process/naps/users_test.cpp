@@ -1,0 +1,66 @@
+// Several users on one simulated machine: one order for all, and naps for each other.
+#include "naps.hpp"
+
+namespace {
+
+constexpr uid_t kFirst = 54'331, kSecond = 54'332;
+
+// A machine that these users may use, and a policy that they may read.
+struct Shared {
+    Shared(const std::string &memory, const std::string &suspend, const std::string &growth)
+        : machine({{"CURB_SIM_MEMORY", memory}}) {
+        policy = napping(machine, suspend, R"("gpu": { "*": { "growth": )" + growth + " } },");
+        Program(machine, {}).finish();  // makes the books
+        for (const fs::path &path : {machine.folder(), machine.state_file()}) fs::permissions(path, fs::perms::all);
+    }
+    [[nodiscard]] Program program_of(uid_t user) const { return Program(machine, policy, becoming(user)); }
+    const Machine machine;
+    Environment policy;
+};
+
+}  // namespace
+
+TEST_CASE("an idle process leaves for another user's request, and comes back when that is done") {
+    if (const std::string why = no_other_user(tested::kScenarios); !why.empty()) return skip(why);
+    const bool is_light = GENERATE(true, false);
+    CAPTURE(is_light);
+    const Shared shared("2GiB",
+                        is_light ? R"("when_others_wait": "200ms", "deep": "never")" : R"("when_others_wait": "200ms")",
+                        R"({ "wait": "60s" })");
+    Program idle = shared.program_of(kFirst), other = shared.program_of(kSecond);
+    REQUIRE(idle.answers("hold 700") == "held");
+    const auto asked = std::chrono::steady_clock::now();
+    REQUIRE(other.answers("hold 700") == "held");
+    UNSCOPED_INFO("served after " << (std::chrono::steady_clock::now() - asked) / 1ms << " ms");
+    CHECK(within(10s, [&] { return shared.machine.held(idle.pid()) <= kContext; }));
+    for (int i = 0; i < 3; ++i) {
+        CHECK(idle.answers("check") == "right");
+        CHECK(other.answers("check") == "right");
+    }
+    CHECK(idle.finish() == 0);
+    CHECK(other.finish() == 0);
+}
+
+TEST_CASE("the later request of a user who holds less goes before the earlier ones of a user who holds more") {
+    if (const std::string why = no_other_user(tested::kScenarios); !why.empty()) return skip(why);
+    const Shared shared("80GiB", "", R"({ "wait": "60s" })");
+    Program filler(shared.machine, {});
+    REQUIRE(filler.answers("hold 40000") == "held");
+    std::vector<std::unique_ptr<Program>> many;
+    for (int i = 0; i < 10; ++i) {
+        many.push_back(std::make_unique<Program>(shared.machine, shared.policy, becoming(kFirst)));
+        REQUIRE(many.back()->answers("hold 2048") == "held");
+    }
+    for (const auto &one : many) {
+        one->tell("hold 36000");
+        REQUIRE(within(20s, [&] { return requests_of(one->pid()) == 1; }));
+    }
+    Program other = shared.program_of(kSecond);
+    other.tell("hold 36000");
+    REQUIRE(within(20s, [&] { return requests_of(other.pid()) == 1; }));
+    CHECK(filler.answers("give") == "given");
+    CHECK(other.says() == "held");
+    for (const auto &one : many) CHECK(one->says(0ms).empty());
+    CHECK(other.answers("give") == "given");
+    CHECK(many.front()->says() == "held");  // among the first user's, who came first
+}
