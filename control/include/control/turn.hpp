@@ -36,8 +36,9 @@ class Turn {
     // Call it at least once a second: after 5 s without it others go on as if this request were not there.
     void renew() noexcept;
     // True if this request fits into `room`, the free bytes, beside those that go first and fit too; they delay it by
-    // kLongest at most. If it does not fit: true if none goes first. False for any time if others of this user have reserved so much of `room` that this request
-    // does not fit. Deletes the files of this user's dead processes. May throw std::bad_alloc.
+    // kLongest at most. If it does not fit: true if none goes first. False for any time if others of this user have
+    // reserved so much of `room` that this request does not fit. Deletes the files of this user's dead processes. May
+    // throw std::bad_alloc.
     [[nodiscard]] bool has_come(policy::Bytes room);
 
     // Reserves the bytes until the turn ends or gives the reservation up: other requests in the order leave them free,
