@@ -1,6 +1,7 @@
 #include "device/wait_queue.hpp"
 
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,6 +57,13 @@ std::string name_of(Order order, const Device &device) {
 
 // True if this thread's request waits while the process is out of its GPUs: there it takes no memory, and others pass.
 bool is_suspended() noexcept { return gate::is_closed() && !own_thread::is_own(); }
+
+// Returns how long this thread has run.
+std::uint64_t processor_ns() noexcept {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+}
 
 using detail::waiters;
 
@@ -154,7 +162,7 @@ bool Wait::becomes_long() noexcept {
 
 bool others_wait(Order order, const Device &device) noexcept try {
     constexpr std::uint64_t kAgainMs = 20, kMostMs = 1000;
-    constexpr std::uint64_t kShare = 50;  // of the time, that readings take at most
+    constexpr std::uint64_t kShare = 50;  // of the processor's time, that readings take at most
     const auto index = static_cast<std::size_t>(device.ordinal);
     std::atomic<std::uint64_t> &here = turns.others[static_cast<std::size_t>(order)][index];
     std::uint64_t before = here;
@@ -164,9 +172,10 @@ bool others_wait(Order order, const Device &device) noexcept try {
     if (now < before / 2 || !here.compare_exchange_strong(before, 2 * (now + kMostMs) + (waited ? 1 : 0)))
         return waited;
     const KeepErrno keep_errno;
+    const std::uint64_t began_ns = processor_ns();
     const bool wait = places() && control::Turn::others_wait(*places(), name_of(order, device), among(order));
-    const std::uint64_t end = now_ms();
-    here = 2 * (end + std::clamp(kShare * (end - now), kAgainMs, kMostMs)) + (wait ? 1 : 0);
+    const std::uint64_t took_ns = processor_ns() - began_ns;
+    here = 2 * (now_ms() + std::clamp(kShare * took_ns / 1'000'000, kAgainMs, kMostMs)) + (wait ? 1 : 0);
     return wait;
 } catch (...) {
     return false;

@@ -391,6 +391,17 @@ TEST_CASE("curb policy explain does not run its command") {
     CHECK_FALSE(trace.started());
 }
 
+TEST_CASE("curb policy init --machine writes a valid ceiling with an equal share for each user") {
+    const TempDir dir;
+    const std::string file = (dir / "ceiling.json").string();
+    CHECK_THAT(curb({"policy", "init", "--machine", "3", file}).out,
+               contains("33% of each GPU for each of 3 users") && contains("/etc/curb/policy.json"));
+    CHECK(curb({"policy", "check", file}).status == 0);
+    CHECK_THAT(dir.read("ceiling.json"), contains(R"("cap": "33%")") && contains("// \"share\""));
+    for (const char *users : {"0", "-1", "101", "five", ""})
+        fails(curb({"policy", "init", "--machine", users, "-"}), contains("write one from 1 to 100"), 125);
+}
+
 TEST_CASE("curb policy init writes a valid policy, never over another file, and leaves none that is cut off") {
     const TempDir dir;
     const std::string file = (dir / "job.json").string();

@@ -1,4 +1,5 @@
 // Several users on one simulated machine: one order for all, and naps for each other.
+#include "ceiling.hpp"
 #include "naps.hpp"
 
 namespace {
@@ -24,13 +25,13 @@ TEST_CASE("an idle process leaves for another user's request, and comes back whe
     if (const std::string why = no_other_user(tested::kScenarios); !why.empty()) return skip(why);
     const bool is_light = GENERATE(true, false);
     CAPTURE(is_light);
-    const Shared shared("2GiB",
+    const Shared shared("1500MiB",
                         is_light ? R"("when_others_wait": "200ms", "deep": "never")" : R"("when_others_wait": "200ms")",
                         R"({ "wait": "60s" })");
     Program idle = shared.program_of(kFirst), other = shared.program_of(kSecond);
-    REQUIRE(idle.answers("hold 700") == "held");
+    REQUIRE(idle.answers("hold 300") == "held");
     const auto asked = std::chrono::steady_clock::now();
-    REQUIRE(other.answers("hold 700") == "held");
+    REQUIRE(other.answers("hold 300") == "held");
     UNSCOPED_INFO("served after " << (std::chrono::steady_clock::now() - asked) / 1ms << " ms");
     CHECK(within(10s, [&] { return shared.machine.held(idle.pid()) <= kContext; }));
     for (int i = 0; i < 3; ++i) {
@@ -63,4 +64,36 @@ TEST_CASE("the later request of a user who holds less goes before the earlier on
     for (const auto &one : many) CHECK(one->says(0ms).empty());
     CHECK(other.answers("give") == "given");
     CHECK(many.front()->says() == "held");  // among the first user's, who came first
+}
+
+TEST_CASE("a machine for five users: each has a fifth of the GPU, whatever its policy says, and root has all") {
+    if (const std::string why = no_other_user(tested::kScenarios); !why.empty()) return skip(why);
+    const Machine machine;  // of 80 GiB
+    const Ceiling ceiling(machine.succeeds({"policy", "init", "--machine", "5", "-"}).out);
+    if (!can_try(ceiling)) return;
+    const fs::path etc = ceiling.file().parent_path().parent_path();  // its /etc
+    fs::permissions(etc, fs::perms(0755));
+    fs::copy_file("/etc/passwd", etc / "passwd");
+    Program(machine, {}).finish();  // makes the books
+    for (const fs::path &path : {machine.folder(), machine.state_file()}) fs::permissions(path, fs::perms::all);
+    const auto program_of = [&](uid_t user) {
+        const auto become = user == 0 ? std::function<void()>() : becoming(user);
+        return std::make_unique<Program>(machine, with(under_curb(), {{"CURB_CAP", "100%"}, {"CURB_WAIT", "0s"}}),
+                                         [&ceiling, become] {
+                                             if (!ceiling.put_in_place()) ::_exit(1);
+                                             if (become) become();
+                                         });
+    };
+    std::vector<std::unique_ptr<Program>> programs;
+    for (uid_t user = kFirst; user < kFirst + 5; ++user) {
+        CAPTURE(user);
+        programs.push_back(program_of(user));
+        CHECK(programs.back()->answers("hold 10000") == "held");
+        programs.push_back(program_of(user));  // of the same user: both are within one share
+        CHECK(programs.back()->answers("hold 6000") == "refused");
+    }
+    CHECK(programs.front()->answers("give") == "given");
+    CHECK(programs[1]->answers("hold 9000") == "held");
+    programs.push_back(program_of(0));
+    CHECK(programs.back()->answers("hold 20000") == "held");
 }
