@@ -115,6 +115,7 @@ class Program {
     Injector &injector_;
     const Fault &fault_;
     Report &report_;
+    bool lacks_memory_ = false;  // since a block was not released
 };
 
 #define DO(function, ...) p.call(#function, CUDA_SUCCESS, [&] { return function(__VA_ARGS__); })
