@@ -164,6 +164,8 @@ void at_exit() noexcept {
     futex_wake(curb_gate);
 }
 
+bool has_ended() noexcept { return the_gate.ending; }
+
 void in_fork_child() noexcept { curb_gate &= ~kClosed; }
 
 }  // namespace curb::shim::gate

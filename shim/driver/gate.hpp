@@ -84,8 +84,9 @@ bool take_called() noexcept;
 // Records that a call has begun. Calls of curb's own threads do not count.
 void note_call() noexcept;
 
-// Call it when the process ends: waiting calls return.
+// Call it when the process ends, or the driver has: waiting calls return.
 void at_exit() noexcept;
+bool has_ended() noexcept;
 // Opens the gate in a fork child, where the driver refuses all calls.
 void in_fork_child() noexcept;
 

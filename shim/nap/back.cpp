@@ -10,6 +10,7 @@
 #include "control/host_room.hpp"
 #include "device/devices.hpp"
 #include "device/wait_queue.hpp"
+#include "driver/gate.hpp"
 #include "host/clock.hpp"
 #include "host/log.hpp"
 #include "limits/in_force.hpp"
@@ -56,6 +57,13 @@ bool Room::take() {
 
 void Room::give_up() noexcept {
     for (auto &[ordinal, wait] : waits_) wait.give_up_reservation(wait_queue::Order::device);
+}
+
+// True after the driver's exit handler, or the last one of curb.
+bool has_driver_ended() noexcept {
+    int count = 0;
+    return gate::has_ended() || ask_twice([&] { return driver_behind_gate().cuDeviceGetCount(&count); }) ==
+                                    CUDA_ERROR_DEINITIALIZED;
 }
 
 }  // namespace
@@ -114,6 +122,7 @@ bool bring_back_lightly(bool once) {
     if (!move::is_out()) return true;
     Room room;
     for (std::uint64_t pause_ms = 20;;) {
+        if (has_driver_ended()) return gate::at_exit(), false;
         if (room.take()) {
             switch (move::in()) {
                 case move::Back::done: return note_room(false), true;

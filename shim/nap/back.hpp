@@ -16,7 +16,8 @@ bool is_in_its_gpus() noexcept;
 // many helpers as it takes. Waits for room without limit.
 void bring_back_deeply();
 
-// Brings back what curb has moved. Waits for room without limit, unless `once`. False if it is still out.
+// Brings back what curb has moved. Waits for room without limit, unless `once`. False if it is still out: also where
+// the driver has ended with the process, and then waiting calls have returned.
 bool bring_back_lightly(bool once);
 
 // Gives back the host memory of moves that the process should not keep for its next nap. Thread-safe. May throw

@@ -43,6 +43,7 @@ bool is_under_way() noexcept {
 void run() {
     {
         const own_thread::Awake awake;
+        own_thread::outlive_stop();  // an exit handler of the program's or of a library's may end the nap
         try {
             OneNap().take();
         } catch (...) {

@@ -326,7 +326,7 @@ bool OneNap::wait_until_needed() {
         });
         if (phase == Phase::staying_out) return false;
         if (process_ends && is_deep_) break;
-        if (!kept_out && is_due_to_deepen()) {
+        if (!kept_out && !process_ends && is_due_to_deepen()) {
             if (const auto why = move_deeply(); why && !why->empty()) {
                 not_deep_ = *why;
                 locked([&](State &state) {
@@ -337,7 +337,7 @@ bool OneNap::wait_until_needed() {
             }
             continue;
         }
-        if (is_light_ && !is_deep_ && !kept_out && host_is_short(std::chrono::seconds(1), policy::is_short_of_host) &&
+        if (is_light_ && !is_deep_ && !kept_out && !process_ends && host_is_short(std::chrono::seconds(1), policy::is_short_of_host) &&
             bring_back_lightly(true)) {
             last_ = "host memory ran short";
             break;

@@ -36,11 +36,11 @@ void log_no_thread(const char *name) noexcept try {
     // Out of host memory.
 }
 
-constinit thread_local bool is_this_own = false;
+constinit thread_local bool is_this_own = false, outlives_stop = false;
 
 void begin() noexcept {
     ++threads.awake;
-    if (!threads.ending) return;
+    if (!threads.ending || outlives_stop) return;
     --threads.awake;
     for (;;) pause();
 }
@@ -61,6 +61,7 @@ void stop_at_exit() noexcept {
 }
 
 bool stopped() noexcept { return threads.ending; }
+void outlive_stop() noexcept { outlives_stop = true; }
 
 Awake::Awake() noexcept { begin(); }
 Awake::~Awake() { end(); }
@@ -76,9 +77,10 @@ bool start(void (*body)(), const char *name) noexcept {
     constexpr int kTries = 5;  // a lack of memory or threads may be over in a millisecond
     for (int tries = 0; tries < kTries && !started; ++tries) {
         try {
-            std::thread thread([body] {
+            std::thread thread([body, outlives = outlives_stop] {
                 const last_thread::OwnThreadGuard guard;
                 is_this_own = true;
+                outlives_stop = outlives;
                 body();
             });
             pthread_setname_np(thread.native_handle(), name);

@@ -18,11 +18,13 @@ void stop_at_exit() noexcept;
 void before_stop(void (*call)() noexcept) noexcept;
 // True once stop_at_exit() has begun.
 bool stopped() noexcept;
+// Has stop_at_exit() let the calling thread go on, and those that it starts: calls of later exit handlers need them.
+void outlive_stop() noexcept;
 
 // Marks such a thread as working. exit() waits up to 0.2 s until none works, before it runs the destructors of the
 // program and of other libraries: a release must not run during these, and preloads may wrap functions that curb calls.
 // It waits no longer, because the thread may wait for a lock that the exiting thread holds. Once exit() has begun, the
-// constructor never returns. Does not nest.
+// constructor never returns, but for outlive_stop(). Does not nest.
 class Awake : NoCopy {
   public:
     Awake() noexcept;

@@ -178,6 +178,15 @@ std::string check() {
     return is_right ? "right" : "wrong";
 }
 
+// Checks it in an exit handler. A wrong word is the exit status 9.
+std::string check_at_exit() {
+    return std::atexit([] {
+               if (check() != "right") _exit(9);
+           }) == 0
+               ? "ok"
+               : "error";
+}
+
 // Checks the mapped memory on another thread, by a copy that stops in the middle.
 std::future<bool> checking;
 std::string begin_to_check() {
@@ -799,6 +808,7 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"map", [](const Numbers &of) { return map(of.mib * MiB); }},
     {"change", [](const auto &) { return change(); }},
     {"check", [](const auto &) { return check(); }},
+    {"check at exit", [](const auto &) { return check_at_exit(); }},
     {"begin to check", [](const auto &) { return begin_to_check(); }},
     {"end checking", [](const auto &) { return end_checking(); }},
     {"work", [](const auto &) { return work_on(); }},
@@ -892,6 +902,10 @@ void answer_commands() {
 }  // namespace
 
 SCENARIO_NAMED(runs_commands) {
+    if (std::getenv("CALLS_LAST"))  // after the driver's own exit handler
+        std::atexit([] {
+            if (cuDevicePrimaryCtxRelease_v2(0) != CUDA_ERROR_DEINITIALIZED) _exit(9);
+        });
     main_context = start();
     answer_commands();
     // The program ends normally at the end of its input.

@@ -3,6 +3,8 @@
 #include <sched.h>
 #include <signal.h>
 
+#include <future>
+
 #include "ceiling.hpp"
 #include "naps.hpp"
 
@@ -176,6 +178,20 @@ TEST_CASE("a program that ends while it is lightly out does not bring its memory
     REQUIRE(is_lightly_out(machine, program));
     CHECK(program.finish() == 0);
     CHECK_THAT(contents(machine.folder() / "nap.log"), !contains("the nap has ended"));
+}
+
+TEST_CASE("a call in an exit handler ends a light nap, and one after the end of the driver returns") {
+    const Machine machine;
+    // The handlers run after those of curb's thread that asks NVML, which the first nap registers.
+    Mapping program(machine, with(lightly(machine), {{"CALLS_LAST", "1"}}));
+    const bool is_used = GENERATE(true, false);
+    if (is_used) REQUIRE(program.answers("check at exit") == "ok");
+    REQUIRE(is_lightly_out(machine, program));
+    auto status = std::async(std::launch::async, [&] { return program.finish(); });
+    const bool in_time = status.wait_for(30s) == std::future_status::ready;
+    CHECK(in_time);
+    if (!in_time) program.kill(SIGKILL);
+    CHECK(status.get() == 0);
 }
 
 TEST_CASE("a child of a program that is lightly out does not use its memory, and the program comes back") {
