@@ -11,11 +11,15 @@ from typing import Any
 from gpu_tests import ROOT  # noqa: I001  (sets the path of tensorflow_site.py)
 import tensorflow_site
 from pairs import Figure
-from subjects import BARE, CACHED, CURB, MPS, STACKS, TRACE
+from subjects import BARE, CACHED, CURB, MPS, NAPS, STACKS, TRACE
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 ALL, NOOP, SIM, GPU = ("noop", "sim", "gpu"), ("noop",), ("sim",), ("gpu",)
-_SIZES = {"4 KiB": 4 * KIB, "64 KiB": 64 * KIB, "2 MiB": 2 * MIB, "256 MiB": 256 * MIB, "1 GiB": GIB, "8 GiB": 8 * GIB}
+_SIZES = {
+    **{f"{kib} KiB": kib * KIB for kib in (4, 64)},
+    **{f"{mib} MiB": mib * MIB for mib in (2, 20, 256)},
+    **{f"{gib} GiB": gib * GIB for gib in (1, 8)},
+}
 _AGAIN = "bare, again"
 TWO_PROCESSES = " (two processes)"
 """The end of the names of rows that compare a program with the bare process. The others compare within its process."""
@@ -130,16 +134,19 @@ def _calls(peers: Sequence[str]) -> list[Group]:
         return _compare(name, peers, ["PROBE", *argv], targets, within=True, **more)
 
     found = [
-        call("a call passed on", ["passed"], {CURB: adds(2, "+2 ns at most", ("noop", "gpu"))}),
+        call("a call passed on", ["passed"], {CURB: adds(2, "+2 ns at most", ("noop", "gpu")), NAPS: None}),
         # A full queue of launches makes the program wait for the GPU, which hides the cost of a launch.
-        call("kernel launch", ["launch"], {CURB: None}, most=500),
+        call("kernel launch", ["launch"], {CURB: None, NAPS: None}, most=500),
         call("graph launch", ["graph"], {CURB: None}, most=500),
+        call("copy of 4 KiB to the device", ["copy"], {CURB: None, NAPS: None}, most=500),
         call("mem info", ["info"], {CURB: at_most(1.02)}),
     ]
     hit = takes(1200, "<= 1.2 us")
     for size, number in _SIZES.items():
         plain = at_most(1.01) if size == "2 MiB" else None
-        found.append(call(f"alloc + free, {size}", ["plain", number], {CURB: plain, CACHED: hit}, operation="pair"))
+        with_naps = at_most(1.05) if number >= 2 * MIB else None
+        targets = {CURB: plain, NAPS: with_naps, CACHED: hit}
+        found.append(call(f"alloc + free, {size}", ["plain", number], targets, operation="pair"))
     for size in ("4 KiB", "2 MiB"):
         name = f"async alloc + free, pool keeps, {size}"
         found.append(call(name, ["async", _SIZES[size]], {CURB: at_most(1.10)}, operation="pair", most=2000))
@@ -236,7 +243,7 @@ def _traces() -> list[Group]:
 def _starts(peers: Sequence[str]) -> list[Group]:
     def start(name: str, command: Sequence[str], target: Target, **more: Any) -> Group:
         words = ("PROBE", "starts", "PRELOAD", "--", *command)
-        return _compare(name, peers, words, {CURB: target}, operation="start", recast=False, **more)
+        return _compare(name, peers, words, {CURB: target, NAPS: None}, operation="start", recast=False, **more)
 
     tensor = "import torch; torch.zeros(1, device='cuda')"
     return [
@@ -254,14 +261,14 @@ def _programs(peers: Sequence[str]) -> list[Group]:
     grows = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), *_tensorflow())
     steps_of = ("PYTHON", "PROGRAMS/train_steps.py")
     table: list[tuple[str, Sequence[str], int, dict[str, Target | None], tuple[tuple[str, str], ...]]] = [
-        ("PyTorch, transformer", [*torch, "transformer"], 5, {CURB: same, TRACE: at_least(0.99)}, ()),
-        ("PyTorch, ResNet-18", [*torch, "resnet"], 5, {CURB: same}, ()),
+        ("PyTorch, transformer", [*torch, "transformer"], 5, {CURB: same, NAPS: same, TRACE: at_least(0.99)}, ()),
+        ("PyTorch, ResNet-18", [*torch, "resnet"], 5, {CURB: same, NAPS: same}, ()),
         ("PyTorch, transformer in a CUDA graph", [*torch, "transformer", "graph"], 5, {CURB: same}, ()),
         ("PyTorch, transformer, torch.compile", [*torch, "transformer", "compile"], 5, {CURB: same}, ()),
         ("PyTorch, caching off", [*torch, "transformer"], 2, {CURB: same, CACHED: at_least(2)}, uncached),
-        ("JAX, perceptron", [*steps_of, "jax"], 60, {CURB: same}, side_by_side),
+        ("JAX, perceptron", [*steps_of, "jax"], 60, {CURB: same, NAPS: same}, side_by_side),
         ("TensorFlow, CNN", [*steps_of, "tensorflow"], 60, {CURB: same}, grows),
-        ("CuPy, temporaries", [*steps_of, "cupy"], 400, {CURB: same}, ()),
+        ("CuPy, temporaries", [*steps_of, "cupy"], 400, {CURB: same, NAPS: same}, ()),
         ("CuPy, its pool off", [*steps_of, "cupy-uncached"], 250, {CURB: same, CACHED: None}, ()),
         ("C++, Thrust temporaries", ["THRUST"], 120, {CURB: same, CACHED: None}, ()),
     ]

@@ -93,6 +93,7 @@ CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsi
     return CUDA_SUCCESS;
 }
 CUresult cuGraphLaunch(CUgraphExec, CUstream) { return CUDA_SUCCESS; }
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr, const void *, size_t, CUstream) { return CUDA_SUCCESS; }
 CUresult cuMemFree_v2(CUdeviceptr) { return CUDA_SUCCESS; }
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream) { return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_tests import Preload
+from gpu_tests import MpsDaemon, Preload
 
 CAP = "64GiB"
 _CACHE = {"max": "32GiB", "idle": "1h"}
@@ -47,7 +45,7 @@ class Subject:
         return env
 
 
-BARE, CURB, CACHED, TRACE, STACKS, MPS = "bare", "curb", "curb+cache", "curb+trace", "curb+stacks", "mps"
+BARE, CURB, CACHED, NAPS, TRACE, STACKS, MPS = "bare", "curb", "curb+cache", "curb+naps", "curb+trace", "curb+stacks", "mps"
 DIRECT = "direct"
 """Not a subject, but a base of comparison: the driver's own functions, called in the subject's process."""
 
@@ -55,10 +53,12 @@ DIRECT = "direct"
 def own_subjects(library: Path) -> list[Subject]:
     capped = {"gpu": {"*": {"cap": CAP}}}
     cached = {"gpu": {"*": {"cap": CAP, "cache": _CACHE}}}
+    naps = capped | {"suspend": {"idle": "1h"}}
     return [
         Subject(BARE, "only the driver"),
         Subject(CURB, f"libcurb.so, cap {CAP}, no cache", library, policy=capped),
         Subject(CACHED, f"libcurb.so, cap {CAP}, a cache of {_CACHE['max']}", library, policy=cached),
+        Subject(NAPS, f"libcurb.so, cap {CAP}, and naps, none of which comes", library, policy=naps),
         Subject(TRACE, f"libcurb.so, cap {CAP}, and a trace", library, policy=capped),
         Subject(STACKS, f"libcurb.so, cap {CAP}, and a trace with stacks from 64 MiB on", library, policy=capped),
     ]
@@ -76,45 +76,18 @@ def clean_environment() -> dict[str, str]:
 
 
 class Mps:
-    """An MPS control daemon of the bench, with the cap as the memory limit of its clients. It leaves the GPU's compute mode as it
-    is, so clients of MPS and other processes use the GPU in turns."""
+    """An MPS control daemon of the bench, with the cap as the memory limit of its clients."""
 
     def __init__(self, folder: Path, device_index: int) -> None:
-        self._env = {
-            "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
-            "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
-            "CUDA_VISIBLE_DEVICES": str(device_index),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        }
-        self._control = shutil.which("nvidia-cuda-mps-control")
-        self._runs = False
-        for name in ("pipe", "log"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+        self._daemon = MpsDaemon(folder, device_index, clean_environment())
 
     def start(self) -> Subject:
         """Starts the daemon. Returns the subject. If MPS cannot run here, its `cannot` has the reason."""
         says = f"NVIDIA MPS, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT 0={CAP[:-2]}"
-        if wrong := self._call("-d"):
+        if wrong := self._daemon.start():
             return Subject(MPS, says, drivers=("gpu",), cannot=wrong)
-        self._runs = True
-        # A client counts the daemon's devices, from 0.
-        env = self._env | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={CAP[:-2]}", "CUDA_VISIBLE_DEVICES": "0"}
+        env = self._daemon.client | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={CAP[:-2]}"}
         return Subject(MPS, says, env=env, drivers=("gpu",))
 
     def stop(self) -> None:
-        if self._runs:
-            self._call(commands="quit -t 5\n")
-
-    def _call(self, *options: str, commands: str = "") -> str:
-        """Calls nvidia-cuda-mps-control. Returns its error; empty: none."""
-        if not self._control:
-            return "there is no nvidia-cuda-mps-control"
-        try:
-            done = subprocess.run(
-                [self._control, *options], env=clean_environment() | self._env, input=commands,
-                capture_output=True, text=True, timeout=30, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return "nvidia-cuda-mps-control did not end within 30 s"
-        said = (done.stderr or done.stdout).strip()[:200]
-        return f"nvidia-cuda-mps-control: {said}" if done.returncode != 0 else ""
+        self._daemon.stop()

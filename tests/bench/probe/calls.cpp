@@ -75,6 +75,20 @@ Sample launch(Words) {
     });
 }
 
+// From pageable memory, as most programs copy.
+Sample copy(Words) {
+    static const std::byte from[4096] = {};
+    CUdeviceptr block = 0;
+    must(driver().cuMemAlloc_v2(&block, sizeof from), "cuMemAlloc_v2");
+    const CUstream stream = new_stream();
+    return both([block, stream](const Driver &cuda) {
+        const auto call = [&cuda, block, stream] {
+            must(cuda.cuMemcpyHtoDAsync_v2(block, from, sizeof from, stream), "cuMemcpyHtoDAsync_v2");
+        };
+        return loop(call, synchronise(cuda, stream));
+    });
+}
+
 Sample graph(Words) {
     CUgraph empty = nullptr;
     CUgraphExec executable = nullptr;
@@ -90,8 +104,8 @@ Sample graph(Words) {
 }
 
 constexpr Probe kProbes[] = {
-    {"passed", 0, passed}, {"info", 0, info},     {"plain", 1, plain},
-    {"async", 1, ordered}, {"launch", 0, launch}, {"graph", 0, graph},
+    {"passed", 0, passed}, {"info", 0, info}, {"plain", 1, plain}, {"async", 1, ordered},
+    {"launch", 0, launch}, {"copy", 0, copy}, {"graph", 0, graph},
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ struct Cannot : std::runtime_error {
     FUNCTION(cuLaunchKernel)              \
     FUNCTION(cuMemAlloc_v2)               \
     FUNCTION(cuMemAllocAsync)             \
+    FUNCTION(cuMemcpyHtoDAsync_v2)        \
     FUNCTION(cuMemFree_v2)                \
     FUNCTION(cuMemFreeAsync)              \
     FUNCTION(cuMemGetInfo_v2)             \

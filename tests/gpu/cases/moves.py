@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import shutil
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from cases.nap import Checkpoints, end, turn, until_out
-from cases.suspend import curb_json, judge_same
-from lab import Case, Lab
+from cases.suspend import curb_json, filled, judge_same
+from lab import PROGRAMS, Case, Lab
+from measuring.mps import MpsDaemon
 from row import Row
-from session import ProgramFailed, Session
+from session import ProgramFailed, Session, Unavailable
 
 _IDLE = "500ms"
 _WAKES = 3
 _MOVES = 1000
+_FIRST_USER = 4001
 
 def _rates(lab: Lab, row: Row) -> None:
     """curb's own moves of 16 GiB in blocks of 20 MiB, the first time and later, beside the driver's checkpoint of the same. Then as
@@ -187,10 +196,121 @@ def _while_it_trains(lab: Lab, row: Row) -> None:
     )
 
 
+def _two_users(lab: Lab, row: Row) -> None:
+    """Two users' PyTorch trainings that do not fit together take turns. The one leaves for the other as soon as it is idle, and the
+    other is served within the two moves and 0.3 s."""
+    packages = lab.need("torch")
+    lab.built("bin/curb")
+    if os.geteuid() != 0:
+        raise Unavailable("only root can start programs of two users")
+    with tempfile.TemporaryDirectory(prefix="curb-users-") as name:
+        shown = Path(name)
+        shown.chmod(0o755)
+        library = shutil.copy(lab.library, shown)
+        shutil.copytree(PROGRAMS, shown / "programs")
+        subprocess.run(["chmod", "-R", "a+rX", name], check=True)
+        uids = (_FIRST_USER, _FIRST_USER + 1)
+        sessions, jobs = [], []
+        with ExitStack() as ends:
+            for uid in uids:
+                home = shown / str(uid)
+                home.mkdir()
+                job = lab.job(f"{row.name} {uid}", "100%", {"wait": "120s"}, suspend={"when_others_wait": "500ms"})
+                policy = Path(shutil.copy(job.policy, home / "job.json"))
+                policy.write_text(policy.read_text().replace(str(job.folder), str(home)))
+                for path in (home, policy):
+                    os.chown(path, uid, uid)
+                jobs.append(home)
+                env = {
+                    "HOME": str(home), "USER": str(uid), "LD_PRELOAD": library, "CURB_POLICY": str(policy), "TMPDIR": str(home),
+                    "PYTHONPATH": f"{shown}/programs", "PYTHONDONTWRITEBYTECODE": "1", "XDG_RUNTIME_DIR": "",
+                }  # fmt: skip
+                argv = [
+                    *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", sys.executable),
+                    *(f"{shown}/programs/training/suspend_train.py", "torch", "large", "turns"),
+                ]
+                session = ends.enter_context(lab.bare(argv, f"{row.name} {uid}", packages | env))
+                session.expect("training", 180)
+                if not sessions:
+                    held = session.held_mib()
+                    ends.enter_context(filled(lab, row, leave_mib=held * 2 / 3))
+                sessions.append(session)
+            firsts, moves = [], []
+            for number in range(4 if lab.quick else 10):
+                time.sleep(1)  # so that the other one is idle
+                session = sessions[number % 2]
+                firsts.append(turn(session, 5)["first_s"])
+                other = _nap_of(lab, sessions[1 - number % 2])["light"]["out_ms"]
+                moves.append((other + _nap_of(lab, session)["light"]["back_ms"]) / 1e3)
+            ends_of = [end(session) for session in sessions]
+        over = [first - move for first, move in zip(firsts, moves, strict=True)]
+    row.goes_on = True
+    row.expect(ends_of[0]["losses"] == ends_of[1]["losses"], "the losses differ")
+    row.expect(max(over) <= 0.3, f"a turn took {max(over):.2f} s more than the two moves in it")
+    row.details = {"held_mib": held, "first_call_s": firsts, "moves_s": moves}
+    row.add_note(
+        f"users {uids[0]} and {uids[1]}, {held:,.0f} MiB each, {len(firsts)} turns: the first call took "
+        f"{statistics.median(firsts):.2f} s, at most {max(firsts):.2f}; of which the move out of the other and the one back took "
+        f"{statistics.median(moves):.2f}; at most {max(over):.2f} s more than these; the losses are the same"
+    )
+
+
+def _long_copy(lab: Lab, row: Row) -> None:
+    """A copy from pageable memory takes many times as long as a program must be idle. No nap begins in it."""
+    lab.built("bin/curb")
+    gib = 4 if lab.quick else 40
+    job = lab.job(row.name, "100%", suspend={"idle": "100ms", "deep": "never"})
+    with lab.capped(lab.python("long_copy.py", str(gib)), job) as session:
+        session.expect("ready", 120)
+        _until_light(lab, session)
+        begin = time.monotonic()
+        session.tell("copy")
+        copied = session.expect("copied", 120)
+        until = time.monotonic()
+        begun = [entry.at for entry in job.log.entries() if "a nap begins" in entry.message]
+        nap = _until_light(lab, session)
+        session.tell("check")
+        wrong = session.expect("checked", 120)["wrong"]
+        session.tell("end")
+        session.end()
+    row.goes_on = True
+    row.expect(wrong == 0, f"{wrong} GiB of {gib} are wrong")
+    row.expect(not any(begin < at < until for at in begun), "a nap began during the copy")
+    row.details = {"copy_s": copied["seconds"], "nap": nap}
+    row.add_note(f"{gib} GiB in one copy of {copied['seconds']:.1f} s, with an idle time of 0.1 s; each byte right, also after a nap")
+
+
+def _under_mps(lab: Lab, row: Row) -> None:
+    """A client of MPS, whose checkpoint the driver refuses."""
+    lab.built("bin/curb")
+    daemon = MpsDaemon(lab.folder_of(row.name), lab.device.index, lab.environment(None))
+    if wrong := daemon.start():
+        raise Unavailable(wrong)
+    try:
+        job = lab.job(row.name, "100%", suspend={"idle": "2m"})
+        with lab.capped(lab.python("moving.py", "200", "20"), job, daemon.client) as session:
+            session.expect("ready", 60)
+            for _ in range(3):
+                session.tell("change")
+                session.expect("changed", 60)
+                nap, first_s, wrong_blocks = _move(lab, session)
+                row.expect(wrong_blocks == 0, f"{wrong_blocks} blocks changed in a move")
+            session.tell("end")
+            session.end()
+    finally:
+        daemon.stop()
+    row.goes_on = True
+    row.details = {"nap": nap, "first_call_s": first_s}
+    row.add_note(f"3 moves of {nap['light']['bytes'] / 2**30:.1f} GiB under MPS; each byte right; the last first call {first_s:.2f} s")
+
+
 MOVES: dict[str, Case] = {
     "moves, rates": _rates,
     "moves, first calls": _first_calls,
     "moves, jax preallocated": _preallocated("jax", {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".25"}),
     "moves, tensorflow preallocated": _preallocated("tensorflow", {}),
     "moves, while it trains": _while_it_trains,
+    "moves, two users": _two_users,
+    "moves, a long copy": _long_copy,
+    "moves, under MPS": _under_mps,
 }

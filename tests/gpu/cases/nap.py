@@ -31,15 +31,17 @@ _RATIO, _MORE_S = 1.05, 0.005
 _TURNS = 20
 
 
-def nap_case(framework: str, naps: int, idle: str = _IDLE, pause_s: float = _LONGEST_PAUSE_S) -> Case:
+def nap_case(
+    trainer: str, naps: int, idle: str = _IDLE, pause_s: float = _LONGEST_PAUSE_S, package: str | None = None
+) -> Case:
     """Training with pauses of at most `pause_s`, in each of which the process leaves the GPU: by curb's own copy, and the rest at
     once by the driver. Its losses and weights equal those of a run without curb."""
 
     def case(lab: Lab, row: Row) -> None:
-        packages = lab.need(framework)
+        packages = lab.need(package or trainer)
         lab.built("bin/curb")
         count = max(3, naps // 10) if lab.quick else naps
-        argv = lab.python("training/suspend_train.py", framework, "small", "turns")
+        argv = lab.python("training/suspend_train.py", trainer, "small", "turns")
         with lab.bare(argv, f"{row.name} undisturbed", packages) as session:
             session.expect("training", 180)
             for _ in range(count):
@@ -378,6 +380,22 @@ def shared_case(way: str) -> Case:
     return case
 
 
+# The name of a case, a trainer of programs/training/libraries.py, and the package that it needs.
+_LIBRARIES = (
+    ("PyTorch, expandable segments", "expandable", "torch"),
+    ("PyTorch, CUDA graph", "graphed", "torch"),
+    ("torch.compile", "compiled", "triton"),
+    ("torchvision, mixed precision", "torchvision", "torchvision"),
+    ("torchaudio", "torchaudio", "torchaudio"),
+    ("torchdiffeq", "torchdiffeq", "torchdiffeq"),
+    ("Transformers and Accelerate", "transformers", "transformers"),
+    ("Lightning Fabric", "lightning", "lightning_fabric"),
+    ("GPyTorch", "gpytorch", "gpytorch"),
+    ("NumPyro", "numpyro", "numpyro"),
+    ("Triton", "triton", "triton"),
+    ("CuPy and Numba", "cupy_numba", "numba"),
+)
+
 NAP: dict[str, Case] = {
     "nap, torch": nap_case("torch", 10),
     "nap, PyTorch Geometric": nap_case("torch_geometric", 5, "2s", 6),
@@ -385,6 +403,7 @@ NAP: dict[str, Case] = {
     "nap, tensorflow": nap_case("tensorflow", 30),
     "nap, cupy": nap_case("cupy", 10),
     "nap, numba": nap_case("numba", 10),
+    **{f"nap, {name}": nap_case(trainer, 3, package=package) for name, trainer, package in _LIBRARIES},
     "nap, torch.multiprocessing": shared_case("queue"),
     "nap, DataLoader with CUDA tensors": shared_case("loader"),
     "nap, by command": _by_command,

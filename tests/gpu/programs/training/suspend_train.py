@@ -1,4 +1,5 @@
-"""Trains, deterministic to the last bit: `suspend_train.py torch|torch_geometric|jax|tensorflow|cupy|numba large|small STEPS|turns`.
+"""Trains, deterministic to the last bit: `suspend_train.py torch|torch_geometric|jax|tensorflow|cupy|numba large|small STEPS|turns`,
+or one of libraries.py, in one size.
 
 `large` holds more than 8 GiB. With 0 STEPS it trains until a command comes. It prints `training` after the first steps, and at
 the end `done` with its losses and a digest of its weights. With `turns` it waits for commands: each `train STEPS` trains, and
@@ -17,15 +18,14 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
+import libraries
+from libraries import Trainer
 from talk import say, wait
 
 # "large" has weights, gradients and momenta of 10 layers: 30 times 256 MiB.
 _WIDTH, _LAYERS, _BATCH = {"large": (8192, 10, 1024), "small": (1024, 4, 256)}[sys.argv[2]]
 _UNTIMED_STEPS = 3
 _RATE, _KEPT = 0.05, 0.9
-
-Trainer = tuple[Callable[[], float], Callable[[], Iterable[Any]]]
-"""A function that makes a step and returns its loss, and one that returns the weights as NumPy arrays."""
 
 
 def torch_trainer() -> Trainer:
@@ -189,6 +189,7 @@ TRAINERS = {
     "tensorflow": tensorflow_trainer,
     "cupy": cupy_trainer,
     "numba": numba_trainer,
+    **libraries.TRAINERS,
 }
 
 
