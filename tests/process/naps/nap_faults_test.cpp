@@ -15,7 +15,7 @@ class Napper {
         : program_(machine_, with(suspend.empty() ? under_curb() : napping(machine_, suspend),
                                   {{"CURB_SIM_FAULT_FILE", fault_.string()},
                                    {"CURB_SIM_CALLS", (machine_.folder() / "calls").string()}})) {
-        REQUIRE(program_.answers("hold 256") == "held");
+        REQUIRE(program_.answers("hold 48") == "held");
         REQUIRE(program_.answers("map 4") == "mapped");
         held_ = machine_.held(program_.pid());
     }

@@ -1,9 +1,10 @@
 #include "fault_file.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
+#include <pthread.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <string>
 
 #include "environment.hpp"
@@ -40,15 +41,32 @@ int count(int file, const char *path, std::string_view name) {
     return code;
 }
 
+// Locks the file against other processes. A fork child does not inherit such a lock, as it would that of flock(); but
+// closing any descriptor of the file releases it, so one thread at a time has the file open.
+bool lock_file(int file) {
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    return ::fcntl(file, F_SETLKW, &whole) == 0;
+}
+std::mutex &threads() {
+    static std::mutex &lock = *new std::mutex;
+    // A fork child has none of the other threads, one of which might hold it.
+    static const int forks = ::pthread_atfork([] { lock.lock(); }, [] { lock.unlock(); }, [] { lock.unlock(); });
+    static_cast<void>(forks);
+    return lock;
+}
+
 }  // namespace
 
 int fault_in_file(std::string_view name) {
     note(name);
     static const char *const path = environment("CURB_SIM_FAULT_FILE");
     if (!*path) return 0;
+    const std::scoped_lock lock(threads());
     const int file = ::open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return 0;
-    const int code = ::flock(file, LOCK_EX) == 0 ? count(file, path, name) : 0;
+    const int code = lock_file(file) ? count(file, path, name) : 0;
     ::close(file);
     return code;
 }
