@@ -81,16 +81,39 @@ std::set<int> listed_in(const NvmlGpus &gpus) {
     return out;
 }
 
-// Finds the processes of the board among these. A process in another pid namespace has another pid there.
-std::vector<PostedFacts> posted_facts(const std::vector<ProcessFacts> &here) {
+bool is_on_one_of(const NvmlGpus &gpus, const control::board::Entry &entry) {
+    const auto has = [&](const GpuState &gpu) {
+        return std::any_of(entry.gpus.begin(), entry.gpus.end(),
+                           [&](const control::board::Gpu &one) { return one.uuid == gpu.uuid; });
+    };
+    return gpus && std::any_of(gpus->begin(), gpus->end(), [&](const GpuState &gpu) {
+               return has(gpu) || std::any_of(gpu.instances.begin(), gpu.instances.end(), has);
+           });
+}
+
+// Finds the processes of the board among `here`, to which it adds those of this pid namespace that use one of these
+// GPUs. A process in another pid namespace has another pid there; where it is not seen, it has none here.
+std::vector<PostedFacts> posted_facts(const NvmlGpus &gpus, std::vector<ProcessFacts> &here) {
+    constexpr int kMostUnseen = 32;  // of a user: nobody can verify that these processes exist
+    std::map<uid_t, int> unseen;
     std::vector<PostedFacts> out;
     for (control::board::Posted &one : control::board::read_all(control::places())) {
         const control::ProcessName &process = one.entry.process;
-        const auto found = std::find_if(here.begin(), here.end(), [&](const ProcessFacts &other) {
+        const auto is_it = [&](const ProcessFacts &other) {
             return other.lives && other.start == process.start && other.uid == one.owner &&
                    (one.here ? other.pid : other.inner_pid) == process.pid;
-        });
-        if (found != here.end()) out.push_back({found->pid, std::move(one.entry)});
+        };
+        auto found = std::find_if(here.begin(), here.end(), is_it);
+        const bool is_new = found == here.end() && is_on_one_of(gpus, one.entry);
+        if (is_new && one.here) {
+            here.push_back(facts_of(process.pid, false));
+            found = is_it(here.back()) ? std::prev(here.end()) : here.end();
+            if (found == here.end()) here.pop_back();
+        }
+        if (found != here.end())
+            out.push_back({found->pid, std::move(one.entry)});
+        else if (is_new && !one.here && ++unseen[one.owner] <= kMostUnseen)
+            out.push_back({0, std::move(one.entry), user_name(one.owner)});
     }
     return out;
 }
@@ -110,7 +133,7 @@ View view_with(std::vector<control::Answer> answers) {
     };
     add_new(asked);
     add_new(listed_in(facts.gpus));
-    facts.posted = posted_facts(facts.processes);
+    facts.posted = posted_facts(facts.gpus, facts.processes);
     facts.now = control::unix_now();
     if (missing.empty()) return join(facts);
     // A process without an entry in /proc has ended, or it is in another pid namespace: then NVML still lists it.
@@ -182,6 +205,14 @@ class Join {
             process.pid = pid;
             indices_[pid] = view_.processes.size();
             view_.processes.push_back(std::move(process));
+        }
+        for (const PostedFacts &one : facts_.posted) {
+            if (one.pid != 0) continue;
+            ViewProcess &process = view_.processes.emplace_back();
+            process.pid = one.entry.process.pid;
+            process.user = one.user;
+            process.elsewhere = true;
+            process.posted = one.entry;
         }
     }
     [[nodiscard]] bool is_known(int pid) const {
@@ -356,7 +387,7 @@ std::optional<bool> is_under_curb(const ViewProcess &process) {
 }
 
 State state_of(const ViewProcess &process, const control::GpuStatus *books) {
-    if (process.elsewhere) return State::unknown;
+    if (process.elsewhere && !process.posted) return State::unknown;
     if (process.status && process.status->nap && process.status->nap->out && !process.status->nap->stays_out)
         return State::napping;
     if (process.suspended) return State::suspended;

@@ -23,8 +23,9 @@ struct ViewProcess {
     std::string command;    // its arguments, joined by blanks, on one line; the name if they cannot be read
     std::string container;  // the beginning of its container's id, as docker ps prints it; empty: not known
     bool stopped = false;
-    bool suspended = false;                 // by curb suspend, or by a nap
-    bool elsewhere = false;                 // in another pid namespace: only NVML's figures are known
+    bool suspended = false;  // by curb suspend, or by a nap
+    // In another pid namespace: only what NVML says is known, with the pid here, or what it posts, with its pid there.
+    bool elsewhere = false;
     bool under_curb = false;                // it can be asked, or libcurb.so is mapped
     std::optional<control::Status> status;  // its answer; nullopt: see `trouble`
     std::string trouble;  // why a process under curb has no status: "has not answered for 300 ms: …"
@@ -120,10 +121,12 @@ struct ProcessFacts : ViewProcess {
     int inner_pid = 0;  // as it sees itself
 };
 
-// An entry of the board, with the process's pid in this pid namespace.
+// An entry of the board, with the process's pid in this pid namespace; 0: it is in another one, and cannot be seen
+// here.
 struct PostedFacts {
     int pid = 0;
     control::board::Entry entry;
+    std::string user{};  // if `pid` is 0
 };
 
 struct ViewFacts {

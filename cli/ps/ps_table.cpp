@@ -245,7 +245,11 @@ class Notes {
         else if (process.stopped && process.trouble.empty())
             say("{} is stopped; kill -CONT {} continues it", who, process.pid);
         if (!process.trouble.empty()) say("{} runs under curb, and {}; {}", who, plain(process.trouble), nvml);
-        if (process.elsewhere) say("{} runs in another pid namespace, perhaps a container; {}", who, nvml);
+        if (process.elsewhere && process.posted)
+            say("{} has this PID in another pid namespace, perhaps a container; NVML may list it with another one",
+                who);
+        else if (process.elsewhere)
+            say("{} runs in another pid namespace, perhaps a container; {}", who, nvml);
         if (!process.status) return;
         about_policy(who, process.status->policy);
         for (const ViewGpu &gpu : view_.gpus)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""curb reaches processes in the namespaces of containers from outside: containers_test.py BUILD"""
+"""curb reaches processes in the namespaces of containers from outside, and they meet in /run/curb: containers_test.py BUILD"""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import time
+import unittest
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import MIB, PATIENCE_S, OfMachine, within  # noqa: E402
+from simulated import MIB, PATIENCE_S, Machine, OfMachine, Process, within  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 BUILD = Path(sys.argv[1]).resolve()
@@ -63,6 +66,85 @@ class ContainersTest(OfMachine):
         failed = self.machine.curb("release", pid)
         self.assertEqual(failed.returncode, 1)
         self.assertIn("runs in a container", failed.stderr)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "only root can start programs of other users")
+class MeetTest(unittest.TestCase):
+    """Two containers of root's and a login shell of another user, on one GPU that has no room for all. They have no folder in
+    common but /run/curb, and the containers have pids of their own. NVML lists the host's, as a real one does."""
+
+    USER = 54331
+    POLICY = {
+        "gpu": {"*": {"growth": {"wait": "60s"}}},
+        "suspend": {"when_others_wait": "200ms", "deep": "never"},
+        "log": {"level": "off"},
+    }
+
+    def setUp(self) -> None:
+        self.machine = Machine(BUILD, memory="5GiB")
+        self.addCleanup(self.machine.__exit__)
+        self.shared = self.machine.folder / "run"
+        for folder in (self.shared, self.shared / "public"):
+            folder.mkdir()
+            folder.chmod(0o1777)
+        self.machine.folder.chmod(0o755)
+        self.env = self.machine.under_curb(self.POLICY) | {"CURB_SIM_PROC": str(self.machine.folder / "proc")}
+        del self.env["XDG_RUNTIME_DIR"]
+        Path(self.env["CURB_POLICY"]).chmod(0o644)
+        (self.machine.folder / "proc").mkdir()
+        subprocess.run(  # which makes the books
+            [BUILD / "tests/scenarios", "runs_commands"], env=self.machine.bare, stdin=subprocess.DEVNULL, capture_output=True, check=True
+        )
+        Path(self.machine.bare["CURB_SIM_STATE"]).chmod(0o666)
+
+    def inside(self, *command: object, user: int = 0, container: bool = True) -> list[str]:
+        """A command with a /tmp and a /run of its own, in which only /run/curb is the machine's."""
+        begin = (
+            f'mount --bind /proc "{self.machine.folder}/proc" && mount -t tmpfs none /run && mkdir /run/curb && '
+            f'mount --bind "{self.shared}" /run/curb'
+        )
+        own = "--pid --fork --ipc".split() if container else []
+        if container:
+            begin += " && mount -t proc proc /proc"
+        become = [] if user == 0 else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+        return ["unshare", "--mount", *own, "sh", "-c", f'{begin} && exec "$@"', "sh", *become, *map(str, command)]
+
+    def program(self, **where: Any) -> Process:
+        command = self.inside("env", *(f"{name}={value}" for name, value in self.env.items()), BUILD / "tests/scenarios", "runs_commands", **where)
+        process = Process(command, self.machine.bare)
+        self.machine.processes.append(process)
+        process.expect("ready")
+        return process
+
+    def shown(self, **where: Any) -> list[dict]:
+        """What `curb ps` shows there: for each process on the GPU its use, with the process."""
+        done = subprocess.run(
+            self.inside("env", *(f"{name}={value}" for name, value in self.env.items() if name != "LD_PRELOAD"), BUILD / "bin/curb", "ps", "--json", **where),
+            env=self.machine.bare, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        answer = json.loads(done.stdout)
+        by_pid = {process["pid"]: process for process in answer["processes"] if process["under_curb"]}
+        return [use | {"of": by_pid[use["pid"]]} for gpu in answer["gpus"] for use in gpu["uses"] if use["pid"] in by_pid]
+
+    def test_they_see_each_other_and_leave_for_each_other(self) -> None:
+        shell = {"user": self.USER, "container": False}
+        one, two, login = self.program(), self.program(), self.program(**shell)
+        one.asked("hold 2048", "held")
+        login.asked("hold 1024", "held")
+        begin = time.monotonic()
+        two.asked("hold 1500", "held")  # there is room for it when one of the others has left
+        self.assertLess(time.monotonic() - begin, PATIENCE_S / 2)
+        for where in ({}, shell):
+            with self.subTest(where=where):
+
+                def sees_all(where: dict[str, Any] = where) -> bool:
+                    self.uses = [use for use in self.shown(**where) if use["posted"]]
+                    states = {use["of"]["state"] for use in self.uses}
+                    return len(self.uses) == 3 and "napping" in states and states <= {"napping", "running"}
+
+                self.assertTrue(within(sees_all, 20), self.uses)
+        for process in (one, two, login):
+            process.asked("check", "right")
 
 
 if __name__ == "__main__":
