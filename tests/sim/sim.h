@@ -10,7 +10,8 @@
  *   CURB_SIM_SHARED=MODE       memory that others still have when its maker ends. uncounted: NVML counts it for no
  *                              process; without it, for the only one that has it, and for none of several (as the open
  *                              part of the driver has it); ends: it ends with its maker
- *   CURB_SIM_LATENCY=h100      calls take as long as on the real card
+ *   CURB_SIM_LATENCY=h100      calls take as long as on the real card, and copies between host and device as long as one
+ *                              engine for each direction needs, which the processes of a machine share
  *   CURB_SIM_FAULT=name:k:code[,...]
  *                              the k-th call (from 1) of export `name` in this process does nothing and returns `code`;
  *                              '*' counts the calls of all names together
@@ -20,6 +21,8 @@
  *   CURB_SIM_CALLS=FILE        if FILE exists, each call of an export of the driver or of NVML adds the export's name, a line
  *   CURB_SIM_HANDLES=fresh     no handle is reused, so that a stale one is always detected; otherwise, as in the
  *                              driver, a new object gets the handle of its type that was freed last
+ *   CURB_SIM_PROC=FOLDER       the /proc of the pid namespace whose pids NVML shows, for programs in containers: where the
+ *                              host's is mounted; the calls of checkpoints know the caller alone by its own pid
  *   CURB_SIM_NVML=MODE         nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised;
  *                              late: the first attempt fails; absurd: every process holds 2^60 bytes; crowd: it counts
  *                              40 million processes; hangs:init, hangs:processes, hangs:memory: that call never returns

@@ -18,7 +18,7 @@ import sys
 import threading
 from typing import Any, Iterator
 
-__all__ = ["CurbError", "cap", "capped", "command", "environment", "library", "nap", "release", "status"]
+__all__ = ["CurbError", "cap", "capped", "command", "environment", "library", "machine", "nap", "release", "status"]
 
 _DISTRIBUTION = "curb-gpu"
 try:
@@ -63,6 +63,15 @@ def status(pid: int | None = None) -> dict[str, Any]:
     answer = _asked("ps", str(_pid(pid)))
     gpus = [{**{name: gpu[name] for name in gpu if name != "uses"}, **use} for gpu in answer["gpus"] for use in gpu["uses"]]
     return {"process": answer["processes"][0], "gpus": gpus}
+
+
+def machine() -> dict[str, Any]:
+    """What `curb ps --json` says of this machine: its GPUs, and what each process of all users holds of them.
+
+    Returns {"gpus": [{…, "uses": […]}], "processes": […]}. Another user's process has what that user shows ("board": cap, state,
+    what it waits for); what cannot be known is None. Raises CurbError if the command fails.
+    """
+    return _asked("ps")  # type: ignore[no-any-return]
 
 
 def release(size: str | None = None, pid: int | None = None) -> dict[str, Any]:

@@ -84,6 +84,31 @@ IN_A_PROCESS("with the card's latency calls take the card's time", "", "CURB_SIM
     CHECK(std::chrono::steady_clock::now() - before >= std::chrono::microseconds(24'570));
 }
 
+IN_A_PROCESS("copies in one direction wait for each other, and those in two do not", "", "CURB_SIM_LATENCY=h100") {
+    constexpr std::size_t kMany = 256 * kMiB, kFew = 4 * kKiB;
+    const Gpu gpu;
+    const Stream one, other;
+    const CUdeviceptr block = allocate(kMany);
+    void *pinned = nullptr;
+    REQUIRE(cuMemHostAlloc(&pinned, kMany, 0) == CUDA_SUCCESS);
+    const auto is_under_way = [&] { return cuStreamQuery(one) == CUDA_ERROR_NOT_READY; };
+
+    REQUIRE(cuMemcpyDtoHAsync_v2(pinned, block, kMany, one) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyDtoHAsync_v2(pinned, block, kFew, other) == CUDA_SUCCESS);
+    REQUIRE(cuStreamSynchronize(other) == CUDA_SUCCESS);
+    CHECK_FALSE(is_under_way());
+    CHECK(is_seen_in_progress([&] {
+        REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+        REQUIRE(cuMemcpyDtoHAsync_v2(pinned, block, kMany, one) == CUDA_SUCCESS);
+        REQUIRE(cuMemcpyHtoDAsync_v2(block, pinned, kFew, other) == CUDA_SUCCESS);
+        REQUIRE(cuStreamSynchronize(other) == CUDA_SUCCESS);
+        return is_under_way();
+    }));
+    CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(cuMemFreeHost(pinned) == CUDA_SUCCESS);
+    CHECK(cuMemFree_v2(block) == CUDA_SUCCESS);
+}
+
 TEST_CASE("a copy of pageable memory that loses its memory meanwhile fails, and one of pinned memory is not held up") {
     const Gpu gpu;
     const CUdeviceptr block = allocate(16 * kMiB);

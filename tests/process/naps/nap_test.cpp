@@ -376,8 +376,12 @@ TEST_CASE("a process that another command brings back is in its GPUs at once, an
     machine.succeeds({"suspend", "--until-used", program.id()});
     REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
     const pid_t helper = helper_of(program.pid());
-    ::kill(helper, SIGSTOP);  // so the nap's thread waits for it
-    machine.succeeds({"resume", program.id()});
+    REQUIRE(within(10s, [&] {
+        ::kill(helper, SIGSTOP);  // so the nap's thread waits for it
+        if (machine.curb({"resume", program.id()}).status == 0) return true;
+        ::kill(helper, SIGCONT);  // it was about to release its claim
+        return false;
+    }));
     CHECK(machine.state(program.pid()) == "running");
     CHECK_THAT(machine.curb({"ps", program.id()}).out, !contains("in host memory"));
     std::thread late([helper] {

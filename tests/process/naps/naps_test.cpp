@@ -10,7 +10,7 @@
 namespace {
 
 // Each program holds 2 GiB, and two of them fit.
-constexpr const char *kMemory = "6GiB", *kHold = "hold 2048";
+constexpr const char *kMemory = "7GiB", *kHold = "hold 2048";
 constexpr int kCrowds = 4, kPrograms = 3;
 
 struct Member {

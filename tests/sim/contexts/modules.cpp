@@ -178,9 +178,13 @@ std::function<void(Stream &)> work_of(CUfunction handle, void **arguments) {
     const auto found = *static_cast<const CUdeviceptr *>(arguments[2]);
     return [=](Stream &) {
         constexpr uint64_t kPage = 64 << 10;
+        const CUdeviceptr end = memory + pages * kPage;
+        CUdeviceptr contents = memory;
         for (uint64_t page = 0; page < pages; ++page) {
-            const char *first = static_cast<const char *>(host(memory + page * kPage));
-            if (*first == 0 && std::memcmp(first, first + 1, kPage - 1) == 0)
+            const CUdeviceptr at = memory + page * kPage;
+            if (contents <= at) contents = next_contents(at, end);
+            const char *first = static_cast<const char *>(host(at));
+            if (at + kPage <= contents || (*first == 0 && std::memcmp(first, first + 1, kPage - 1) == 0))
                 static_cast<char *>(host(found))[page] = 1;
         }
     };

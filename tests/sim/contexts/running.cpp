@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "driver.hpp"
+#include "latency.hpp"
 
 namespace curb::sim {
 
@@ -129,6 +130,14 @@ void begin_kernel(const Stream &stream, std::chrono::microseconds duration, cons
     for (const CUdeviceptr address : addresses)
         if (const Allocation *block = allocation_around(address)) kernel.blocks.push_back({block->start, block->bytes});
     begin_what_can();
+}
+
+void begin_copy(const Stream &stream, bool to_host, uint64_t bytes) {
+    const auto duration = time_of_copy(Bus::pinned, bytes);
+    const auto before = end_of(work_before(stream));
+    if (duration.count() == 0 || before == kUnknown) return;  // behind a host function it takes no time of its own
+    const auto begin = std::max(Clock::now(), before);
+    add(stream).end = driver().machine->end_of_copy(device_at(stream.device).gpu, to_host, begin, duration);
 }
 
 void begin_host_call(const Stream &stream, std::function<void()> function) {

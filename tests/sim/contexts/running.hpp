@@ -17,6 +17,9 @@ namespace curb::sim {
 // Starts a kernel on the stream, after the work before it. The kernel has the blocks around `addresses`.
 void begin_kernel(const Stream &stream, std::chrono::microseconds duration, const std::vector<CUdeviceptr> &addresses);
 
+// Starts a copy between pinned memory and the device, after the work before it. Takes time if CURB_SIM_LATENCY says so.
+void begin_copy(const Stream &stream, bool to_host, uint64_t bytes);
+
 // Has the driver's thread call the function, after the work before it in the stream. The call returns at once; kernels
 // that are submitted later wait for the function, and so does a lock of the process.
 void begin_host_call(const Stream &stream, std::function<void()> function);

@@ -30,6 +30,12 @@ const std::map<std::string_view, Curve> &curves() {
         {"cuMemCreate", {{2 * kMiB, 9.3}, {256 * kMiB, 21.9}, {kGiB, 42}, {8 * kGiB, 23585}}},
         {"cuMemMap", {{2 * kMiB, 19.5}, {256 * kMiB, 43}, {kGiB, 58}, {8 * kGiB, 253}}},
         {"cuMemUnmap", {{2 * kMiB, 13.7}, {256 * kMiB, 25.5}, {kGiB, 30}, {8 * kGiB, 99}}},
+        // The four and the three calls of a block of 2 MiB take 46 and 36 us together (an H200).
+        {"cuMemAddressReserve", {{0, 5.0}}},
+        {"cuMemSetAccess", {{0, 12.2}}},
+        {"cuMemAddressFree", {{0, 7.9}}},
+        // Pinning: 2.3 GiB/s.
+        {"cuMemHostAlloc", {{0, 10}, {kGiB, 435'000}}},
         {"cuMemRelease", {{2 * kMiB, 14.4}, {256 * kMiB, 77.9}, {kGiB, 269}, {8 * kGiB, 2562}}},
         {"cuMemGetInfo_v2", {{0, 4.0}}},
         {"cuMemPoolGetAttribute", {{0, 0.086}}},
@@ -67,6 +73,18 @@ bool on() {
 }
 
 }  // namespace
+
+std::chrono::nanoseconds time_of_copy(Bus bus, uint64_t bytes) {
+    // docs/results/driver.md, and docs/results/moves-2026-11-28-nvidia-h200.md.
+    double gib_per_s = 0;
+    switch (bus) {
+        case Bus::pinned: gib_per_s = 50; break;
+        case Bus::pageable_in: gib_per_s = 6.2; break;
+        case Bus::pageable_out: gib_per_s = 1.2; break;
+    }
+    const double seconds = on() ? static_cast<double>(bytes) / static_cast<double>(kGiB) / gib_per_s : 0;
+    return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
+}
 
 void spend_time_of(const char *name, uint64_t bytes) {
     if (!on()) return;

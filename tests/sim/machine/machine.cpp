@@ -28,7 +28,7 @@ namespace curb::sim {
 
 namespace {
 
-constexpr uint64_t kMagic = 0x3630'6d69'7362'7275;  // changes with the layout of Books
+constexpr uint64_t kMagic = 0x3730'6d69'7362'7275;  // changes with the layout of Books
 constexpr const char *kNotOurs = "not the state of a simulated machine of this version; remove it";
 constexpr int kManaged = static_cast<int>(Use::managed);
 
@@ -52,12 +52,20 @@ int64_t ticks_ahead() {
     return value;
 }
 
+// Where the machine's processes are seen: CURB_SIM_PROC, else /proc.
+std::string proc_path(const std::string &rest) {
+    static const char *const set = environment("CURB_SIM_PROC");
+    return (*set == '\0' ? "/proc" : set) + ("/" + rest);
+}
+bool exists(int pid) {
+    if (*environment("CURB_SIM_PROC") == '\0') return ::kill(pid, 0) == 0 || errno != ESRCH;
+    return ::access(proc_path(std::to_string(pid)).c_str(), F_OK) == 0;
+}
+
 // Returns field 22 of /proc/PID/stat, the start in clock ticks since boot, which differs between processes with the
 // same pid. 0 if there is no such process, or only a zombie (its GPU memory is gone by then).
 uint64_t start_time(int pid) {
-    char path[32];
-    std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    const int file = ::open(path, O_RDONLY | O_CLOEXEC);
+    const int file = ::open(proc_path(std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) return 0;
     char text[1024];
     const ssize_t length = ::read(file, text, sizeof text - 1);
@@ -95,6 +103,12 @@ uint64_t now_ms() {
 constexpr auto kNextLook = std::chrono::milliseconds(1);
 
 }  // namespace
+
+int own_pid() {
+    if (*environment("CURB_SIM_PROC") == '\0') return ::getpid();
+    char pid[16] = {};
+    return ::readlink(proc_path("self").c_str(), pid, sizeof pid - 1) > 0 ? std::atoi(pid) : 0;
+}
 
 struct Machine::Books {
     struct Process {
@@ -140,6 +154,7 @@ struct Machine::Books {
     uint64_t total[kMaxDevices];
     uint64_t firm[kMaxDevices];  // taken by processes, managed memory left out
     uint64_t overlaps[kMaxDevices];
+    Machine::Clock::time_point engines_free_at[kMaxDevices][2];  // those that copy to the device, and to the host
     uint64_t high[kMaxDevices];     // the most that living processes have held at once, if CURB_SIM_HIGH asks for it
     uint64_t looked_ms;             // when /proc was last searched for dead processes; atomic
     uint64_t managed[kMaxDevices];  // may exceed the device: the rest of it lives on the host
@@ -348,7 +363,7 @@ Machine::~Machine() {
 int Machine::device_count() const { return books_->device_count; }
 
 bool Machine::join() {
-    const int pid = ::getpid();
+    const int pid = own_pid();
     const uint64_t start = start_time(pid);
     reap(Look::closely);
     const Lock lock(books_);
@@ -443,6 +458,13 @@ uint64_t Machine::own_high(int device) const {
 void Machine::note_overlap(int device) {
     const Lock lock(books_);
     ++books_->overlaps[device];
+}
+
+Machine::Clock::time_point Machine::end_of_copy(int device, bool to_host, Clock::time_point begin,
+                                                std::chrono::nanoseconds duration) {
+    const Lock lock(books_);
+    Clock::time_point &free_at = books_->engines_free_at[device][to_host ? 1 : 0];
+    return free_at = std::max(free_at, begin) + duration;
 }
 
 uint64_t Machine::high(int device) const {
@@ -637,7 +659,7 @@ void Machine::reap(Look look) {
     const bool is_due = now >= last + pause && looked.compare_exchange_strong(last, now);
     const bool closely = look == Look::closely || looks_closely_ || is_due;
     for (const Entered &entry : entered) {  // reading /proc without the lock
-        if (closely ? start_time(entry.pid) == entry.start : ::kill(entry.pid, 0) == 0 || errno != ESRCH) continue;
+        if (closely ? start_time(entry.pid) == entry.start : exists(entry.pid)) continue;
         const Lock lock(books_);
         Books::Process &process = books_->processes[entry.slot];
         if (process.pid == entry.pid && process.start == entry.start) books_->forget(process);

@@ -7,6 +7,7 @@
 // device, as with the real driver.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -55,6 +56,9 @@ struct ProcessHolding {
     ProcessState state = ProcessState::running;
 };
 
+// The pid of this process as the machine's books have it: CURB_SIM_PROC says in which pid namespace.
+int own_pid();
+
 // How a step from one state to another ended.
 enum class Step { done, unknown_process, wrong_state, timed_out, not_supported, no_room };
 
@@ -95,6 +99,11 @@ class Machine {
     // Counts a kernel that ran on a block that another one still had (running.hpp). overlaps() includes processes that
     // have ended.
     void note_overlap(int device);
+    // A device has one engine for copies to the host and one for copies from it, which all processes share. Returns
+    // when it has made a copy that may begin at `begin` and takes `duration` (CLOCK_MONOTONIC).
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point end_of_copy(int device, bool to_host, Clock::time_point begin,
+                                  std::chrono::nanoseconds duration);
     uint64_t overlaps(int device) const;
 
     // These two first give back the memory of dead processes.

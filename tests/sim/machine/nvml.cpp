@@ -74,7 +74,7 @@ void wait_while_locked() {
         const std::lock_guard lock(state);
         if (users) own = machine();
     }
-    while (own && own->is_locked(getpid())) ::usleep(1000);
+    while (own && own->is_locked(own_pid())) ::usleep(1000);
 }
 
 // Returns `answer()`, called under the lock. An error before nvmlInit, or if `out` is null, or if the call `name` has
@@ -322,7 +322,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nv
         std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
             return nvmlProcessUtilizationSample_t{.pid = static_cast<unsigned>(process.pid),
                                                   .timeStamp = now,
-                                                  .smUtil = process.pid == getpid() ? utilization.load() : 0,
+                                                  .smUtil = process.pid == own_pid() ? utilization.load() : 0,
                                                   .memUtil = 0,
                                                   .encUtil = 0,
                                                   .decUtil = 0};

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <iterator>
 
@@ -119,6 +121,18 @@ void add_mapping(CUmemGenericAllocationHandle handle) { ++find_handle(handle)->m
 void end_mapping(CUmemGenericAllocationHandle handle) {
     --all<VmmAllocation>().find(handle)->mappings;
     end_if_unused(handle);
+}
+
+CUdeviceptr next_contents(CUdeviceptr at, CUdeviceptr end) {
+    const Allocation *mapping = allocation_around(at);
+    const VmmAllocation *memory =
+        mapping && mapping->kind == Allocation::Kind::mapping ? all<VmmAllocation>().find(mapping->handle) : nullptr;
+    if (!memory || memory->file < 0) return at;
+    const off_t first = static_cast<off_t>(memory->offset + (at - mapping->start));
+    const off_t data = ::lseek(memory->file, first, SEEK_DATA);
+    const CUdeviceptr last = std::min(end, mapping->start + mapping->bytes);
+    if (data < 0) return errno == ENXIO ? last : at;
+    return std::min(last, at + static_cast<uint64_t>(data - first));
 }
 
 SIM_CU(10020, cuMemGetAllocationGranularity,

@@ -38,6 +38,10 @@ struct VmmAllocation {
 void add_mapping(CUmemGenericAllocationHandle handle);
 void end_mapping(CUmemGenericAllocationHandle handle);
 
+// Returns the first address from `at` on, at most `end`, that may have other contents than zeros: memory that was never
+// written has no pages in its file.
+CUdeviceptr next_contents(CUdeviceptr at, CUdeviceptr end);
+
 struct VmmBooks {
     std::map<CUdeviceptr, uint64_t> reservations;  // start -> size
     int shared_file = -1;

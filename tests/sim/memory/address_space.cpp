@@ -72,6 +72,10 @@ bool share(CUdeviceptr start, uint64_t size, int file, uint64_t offset) {
 
 void unshare(CUdeviceptr start, uint64_t size) { map_private(host(start), size, MAP_FIXED); }
 
+bool empty(CUdeviceptr start, uint64_t size) {
+    constexpr uint64_t kPage = 64 << 10;
+    return start % kPage == 0 && size % kPage == 0 && ::madvise(host(start), size, MADV_REMOVE) == 0;
+}
 void drop_contents(CUdeviceptr start, uint64_t size) { ::madvise(host(start), size, MADV_DONTNEED); }
 
 }  // namespace curb::sim

@@ -33,6 +33,8 @@ bool share(CUdeviceptr start, uint64_t size, int file, uint64_t offset);
 // Makes the range private memory again.
 void unshare(CUdeviceptr start, uint64_t size);
 void drop_contents(CUdeviceptr start, uint64_t size);
+// Fills the range with zeros by taking its pages back. False if it has not: they are not all whole pages of a file.
+bool empty(CUdeviceptr start, uint64_t size);
 
 inline void *host(CUdeviceptr address) {
     return reinterpret_cast<void *>(address);  // NOLINT(performance-no-int-to-ptr): CUDA's addresses are numbers

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "arrays.hpp"
 #include "driver.hpp"
 #include "host_memory.hpp"
+#include "latency.hpp"
+#include "running.hpp"
 #include "sim.h"
 
 namespace curb::sim {
@@ -64,6 +67,8 @@ void copy_in_pieces(CUdeviceptr to, Side to_side, CUdeviceptr from, Side from_si
         if (!reachable(to + at, size, to_side) || !reachable(from + at, size, from_side))
             throw CUDA_ERROR_ILLEGAL_ADDRESS;
         std::memmove(host(to + at), host(from + at), size);
+        const auto time = time_of_copy(to_side == Side::device ? Bus::pageable_in : Bus::pageable_out, size);
+        if (time.count() != 0) run_unlocked([=] { std::this_thread::sleep_for(time); });
         if (at + size < bytes) run_unlocked([] { held_copies.wait(true); });
     }
 }
@@ -86,11 +91,14 @@ void copy(const Operand &to, const Operand &from, const Extent &extent, CUstream
             copy_in_pieces(to_row, to.side, from_row, from.side, extent.width);
         });
     }
-    submit(*stream, CU_GRAPH_NODE_TYPE_MEMCPY, [=](Stream &) {
+    submit(*stream, CU_GRAPH_NODE_TYPE_MEMCPY, [=](Stream &runs_in) {
         if (!valid()) return;
         each_row([=](CUdeviceptr to_row, CUdeviceptr from_row) {
             std::memmove(host(to_row), host(from_row), extent.width);
         });
+        const bool to_host = !driver().addresses.contains(to.start);
+        if (to_host != !driver().addresses.contains(from.start))
+            begin_copy(runs_in, to_host, extent.width * extent.height * extent.depth);
     });
 }
 void copy(CUdeviceptr to, Side to_side, CUdeviceptr from, Side from_side, uint64_t bytes, CUstream stream) {
@@ -155,7 +163,9 @@ void fill(CUdeviceptr start, Value value, uint64_t count, CUstream handle) {
     const auto valid = [=] { return reachable(start, count * sizeof value, Side::device); };
     if (!stream->capture && !valid()) throw CUDA_ERROR_INVALID_VALUE;
     submit(*stream, CU_GRAPH_NODE_TYPE_MEMSET, [=](Stream &) {
-        if (valid()) std::fill_n(static_cast<Value *>(host(start)), count, value);
+        if (!valid()) return;
+        const uint64_t bytes = count * sizeof value;
+        if (value != 0 || !empty(start, bytes)) std::fill_n(static_cast<Value *>(host(start)), count, value);
     });
 }
 

@@ -23,6 +23,7 @@ void allocate(void **start, uint64_t bytes) {
     current_context();
     refuse_during_capture();
     if (bytes > kAbsurd) throw CUDA_ERROR_OUT_OF_MEMORY;
+    this_call_is_about(bytes);
     void *memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) throw CUDA_ERROR_OUT_OF_MEMORY;
     ranges()[reinterpret_cast<uint64_t>(memory)] = {bytes, false};
