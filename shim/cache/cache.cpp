@@ -254,11 +254,11 @@ void enforce() noexcept {
 }
 
 std::optional<std::uint64_t> sweep() noexcept {
-    const RelaxedCapture relaxed;
     for (;;) {
         std::optional<std::uint64_t> next;
         for (Device &device : devices::all()) {
             if (device.kept.blocks == 0) continue;
+            const RelaxedCapture relaxed;
             const auto idle = static_cast<std::uint64_t>(terms(device).idle.count());
             const std::uint64_t now = now_ms();
             Bytes freed = 0;

@@ -34,11 +34,12 @@
 #include "trace/trace.hpp"
 
 namespace curb::shim::nap {
-namespace {
 
 bool is_under_way() noexcept {
     return locked([](const State &state) { return state.phase != Phase::none; });
 }
+
+namespace {
 
 void run() {
     {

@@ -16,6 +16,9 @@ namespace curb::shim::nap {
 // the policy has no naps. On the worker. Calls NVML.
 std::optional<std::uint64_t> poll() noexcept;
 
+// True from the beginning of a nap, before it closes the gate, until its end. Thread-safe.
+bool is_under_way() noexcept;
+
 // For `curb suspend --until-used`: has the worker begin a nap, whatever the policy says. status() shows the result.
 // Returns why no nap can begin; empty if one does. Thread-safe. May throw std::bad_alloc.
 std::string begin_soon();

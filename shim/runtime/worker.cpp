@@ -107,8 +107,9 @@ Next do_periodic_work() noexcept {
     for (const Device &device : devices::all()) limits::update_job(device);
     if (signals::program_has_set()) runtime::check_signal();
     const Next nap = sooner(nap::poll(), posting::poll());
-    // While the gate is closed, the worker must not call the driver: the call would wait until the gate opens.
-    if (gate::is_closed()) return sooner(nap, last_thread::poll());
+    // While the gate is closed, or a nap is about to close it, the worker must not call the driver: the call would wait
+    // until the gate opens.
+    if (gate::is_closed() || nap::is_under_way()) return sooner(nap, last_thread::poll());
     const Next release = sooner(idle::poll(), soft_limit::poll());
     const Next next = sooner(sooner(cache::sweep(), release), sooner(adjust_thresholds(), last_thread::poll()));
     return sooner(sooner(nap, measure_for_trace()), next);
