@@ -62,8 +62,8 @@ void Room::give_up() noexcept {
 // True after the driver's exit handler, or the last one of curb.
 bool has_driver_ended() noexcept {
     int count = 0;
-    return gate::has_ended() || ask_twice([&] { return driver_behind_gate().cuDeviceGetCount(&count); }) ==
-                                    CUDA_ERROR_DEINITIALIZED;
+    return gate::has_ended() ||
+           ask_twice([&] { return driver_behind_gate().cuDeviceGetCount(&count); }) == CUDA_ERROR_DEINITIALIZED;
 }
 
 }  // namespace

@@ -337,8 +337,8 @@ bool OneNap::wait_until_needed() {
             }
             continue;
         }
-        if (is_light_ && !is_deep_ && !kept_out && !process_ends && host_is_short(std::chrono::seconds(1), policy::is_short_of_host) &&
-            bring_back_lightly(true)) {
+        if (is_light_ && !is_deep_ && !kept_out && !process_ends &&
+            host_is_short(std::chrono::seconds(1), policy::is_short_of_host) && bring_back_lightly(true)) {
             last_ = "host memory ran short";
             break;
         }

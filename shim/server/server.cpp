@@ -46,8 +46,9 @@ using Clock = Connection::Clock;
 using policy::LogLevel;
 
 constexpr std::size_t kClients = 16;
-constexpr std::size_t kMaxPending = 64;    // answers due from other threads
-constexpr std::chrono::seconds kPause{1};  // after accept found no free descriptor
+constexpr std::size_t kMaxPending = 64;        // answers due from other threads
+constexpr std::chrono::seconds kPause{1};      // after accept found no free descriptor
+constexpr std::chrono::seconds kLookPause{5};  // between looks whether the socket's file is there
 // How long a client waits for a fresh measurement, mostly for NVML's start (9 ms). Then it gets the last figures.
 constexpr std::chrono::milliseconds kMeasureWait{20};
 constexpr std::uint64_t kLongestLeaseMs = 60'000;
@@ -159,6 +160,8 @@ class Server {
 
   private:
     void stop(const std::string &why);
+    // Makes the socket anew, if its file is gone: a logout deletes the folders in $XDG_RUNTIME_DIR.
+    void renew_if_deleted(Clock::time_point now);
     void wait();
     void serve_clients(Clock::time_point now);
     [[nodiscard]] int timeout(Clock::time_point now) const;
@@ -176,6 +179,8 @@ class Server {
     Connection *find(std::uint64_t client);
     void drop_idle_client();
 
+    const control::Places *places_ = nullptr;
+    Clock::time_point looked_{};  // whether the file is there
     OwnSocket listening_;
     OwnSocket woken_;
     const OwnSocket *waker_ = nullptr;  // Inbox::waker
@@ -197,6 +202,8 @@ void Server::open(const control::Places &places) {
         if (!why.empty())
             log::write(LogLevel::info, "no control socket, so curb release does not reach this process: " + why);
     };
+    places_ = &places;
+    looked_ = Clock::now();
     if (!OwnSocket::may_be_opened()) return none("the process may have few descriptors open, and is left them all");
     const auto folder = control::runtime_directory(places, geteuid());
     if (!folder) return none(folder.error());
@@ -246,12 +253,24 @@ void Server::serve_clients(Clock::time_point now) {
 }
 
 // Returns the milliseconds until something is due without an event. -1: nothing is.
+void Server::renew_if_deleted(Clock::time_point now) {
+    if (now < looked_ + kLookPause) return;
+    looked_ = now;
+    if (socket_file::is_there()) return;
+    const auto folder = control::runtime_directory(*places_, geteuid());
+    std::string why;
+    OwnSocket fresh = folder ? socket_file::listen(*folder, why) : OwnSocket();
+    if (!fresh) return;
+    listening_ = std::move(fresh);
+    log::write(LogLevel::info,
+               "the file of the control socket was deleted, perhaps by a logout; there is another in " + folder->path);
+}
+
 int Server::timeout(Clock::time_point now) const {
-    Clock::time_point until = Clock::time_point::max();
+    Clock::time_point until = looked_ + kLookPause;
     if (now < paused_until_) until = paused_until_;
     for (const Deferred &one : deferred_) until = std::min(until, one.until);
     for (const Connection &client : clients_) until = std::min(until, client.until().value_or(until));
-    if (until == Clock::time_point::max()) return -1;
     return static_cast<int>(
         std::max<std::int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(until - now).count()));
 }
@@ -259,6 +278,7 @@ int Server::timeout(Clock::time_point now) const {
 void Server::wait() {
     if (!listening_.ours() || !woken_.ours() || !waker_->ours()) return stop("the program closed curb's descriptors");
     const Clock::time_point now = Clock::now();
+    renew_if_deleted(now);
     serve_clients(now);
     std::array<pollfd, 2 + kClients> polled{};
     polled[0] = {woken_.number(), POLLIN, 0};

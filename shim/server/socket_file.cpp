@@ -30,12 +30,15 @@ File &file() noexcept { return leaked<File>(); }
 
 constinit process::Home home;  // the file is its own
 
-// The caller holds the lock. Allocates nothing: a program that exits from a signal handler may be within malloc.
+// The callers of these two hold the lock.
+bool exists(const File &file) noexcept {
+    struct stat status {};
+    return lstat(file.path.c_str(), &status) == 0 && status.st_dev == file.device && status.st_ino == file.inode;
+}
+// Allocates nothing: a program that exits from a signal handler may be within malloc.
 void remove(File &file) noexcept {
     if (file.path.empty()) return;
-    struct stat status {};
-    if (lstat(file.path.c_str(), &status) == 0 && status.st_dev == file.device && status.st_ino == file.inode)
-        unlink(file.path.c_str());
+    if (exists(file)) unlink(file.path.c_str());
     file.path.clear();
 }
 
@@ -85,6 +88,11 @@ OwnSocket listen(const control::Folder &folder, std::string &why) {
     file().device = status.st_dev;
     file().inode = status.st_ino;
     return out;
+}
+
+bool is_there() noexcept {
+    const std::scoped_lock lock(file().mutex);
+    return file().exiting || exists(file());
 }
 
 void withdraw() noexcept {

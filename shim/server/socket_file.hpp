@@ -16,6 +16,9 @@ void until_exit();
 // stays empty if the process is ending.
 OwnSocket listen(const control::Folder &folder, std::string &why);
 
+// True if the file is still there, or the process is ending.
+bool is_there() noexcept;
+
 // Deletes the file, unless it was replaced: a process in another pid namespace may have the same pid.
 void withdraw() noexcept;
 

@@ -97,3 +97,14 @@ TEST_CASE("a machine for five users: each has a fifth of the GPU, whatever its p
     programs.push_back(program_of(0));
     CHECK(programs.back()->answers("hold 20000") == "held");
 }
+
+TEST_CASE("after a logout has deleted its folder, a process can be asked again") {
+    const Machine machine;
+    Holding program(machine, 64);
+    REQUIRE(machine.curb({"release", program.id()}).status == 0);
+    const bool is_new_login = GENERATE(true, false);
+    fs::remove_all(is_new_login ? machine.runtime() / "curb" : machine.runtime());
+    CHECK(within(30s, [&] { return machine.curb({"release", program.id()}).status == 0; }));
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}

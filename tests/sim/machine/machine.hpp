@@ -102,8 +102,7 @@ class Machine {
     // A device has one engine for copies to the host and one for copies from it, which all processes share. Returns
     // when it has made a copy that may begin at `begin` and takes `duration` (CLOCK_MONOTONIC).
     using Clock = std::chrono::steady_clock;
-    Clock::time_point end_of_copy(int device, bool to_host, Clock::time_point begin,
-                                  std::chrono::nanoseconds duration);
+    Clock::time_point end_of_copy(int device, bool to_host, Clock::time_point begin, std::chrono::nanoseconds duration);
     uint64_t overlaps(int device) const;
 
     // These two first give back the memory of dead processes.
