@@ -95,7 +95,7 @@ class Screenful {
   private:
     void add(ScreenLine line) { lines_.push_back(std::move(line)); }
 
-    // Adds a line for each GPU: used by processes under curb, used by others, free.
+    // Adds a line for each GPU: used by processes under curb, used by others, free; and what is held without use.
     void gpus() {
         if (!view_.nvml_fault.empty()) add({{policy::plain(view_.nvml_fault), Ink::yellow}});
         const std::size_t room = height_ > kLeastRows + 4 ? height_ - kLeastRows - 4 : 1;
@@ -116,12 +116,15 @@ class Screenful {
         const std::size_t all = std::max(ours, columns_of(share(used, gpu.total), kBar));
         const auto found = state_.used.find(gpu.uuid);
         const bool u = state_.unicode;
+        Bytes idle = 0;
+        for (const auto &[user, bytes] : idle_on(gpu, view_)) idle += bytes;
         return {{padded(gpu_label(view_, gpu), label) + " "},
                 {repeated(u ? "█" : "#", ours), Ink::green},
                 {repeated(u ? "▒" : "+", all - ours), Ink::yellow},
                 {repeated(u ? "░" : ".", kBar - all), Ink::dim},
                 {fmt::format(" {:>10} of {:<9} ", format_human(used), format_human(gpu.total))},
                 {sparkline(found == state_.used.end() ? nullptr : &found->second, gpu.total, u), Ink::green},
+                {idle == 0 ? "" : "  idle " + format_human(idle), Ink::yellow},
                 {"  " + policy::plain(gpu.name), Ink::dim}};
     }
 
@@ -173,9 +176,11 @@ class Screenful {
                                         : "no process matches; / with an empty line shows all",
                   Ink::dim}});
     }
-    // Returns "wait 3 s" instead of "waiting": more information in as many columns.
-    [[nodiscard]] std::string state_text(const ViewProcess &process, const control::GpuStatus *books,
-                                         State state) const {
+    // Returns "wait 3 s" instead of "waiting", and "idle" of a running process that has not used the GPU for a minute:
+    // more information in as many columns.
+    [[nodiscard]] std::string state_text(const ViewProcess &process, const control::GpuStatus *books, State state,
+                                         bool is_idle) const {
+        if (is_idle) return "idle";
         if (state == State::waiting && books)
             for (const control::Waiting &wait : process.status->waits)
                 if (wait.gpu == books->ordinal) return "wait " + span_text(wait.since, now_);
@@ -202,7 +207,7 @@ class Screenful {
         const ViewProcess &process = view_.processes[row.process];
         const auto *books = row.use ? books_of(view_, *row.use) : nullptr;
         const State state = state_of(process, books);
-        const bool u = state_.unicode;
+        const bool u = state_.unicode, is_idle = state == State::running && row.use && row.use->idle.value_or(0) != 0;
         const std::size_t full = row.cap ? columns_of(share(row.held, *row.cap), kCapBar) : 0;
         const Bytes whole = row.cap ? *row.cap : row.gpu ? row.gpu->total : 0;
         const auto of = [&](Ink own) { return selected ? Ink::reverse : process.under_curb ? own : Ink::dim; };
@@ -214,7 +219,8 @@ class Screenful {
             {repeated(u ? "█" : "#", full), of(books && is_over_cap(process, *books) ? Ink::red : Ink::green)},
             {repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Ink::dim)},
             {has_history() ? sparkline(history_of(row), whole, u) + " " : "", of(Ink::green)},
-            {padded(clipped(state_text(process, books, state), 9), 10), of(ink_of(state))},
+            {padded(clipped(state_text(process, books, state, is_idle), 9), 10),
+             of(is_idle ? Ink::yellow : ink_of(state))},
             {column(has_jobs(), process.status ? process.status->job : "", kJob) +
                  column(has_containers(), process.container, kContainer) + policy::plain(process.command),
              of(Ink::plain)}};

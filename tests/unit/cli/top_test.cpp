@@ -68,6 +68,24 @@ TEST_CASE("A wide window has columns for the job and the container") {
     CHECK_THAT(screen(119), !contains("JOB"));
 }
 
+TEST_CASE("A process that has not used the GPU for a minute is idle, and its GPU's line has the sum") {
+    View view = busy();
+    const auto screen = [&] {
+        TopState state;
+        std::string all;
+        for (const ScreenLine &line : top_screen(view, state, 120, 24, kNow)) all += text_of(line) + "\n";
+        return all;
+    };
+    CHECK_THAT(screen(), !contains("idle"));
+    control::GpuStatus &books = view.processes[0].status->gpus[0];
+    view.processes[0].status->releasing = false;
+    books.waiting = 0;
+    books.held = 3 * GiB;
+    for (ViewUse &use : view.gpus[0].uses)
+        if (use.process == 0) use.idle = books.held;
+    CHECK_THAT(screen(), contains("  idle 3 GiB  ") && contains(" idle      "));
+}
+
 TEST_CASE("A napping process is not shown as suspended") {
     View view = machine();
     view.processes[0].suspended = true;
