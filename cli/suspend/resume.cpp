@@ -44,6 +44,7 @@ struct Manner {
     policy::Duration patience{0};  // how long to wait for room
     std::optional<Bytes> bytes;    // what it held of each GPU, if no record of that is left
     bool nap = false;              // print "waits" when the wait for room begins, and "comes" when it ends
+    bool is_shown = true;          // to other users, while it waits for room
 };
 
 policy::Result<Manner, std::string> manner_of(const ResumeOptions &options) {
@@ -152,7 +153,8 @@ class Resuming : Moving {
     bool its_turn(const ResumeFacts &facts) {
         if (turns_.empty())
             for (const Need &need : *facts.needs)
-                turns_.emplace_back(need.uuid, control::Turn(control::places(), need.uuid, need.bytes));
+                turns_.emplace_back(need.uuid, control::Turn(control::places(), need.uuid, need.bytes,
+                                                             control::Turn::Among::all, manner_.is_shown));
         bool has_come = true;
         for (auto &[uuid, turn] : turns_) has_come = turn.has_come(free_of(facts, uuid)) && has_come;
         return has_come;
@@ -288,10 +290,11 @@ int bring_back_when_asked(const suspended::Process &process) {
             if (Resuming({}, pid, nullptr).run() == 0) return 0;  // without patience: it stays if there is no room
             continue;
         }
-        char first = 0;
+        char first = 0;  // of "leave", "back", or "hidden": back, without showing others that it waits
         const bool is_answered = ::read(STDIN_FILENO, &first, 1) == 1;
         if (is_answered && first == 'l') return 0;
-        const int status = Resuming({.patience = std::chrono::hours(24), .bytes = {}, .nap = true}, pid, nullptr).run();
+        const Manner manner{.patience = std::chrono::hours(24), .bytes = {}, .nap = true, .is_shown = first != 'h'};
+        const int status = Resuming(manner, pid, nullptr).run();
         if (is_answered || status == 0) return status;  // the process sees the end, and starts another helper
         // Its socket is closed: the process is about to end, has executed another program, or cannot tell us to go on.
         if (driver && !state.known) return status;

@@ -370,7 +370,8 @@ void OneNap::take_line(const std::string &line) {
 void OneNap::come_back_deeply() {
     if (!is_deep_) return;
     const auto begin = Clock::now();
-    if (!helper_.tell("back")) {
+    const bool is_shown = in_force::snapshot()->policy.share != policy::Share::none;
+    if (!helper_.tell(is_shown ? "back" : "hidden")) {
         read_lines();  // of a helper that has ended
         helper_.hang_up();
     }

@@ -344,6 +344,23 @@ TEST_CASE("when host memory runs short a nap ends, and none begins until there i
     CHECK(program.answers("check") == "right");
 }
 
+TEST_CASE("others see the request of a process that comes back, unless its policy hides it") {
+    const bool is_hidden = GENERATE(false, true);
+    CAPTURE(is_hidden);
+    const Machine machine(Environment{{"CURB_SIM_MEMORY", "2GiB"}});
+    Holding program(machine, 512,
+                    napping(machine, R"("idle": "200ms")", is_hidden ? R"("share": "none",)" : R"("share": "all",)"));
+    REQUIRE(is_out(machine, program));
+    Holding filler(machine, 1024);
+    program.tell("check");
+    REQUIRE(within(10s, [&] { return nap_of(machine, program)["no_room_since"].is_number(); }));
+    const pid_t helper = helper_of(program.pid());
+    CHECK(within(is_hidden ? 500ms : 10s, [&] { return requests_of(helper) == 1; }) == !is_hidden);
+    CHECK(filler.finish() == 0);
+    CHECK(program.says() == "right");
+    CHECK(program.finish() == 0);
+}
+
 TEST_CASE("curb ps shows that a call waits for room to end a nap, and who has the room") {
     const Machine machine(Environment{{"CURB_SIM_MEMORY", "6GiB"}});
     Holding program(machine, 3072, napping(machine));
