@@ -94,7 +94,7 @@ bool is_on_one_of(const NvmlGpus &gpus, const control::board::Entry &entry) {
 // Finds the processes of the board among `here`, to which it adds those of this pid namespace that use one of these
 // GPUs. A process in another pid namespace has another pid there; where it is not seen, it has none here.
 std::vector<PostedFacts> posted_facts(const NvmlGpus &gpus, std::vector<ProcessFacts> &here) {
-    constexpr int kMostUnseen = 32;  // of a user: nobody can verify that these processes exist
+    constexpr int kMostUnseen = 32;  // of a user: these processes cannot be verified
     std::map<uid_t, int> unseen;
     std::vector<PostedFacts> out;
     for (control::board::Posted &one : control::board::read_all(control::places())) {

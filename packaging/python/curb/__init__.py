@@ -68,8 +68,8 @@ def status(pid: int | None = None) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """What `curb ps --json` says of this machine: its GPUs, and what each process of all users holds of them.
 
-    Returns {"gpus": [{…, "uses": […]}], "processes": […]}. Another user's process has what that user shows ("board": cap, state,
-    what it waits for); what cannot be known is None. Raises CurbError if the command fails.
+    Returns {"gpus": [{…, "uses": […]}], "processes": […]}. A use has "posted", what its process shows to all users: the bytes that
+    it holds, its cap, and the bytes that it waits for. What is not known is None. Raises CurbError if the command fails.
     """
     return _asked("ps")  # type: ignore[no-any-return]
 
