@@ -142,6 +142,11 @@ Bytes Ledger::of(Kind kind) const noexcept {
     return held < 0 ? 0 : static_cast<Bytes>(held);
 }
 
+Bytes Ledger::credited() const noexcept {
+    const std::scoped_lock lock(lock_);
+    return credited_;
+}
+
 Bytes Ledger::held_until_sync() const noexcept {
     if (!has_returned_at_sync_) return held();
     const std::scoped_lock lock(lock_);

@@ -82,6 +82,8 @@ class Ledger : NoCopy {
     [[nodiscard]] Bytes overhead() const noexcept { return overhead_.load(std::memory_order_relaxed); }
     // Returns 0 while memory is credited that another thread has yet to charge.
     [[nodiscard]] Bytes of(Kind kind) const noexcept;
+    // Returns the bytes credited since the start. It changes with each free, but for those of managed memory.
+    [[nodiscard]] Bytes credited() const noexcept;
     // Returns held() plus the bytes that the driver returns only at a synchronisation: requests cannot use these yet.
     [[nodiscard]] Bytes held_until_sync() const noexcept;
 

@@ -9,11 +9,13 @@
 #include <atomic>
 #include <mutex>
 
+#include "base/guarded.hpp"
 #include "base/keep_errno.hpp"
 #include "base/waiting.hpp"
 #include "device/devices.hpp"
 #include "driver/gate.hpp"
 #include "host/clock.hpp"
+#include "policy/decisions/queue_check.hpp"
 #include "threads/own_thread.hpp"
 #include "threads/worker_signal.hpp"
 
@@ -42,9 +44,18 @@ void remove(const Entry &entry) noexcept {
 constinit struct {
     std::atomic<const control::Places *> places{nullptr};
     bool (*shares)() noexcept = nullptr;  // set before `places`
-    // For each order of each device: when it is to be read again, in ms, times two; plus 1 if others waited.
-    std::array<std::array<std::atomic<std::uint64_t>, devices::kMost>, std::size(kOrders)> others{};
 } turns;
+
+// What is known about the processes that wait in one order for one device.
+struct Others {
+    bool wait = false;
+    policy::QueueCheck check;
+    Bytes credited = 0;       // by the ledger when the last check began
+    bool has_waited = false;  // a request of this process, since then
+};
+// For each device and order.
+constinit Guarded<std::array<std::array<Others, std::size(kOrders)>, devices::kMost>> others;
+
 const control::Places *places() noexcept { return turns.places; }
 constexpr control::Turn::Among among(Order order) noexcept {
     return order == Order::job ? control::Turn::Among::user : control::Turn::Among::all;
@@ -79,6 +90,9 @@ void Wait::end() noexcept {
     for (const control::Turn *turn : turns_) delete turn;
     if (!entry_) return;
     remove(*entry_);
+    others.locked([&](auto &all) {
+        for (Others &one : all[static_cast<std::size_t>(entry_->request.ordinal)]) one.has_waited = true;
+    });
     --waiters.listening;
     worker_signal::wake_up();
 }
@@ -161,21 +175,29 @@ bool Wait::becomes_long() noexcept {
 }
 
 bool others_wait(Order order, const Device &device) noexcept try {
-    constexpr std::uint64_t kAgainMs = 20, kMostMs = 1000;
-    constexpr std::uint64_t kShare = 50;  // of the processor's time, that readings take at most
-    const auto index = static_cast<std::size_t>(device.ordinal);
-    std::atomic<std::uint64_t> &here = turns.others[static_cast<std::size_t>(order)][index];
-    std::uint64_t before = here;
-    const std::uint64_t now = now_ms();
-    const bool waited = (before & 1) != 0;
-    // One thread reads; the others go on with the last answer.
-    if (now < before / 2 || !here.compare_exchange_strong(before, 2 * (now + kMostMs) + (waited ? 1 : 0)))
-        return waited;
+    const Bytes credited = device.ledger.credited();
+    // Calls `act` with what is known, under the lock.
+    const auto update = [&](auto act) {
+        return others.locked([&](auto &all) {
+            return act(all[static_cast<std::size_t>(device.ordinal)][static_cast<std::size_t>(order)]);
+        });
+    };
+    const std::optional<bool> known = update([&](Others &now) -> std::optional<bool> {
+        if (!now.check.due(now_ms(), now.has_waited || now.credited != credited)) return now.wait;
+        now.check.began(now_ms());
+        now.has_waited = false;
+        now.credited = credited;
+        return std::nullopt;
+    });
+    if (known) return *known;
     const KeepErrno keep_errno;
     const std::uint64_t began_ns = processor_ns();
     const bool wait = places() && control::Turn::others_wait(*places(), name_of(order, device), among(order));
     const std::uint64_t took_ns = processor_ns() - began_ns;
-    here = 2 * (now_ms() + std::clamp(kShare * took_ns / 1'000'000, kAgainMs, kMostMs)) + (wait ? 1 : 0);
+    update([&](Others &now) {
+        now.wait = wait;
+        now.check.ended(now_ms(), took_ns);
+    });
     return wait;
 } catch (...) {
     return false;

@@ -89,8 +89,8 @@ class Wait : NoCopy {
     control::Turn *turns_[std::size(kOrders)]{};
 };
 
-// True if another process waits in the order. Reads folders at most every 20 ms for each device, less often where that
-// takes long, and else only the clock. Thread-safe. Takes no lock.
+// True if another process waits in the order. Reads folders as often as policy::QueueCheck allows for each device, and
+// else only the clock. Thread-safe.
 bool others_wait(Order order, const Device &device) noexcept;
 
 // A waiting request, as clients see it.
