@@ -11,7 +11,7 @@
 #include "command/command.hpp"
 #include "control/host_room.hpp"
 #include "control/suspended.hpp"
-#include "control/turn.hpp"
+#include "control/ticket.hpp"
 #include "policy/decisions/move.hpp"
 #include "policy/values/duration.hpp"
 #include "suspend/gate.hpp"
@@ -151,19 +151,19 @@ class Resuming : Moving {
 
     // True unless another process came first and waits for one of the same GPUs. The first call enters the queue.
     bool its_turn(const ResumeFacts &facts) {
-        if (turns_.empty())
+        if (tickets_.empty())
             for (const Need &need : *facts.needs)
-                turns_.emplace_back(need.uuid, control::Turn(control::places(), need.uuid, need.bytes,
-                                                             control::Turn::Among::all, manner_.is_shown));
-        bool has_come = true;
-        for (auto &[uuid, turn] : turns_) has_come = turn.has_come(free_of(facts, uuid)) && has_come;
-        return has_come;
+                tickets_.emplace_back(need.uuid, control::Ticket(control::places(), need.uuid, need.bytes,
+                                                                 control::Ticket::Among::all, manner_.is_shown));
+        bool may_take = true;
+        for (auto &[uuid, ticket] : tickets_) may_take = ticket.may_take(free_of(facts, uuid)) && may_take;
+        return may_take;
     }
 
     // Reserves the room in the order. Of other processes under curb, those that wait for memory then leave it free.
     // False if one of them was faster.
     bool reserve(ResumeFacts &facts) {
-        const bool is_reserved = std::all_of(turns_.begin(), turns_.end(), [&](auto &queued) {
+        const bool is_reserved = std::all_of(tickets_.begin(), tickets_.end(), [&](auto &queued) {
             return queued.second.reserve(free_of(facts, queued.first));
         });
         if (is_reserved && !is_scarce(facts)) return true;
@@ -173,7 +173,7 @@ class Resuming : Moving {
             facts.gpus = nvml_gpus();
             if (!why_not_resume(facts)) return true;
         }
-        for (auto &queued : turns_) queued.second.give_up_reservation();
+        for (auto &queued : tickets_) queued.second.give_up_reservation();
         return false;
     }
     // True if less than an eighth of a GPU would be left: then a request of another process may take what this one
@@ -258,7 +258,7 @@ class Resuming : Moving {
     }
 
     const Manner manner_;
-    std::vector<std::pair<std::string, control::Turn>> turns_;  // by GPU; empty: it has not waited
+    std::vector<std::pair<std::string, control::Ticket>> tickets_;  // by GPU; empty: it has not waited
 };
 
 int resume(const ResumeOptions &options) {

@@ -97,7 +97,7 @@ std::optional<policy::Limit> behind_others(Device &device, const policy::Growth 
     for (const wait_queue::Order order : wait_queue::kOrders) {
         if (order == wait_queue::Order::job && asked.job_cap == 0) continue;
         if (!wait.is_in_order(order) && !wait_queue::others_wait(order, device)) continue;
-        if (!wait.has_turn(order, device, bytes, room_in(order, device, growth, asked)))
+        if (!wait.may_take(order, device, bytes, room_in(order, device, growth, asked)))
             return order == wait_queue::Order::job ? policy::Limit::job : policy::Limit::device;
     }
     return std::nullopt;

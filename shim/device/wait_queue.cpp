@@ -44,7 +44,7 @@ void remove(const Entry &entry) noexcept {
 constinit struct {
     std::atomic<const control::Places *> places{nullptr};
     bool (*shares)() noexcept = nullptr;  // set before `places`
-} turns;
+} orders;
 
 // What is known about the processes that wait in one order for one device.
 struct Others {
@@ -56,9 +56,9 @@ struct Others {
 // For each device and order.
 constinit Guarded<std::array<std::array<Others, std::size(kOrders)>, devices::kMost>> others;
 
-const control::Places *places() noexcept { return turns.places; }
-constexpr control::Turn::Among among(Order order) noexcept {
-    return order == Order::job ? control::Turn::Among::user : control::Turn::Among::all;
+const control::Places *places() noexcept { return orders.places; }
+constexpr control::Ticket::Among among(Order order) noexcept {
+    return order == Order::job ? control::Ticket::Among::user : control::Ticket::Among::all;
 }
 
 // "GPU-8f3a…", "job-1f0e…-GPU-8f3a…"
@@ -81,13 +81,13 @@ using detail::waiters;
 }  // namespace
 
 void use(const control::Places &places, bool (*shares)() noexcept) noexcept {
-    turns.shares = shares;
-    turns.places = &places;
+    orders.shares = shares;
+    orders.places = &places;
 }
 
 void Wait::end() noexcept {
     const KeepErrno keep_errno;
-    for (const control::Turn *turn : turns_) delete turn;
+    for (const control::Ticket *ticket : tickets_) delete ticket;
     if (!entry_) return;
     remove(*entry_);
     others.locked([&](auto &all) {
@@ -103,35 +103,35 @@ void Wait::attempt() noexcept {
 
 void Wait::join(Order order, const Device &device, policy::Bytes bytes) noexcept try {
     const KeepErrno keep_errno;
-    control::Turn *&turn = turns_[static_cast<std::size_t>(order)];
+    control::Ticket *&ticket = tickets_[static_cast<std::size_t>(order)];
     if (!places()) return;
-    if (turn && !is_suspended()) turn->renew();
-    if (turn) return;
-    turn = new control::Turn(*places(), name_of(order, device), bytes, among(order), turns.shares());
+    if (ticket && !is_suspended()) ticket->renew();
+    if (ticket) return;
+    ticket = new control::Ticket(*places(), name_of(order, device), bytes, among(order), orders.shares());
 } catch (...) {
     // Out of host memory: without an order.
 }
 
-bool Wait::has_turn(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept try {
+bool Wait::may_take(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept try {
     const KeepErrno keep_errno;
     join(order, device, bytes);
-    control::Turn *turn = turns_[static_cast<std::size_t>(order)];
-    return !turn || is_suspended() || turn->has_come(room);
+    control::Ticket *ticket = tickets_[static_cast<std::size_t>(order)];
+    return !ticket || is_suspended() || ticket->may_take(room);
 } catch (...) {
     return true;
 }
 
 bool Wait::reserve(Order order, policy::Bytes room) noexcept try {
     const KeepErrno keep_errno;
-    control::Turn *turn = turns_[static_cast<std::size_t>(order)];
-    return !turn || turn->reserve(room);
+    control::Ticket *ticket = tickets_[static_cast<std::size_t>(order)];
+    return !ticket || ticket->reserve(room);
 } catch (...) {
     return true;
 }
 
 void Wait::give_up_reservation(Order order) noexcept try {
     const KeepErrno keep_errno;
-    if (control::Turn *turn = turns_[static_cast<std::size_t>(order)]) turn->give_up_reservation();
+    if (control::Ticket *ticket = tickets_[static_cast<std::size_t>(order)]) ticket->give_up_reservation();
 } catch (...) {
     // Out of host memory: it ends with the wait.
 }
@@ -192,7 +192,7 @@ bool others_wait(Order order, const Device &device) noexcept try {
     if (known) return *known;
     const KeepErrno keep_errno;
     const std::uint64_t began_ns = processor_ns();
-    const bool wait = places() && control::Turn::others_wait(*places(), name_of(order, device), among(order));
+    const bool wait = places() && control::Ticket::others_wait(*places(), name_of(order, device), among(order));
     const std::uint64_t took_ns = processor_ns() - began_ns;
     update([&](Others &now) {
         now.wait = wait;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/lifetime.hpp"
-#include "control/turn.hpp"
+#include "control/ticket.hpp"
 #include "device/wake_waiting.hpp"
 #include "policy/decisions/limit.hpp"
 #include "policy/kinds.hpp"
@@ -63,11 +63,11 @@ class Wait : NoCopy {
     void attempt() noexcept;
     // Joins the order. Processes that wait to come back to their GPUs are in Order::device too.
     void join(Order order, const Device &device, policy::Bytes bytes) noexcept;
-    [[nodiscard]] bool is_in_order(Order order) const noexcept { return turns_[static_cast<std::size_t>(order)]; }
+    [[nodiscard]] bool is_in_order(Order order) const noexcept { return tickets_[static_cast<std::size_t>(order)]; }
     // Joins the order. False if an earlier request can be served with `room`, the bytes that are free now.
-    [[nodiscard]] bool has_turn(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
-    // Reserves the request's bytes of `room` until the wait ends or gives the reservation up (control/turn.hpp). False
-    // if others have reserved them.
+    [[nodiscard]] bool may_take(Order order, const Device &device, policy::Bytes bytes, policy::Bytes room) noexcept;
+    // Reserves the request's bytes of `room` until the wait ends or gives the reservation up (control/ticket.hpp).
+    // False if others have reserved them.
     [[nodiscard]] bool reserve(Order order, policy::Bytes room) noexcept;
     void give_up_reservation(Order order) noexcept;
     // True if the request has waited less than `most` in total.
@@ -86,7 +86,7 @@ class Wait : NoCopy {
     void end() noexcept;
 
     std::optional<Entry> entry_;
-    control::Turn *turns_[std::size(kOrders)]{};
+    control::Ticket *tickets_[std::size(kOrders)]{};
 };
 
 // True if another process waits in the order. Reads folders as often as policy::QueueCheck allows for each device, and

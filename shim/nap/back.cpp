@@ -47,7 +47,7 @@ bool Room::take() {
         if (bytes == 0) continue;
         wait_queue::Wait &wait = waits_[device.ordinal];
         const Bytes free = move::free_of(device);
-        has_room = wait.has_turn(kOrder, device, bytes, free) && bytes <= free && has_room;
+        has_room = wait.may_take(kOrder, device, bytes, free) && bytes <= free && has_room;
     }
     for (auto &[ordinal, wait] : waits_)
         has_room = has_room && wait.reserve(kOrder, move::free_of(devices::at(ordinal)));

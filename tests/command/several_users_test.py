@@ -100,7 +100,7 @@ class SeveralUsersTest(unittest.TestCase):
         uuid = json.loads(self.machine.curb("ps", "--json").stdout)["gpus"][0]["uuid"]
         files = {f"{number}-{number}": "curb 1 no entry" for number in range(1, FILES + 1)}
         for number in range(REQUESTS):
-            files[f"turn-{uuid}-{number:020}-{liar.pid}-{number}"] = f"4096 {liar.pid} {start} {namespace} reserved"
+            files[f"ticket-{uuid}-{number:020}-{liar.pid}-{number}"] = f"4096 {liar.pid} {start} {namespace} reserved"
         for name, text in files.items():
             os.symlink(text, folder / name)
             os.lchown(folder / name, STRANGER, STRANGER)

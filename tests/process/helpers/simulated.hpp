@@ -109,7 +109,7 @@ inline std::size_t requests_of(pid_t pid) {
         std::error_code gone;
         for (const auto &file : fs::directory_iterator(folder, gone)) {
             const std::string name = file.path().filename();
-            count += name.starts_with("turn-") && name.find("-" + std::to_string(pid) + "-") != std::string::npos;
+            count += name.starts_with("ticket-") && name.find("-" + std::to_string(pid) + "-") != std::string::npos;
         }
     };
     std::error_code none;

@@ -19,19 +19,19 @@
 namespace curb::control {
 
 // One place in the order. Used by one thread. Uses no descriptor beyond a call.
-class Turn {
+class Ticket {
   public:
-    // A request that fits waits for its turn at most this long: the processes before it may not take what is free.
+    // A request that fits waits at most this long: the processes before it may not take what is free.
     static constexpr std::chrono::seconds kLongest{5};
     // Whose requests are in the order.
     enum class Among : std::uint8_t { user, all };
 
     // Queues a request for `bytes` of this GPU ("GPU-…"). `shown`: other users see it; else they do not wait for it.
-    // Without a usable folder there is no order: its turn has always come. May throw std::bad_alloc.
-    Turn(Places places, const std::string &uuid, policy::Bytes bytes, Among among = Among::all, bool shown = true);
-    Turn(Turn &&other) noexcept;
-    Turn &operator=(Turn &&) = delete;
-    ~Turn();
+    // Without a usable folder there is no order: it may always take. May throw std::bad_alloc.
+    Ticket(Places places, const std::string &uuid, policy::Bytes bytes, Among among = Among::all, bool shown = true);
+    Ticket(Ticket &&other) noexcept;
+    Ticket &operator=(Ticket &&) = delete;
+    ~Ticket();
 
     // Call it at least once a second: after 5 s without it others go on as if this request were not there.
     void renew() noexcept;
@@ -39,11 +39,11 @@ class Turn {
     // kLongest at most. If it does not fit: true if none goes first. False for any time if others of this user have
     // reserved so much of `room` that this request does not fit. Deletes the files of this user's dead processes. May
     // throw std::bad_alloc.
-    [[nodiscard]] bool has_come(policy::Bytes room);
+    [[nodiscard]] bool may_take(policy::Bytes room);
 
-    // Reserves the bytes until the turn ends or gives the reservation up: other requests in the order leave them free,
-    // those of other users for kLongest at most. False if they do not fit into `room` less what others have reserved.
-    // May throw std::bad_alloc.
+    // Reserves the bytes until the ticket ends or gives the reservation up: other requests in the order leave them
+    // free, those of other users for kLongest at most. False if they do not fit into `room` less what others have
+    // reserved. May throw std::bad_alloc.
     [[nodiscard]] bool reserve(policy::Bytes room);
     void give_up_reservation();
 

@@ -1,5 +1,5 @@
 // The order of processes that wait for room on a GPU.
-#include "control/turn.hpp"
+#include "control/ticket.hpp"
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -60,8 +60,8 @@ struct Waiter : Child {
                     bool reserves = false)
         : Child([=] {
               if (setresuid(user, user, user) != 0) _exit(1);
-              static Turn turn(places, kGpu, bytes);
-              if (reserves) static_cast<void>(turn.reserve(bytes));
+              static Ticket ticket(places, kGpu, bytes);
+              if (reserves) static_cast<void>(ticket.reserve(bytes));
           }) {}
 };
 
@@ -85,57 +85,57 @@ const char *no_other_user() { return geteuid() == 0 ? nullptr : "only root can b
 
 }  // namespace
 
-TEST_CASE("the process that came first has the first turn, and the next one when the first has been served") {
+TEST_CASE("the process that came first is served first, and the next one when the first has been served") {
     const Shared folder;
-    std::optional<Turn> first(std::in_place, folder.places, kGpu, kNeed);
-    Turn second(folder.places, kGpu, kNeed), elsewhere(folder.places, kOther, kNeed);
-    CHECK(first->has_come(kNeed));
-    CHECK(first->has_come(0));  // there may be more room when it asks the driver
-    CHECK_FALSE(second.has_come(kNeed));
-    CHECK_FALSE(second.has_come(kNeed - 1));
-    CHECK(elsewhere.has_come(kNeed));
+    std::optional<Ticket> first(std::in_place, folder.places, kGpu, kNeed);
+    Ticket second(folder.places, kGpu, kNeed), elsewhere(folder.places, kOther, kNeed);
+    CHECK(first->may_take(kNeed));
+    CHECK(first->may_take(0));  // there may be more room when it asks the driver
+    CHECK_FALSE(second.may_take(kNeed));
+    CHECK_FALSE(second.may_take(kNeed - 1));
+    CHECK(elsewhere.may_take(kNeed));
     first.reset();
-    CHECK(second.has_come(kNeed));
+    CHECK(second.may_take(kNeed));
 }
 
 TEST_CASE("a process that was killed while it waited blocks no other, and its file is deleted") {
     const Shared folder;
     std::optional<Waiter> before(std::in_place, folder.places);
-    Turn turn(folder.places, kGpu, kNeed);
-    CHECK_FALSE(turn.has_come(kNeed));
-    CHECK(Turn::others_wait(folder.places, kGpu));
+    Ticket ticket(folder.places, kGpu, kNeed);
+    CHECK_FALSE(ticket.may_take(kNeed));
+    CHECK(Ticket::others_wait(folder.places, kGpu));
     before.reset();
-    CHECK(turn.has_come(kNeed));
+    CHECK(ticket.may_take(kNeed));
     CHECK(folder.files().size() == 1);
 }
 
 TEST_CASE("others_wait() counts other processes on this GPU only") {
     const Shared folder;
-    CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
-    const Turn mine(folder.places, kGpu, kNeed);
-    CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
+    CHECK_FALSE(Ticket::others_wait(folder.places, kGpu));
+    const Ticket mine(folder.places, kGpu, kNeed);
+    CHECK_FALSE(Ticket::others_wait(folder.places, kGpu));
     const Waiter other(folder.places);
-    CHECK(Turn::others_wait(folder.places, kGpu));
-    CHECK_FALSE(Turn::others_wait(folder.places, kOther));
+    CHECK(Ticket::others_wait(folder.places, kGpu));
+    CHECK_FALSE(Ticket::others_wait(folder.places, kOther));
 }
 
 TEST_CASE("a process that needs more than is free blocks no other") {
     const Shared folder;
-    const Turn large(folder.places, kGpu, 2 * kNeed);
-    Turn small(folder.places, kGpu, kNeed);
-    CHECK(small.has_come(2 * kNeed - 1));
-    CHECK_FALSE(small.has_come(2 * kNeed));
+    const Ticket large(folder.places, kGpu, 2 * kNeed);
+    Ticket small(folder.places, kGpu, kNeed);
+    CHECK(small.may_take(2 * kNeed - 1));
+    CHECK_FALSE(small.may_take(2 * kNeed));
 }
 
 TEST_CASE("memory that a process has reserved is not another's, until the process has it or gives it up") {
     const Shared folder;
-    Turn small(folder.places, kGpu, kNeed), large(folder.places, kGpu, 2 * kNeed);
+    Ticket small(folder.places, kGpu, kNeed), large(folder.places, kGpu, 2 * kNeed);
     REQUIRE(large.reserve(2 * kNeed));
-    CHECK_FALSE(small.has_come(3 * kNeed - 1));  // though it came first
+    CHECK_FALSE(small.may_take(3 * kNeed - 1));  // though it came first
     CHECK_FALSE(small.reserve(3 * kNeed - 1));
-    CHECK(small.has_come(3 * kNeed));
+    CHECK(small.may_take(3 * kNeed));
     large.give_up_reservation();
-    CHECK(small.has_come(kNeed));
+    CHECK(small.may_take(kNeed));
     CHECK(large.reserve(2 * kNeed));  // the small one did not get its reservation, and has kept nothing of it
     CHECK(folder.files().size() == 2);
 }
@@ -143,10 +143,10 @@ TEST_CASE("memory that a process has reserved is not another's, until the proces
 TEST_CASE("a process that does not take the free memory blocks others for some seconds") {
     const Shared folder;
     const Waiter stopped(folder.places);
-    Turn turn(folder.places, kGpu, kNeed);
+    Ticket ticket(folder.places, kGpu, kNeed);
     const auto begin = std::chrono::steady_clock::now();
-    while (!turn.has_come(kNeed)) usleep(50'000);
-    CHECK(std::chrono::steady_clock::now() - begin >= Turn::kLongest - std::chrono::milliseconds(100));
+    while (!ticket.may_take(kNeed)) usleep(50'000);
+    CHECK(std::chrono::steady_clock::now() - begin >= Ticket::kLongest - std::chrono::milliseconds(100));
 }
 
 TEST_CASE("a request that is not renewed blocks no other after 5 s, but keeps what it has reserved for a minute") {
@@ -155,34 +155,34 @@ TEST_CASE("a request that is not renewed blocks no other after 5 s, but keeps wh
     const Shared folder;
     const Waiter before(folder.places, geteuid(), kNeed, reserves);
     folder.age(std::chrono::seconds(4));
-    std::optional<Turn> turn(std::in_place, folder.places, kGpu, kNeed);
-    CHECK_FALSE(turn->has_come(kNeed));
-    turn.reset();
+    std::optional<Ticket> ticket(std::in_place, folder.places, kGpu, kNeed);
+    CHECK_FALSE(ticket->may_take(kNeed));
+    ticket.reset();
     folder.age(std::chrono::seconds(6));
-    CHECK(Turn::others_wait(folder.places, kGpu) == reserves);
-    turn.emplace(folder.places, kGpu, kNeed);
-    CHECK(turn->has_come(kNeed) != reserves);
-    turn.reset();
+    CHECK(Ticket::others_wait(folder.places, kGpu) == reserves);
+    ticket.emplace(folder.places, kGpu, kNeed);
+    CHECK(ticket->may_take(kNeed) != reserves);
+    ticket.reset();
     folder.age(std::chrono::seconds(61));
-    CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
+    CHECK_FALSE(Ticket::others_wait(folder.places, kGpu));
 }
 
 TEST_CASE("between users the one who holds less of the GPU goes first, and at equal figures who came first") {
     if (const char *why = no_other_user()) return skip(why);
     const Shared folder;
     const Waiter other(folder.places, kOtherUser);
-    Turn turn(folder.places, kGpu, kNeed);
-    CHECK(Turn::others_wait(folder.places, kGpu));
-    CHECK_FALSE(turn.has_come(kNeed));  // it came first
-    CHECK(turn.has_come(2 * kNeed));
+    Ticket ticket(folder.places, kGpu, kNeed);
+    CHECK(Ticket::others_wait(folder.places, kGpu));
+    CHECK_FALSE(ticket.may_take(kNeed));  // it came first
+    CHECK(ticket.may_take(2 * kNeed));
     const std::optional<curb::policy::Bytes> held = GENERATE(std::optional<curb::policy::Bytes>(1), std::nullopt);
     const Holder holds(folder.places, kOtherUser, held);
-    Turn later(folder.places, kGpu, kNeed);
-    CHECK_FALSE(later.has_come(kNeed));  // behind that of its own user
-    Turn elsewhere(folder.places, kOther, kNeed);
-    CHECK(elsewhere.has_come(kNeed));
+    Ticket later(folder.places, kGpu, kNeed);
+    CHECK_FALSE(later.may_take(kNeed));  // behind that of its own user
+    Ticket elsewhere(folder.places, kOther, kNeed);
+    CHECK(elsewhere.may_take(kNeed));
     usleep(600'000);  // the board is read twice a second
-    CHECK(turn.has_come(kNeed));
+    CHECK(ticket.may_take(kNeed));
 }
 
 TEST_CASE(
@@ -190,40 +190,40 @@ TEST_CASE(
     if (const char *why = no_other_user()) return skip(why);
     const Shared folder;
     const Holder holds(folder.places, geteuid(), 1);
-    Turn turn(folder.places, kGpu, kNeed);
-    CHECK(turn.has_come(kNeed));
+    Ticket ticket(folder.places, kGpu, kNeed);
+    CHECK(ticket.may_take(kNeed));
     const Waiter later(folder.places, kOtherUser);
-    CHECK_FALSE(turn.has_come(kNeed));
+    CHECK_FALSE(ticket.may_take(kNeed));
     const auto begin = std::chrono::steady_clock::now();
-    while (!turn.has_come(kNeed)) usleep(50'000);
-    CHECK(std::chrono::steady_clock::now() - begin >= Turn::kLongest - std::chrono::milliseconds(100));
-    CHECK(turn.reserve(kNeed));
+    while (!ticket.may_take(kNeed)) usleep(50'000);
+    CHECK(std::chrono::steady_clock::now() - begin >= Ticket::kLongest - std::chrono::milliseconds(100));
+    CHECK(ticket.reserve(kNeed));
 }
 
 TEST_CASE("what another user has reserved delays a request by 5 s at most") {
     if (const char *why = no_other_user()) return skip(why);
     const Shared folder;
     const Waiter other(folder.places, kOtherUser, 2 * kNeed, true);
-    Turn turn(folder.places, kGpu, kNeed);
-    CHECK(turn.has_come(3 * kNeed));
-    CHECK_FALSE(turn.has_come(2 * kNeed));
-    CHECK_FALSE(turn.reserve(2 * kNeed));
-    while (!turn.has_come(2 * kNeed)) usleep(50'000);
-    CHECK(turn.reserve(2 * kNeed));
+    Ticket ticket(folder.places, kGpu, kNeed);
+    CHECK(ticket.may_take(3 * kNeed));
+    CHECK_FALSE(ticket.may_take(2 * kNeed));
+    CHECK_FALSE(ticket.reserve(2 * kNeed));
+    while (!ticket.may_take(2 * kNeed)) usleep(50'000);
+    CHECK(ticket.reserve(2 * kNeed));
 }
 
 TEST_CASE("other users neither see nor wait for a request that is not shown, which waits for theirs") {
     if (const char *why = no_other_user()) return skip(why);
     const Shared folder;
     const Waiter other(folder.places, kOtherUser);
-    Turn turn(folder.places, kGpu, kNeed, Turn::Among::all, false);
-    CHECK_FALSE(turn.has_come(kNeed));
+    Ticket ticket(folder.places, kGpu, kNeed, Ticket::Among::all, false);
+    CHECK_FALSE(ticket.may_take(kNeed));
     for (const fs::path &file : folder.files())
         CHECK((file.parent_path() == folder.dir / "own/curb") ==
               (file.filename().string().find("-" + std::to_string(getpid()) + "-") != std::string::npos));
-    Turn in_job(folder.places, kGpu, kNeed, Turn::Among::user);
-    CHECK_FALSE(in_job.has_come(kNeed));  // behind the first one of its own user
-    CHECK(in_job.has_come(2 * kNeed));
+    Ticket in_job(folder.places, kGpu, kNeed, Ticket::Among::user);
+    CHECK_FALSE(in_job.may_take(kNeed));  // behind the first one of its own user
+    CHECK(in_job.may_take(2 * kNeed));
 }
 
 TEST_CASE("other users' files that are no requests, or name processes of others, count for nothing") {
@@ -240,26 +240,26 @@ TEST_CASE("other users' files that are no requests, or name processes of others,
     for (const std::string &text :
          {std::string("4096"), "4096 " + own, "4096 " + own + " " + here + " more", "-1 " + own + " " + here,
           "4096 " + own + " " + here, "4096 4999999 1 " + here, "4096 0 0 " + here, std::string(3000, '1')}) {
-        const std::string name = "turn-" + kGpu + "-00000000000000000001-1-" + std::to_string(number++);
+        const std::string name = "ticket-" + kGpu + "-00000000000000000001-1-" + std::to_string(number++);
         REQUIRE(symlink(text.c_str(), (public_folder / name).c_str()) == 0);
         REQUIRE(lchown((public_folder / name).c_str(), kOtherUser, kOtherUser) == 0);
     }
-    std::ofstream(public_folder / ("turn-" + kGpu + "-1-1-1")).flush();
-    Turn turn(folder.places, kGpu, kNeed);
-    CHECK_FALSE(Turn::others_wait(folder.places, kGpu));
-    CHECK(turn.has_come(kNeed));
+    std::ofstream(public_folder / ("ticket-" + kGpu + "-1-1-1")).flush();
+    Ticket ticket(folder.places, kGpu, kNeed);
+    CHECK_FALSE(Ticket::others_wait(folder.places, kGpu));
+    CHECK(ticket.may_take(kNeed));
     // A request of a process of another pid namespace is believed as long as its time is set.
-    const std::string name = "turn-" + kGpu + "-00000000000000000001-1-elsewhere";
+    const std::string name = "ticket-" + kGpu + "-00000000000000000001-1-elsewhere";
     REQUIRE(symlink(("4096 1 1 " + here + "1").c_str(), (public_folder / name).c_str()) == 0);
     REQUIRE(lchown((public_folder / name).c_str(), kOtherUser, kOtherUser) == 0);
-    CHECK(Turn::others_wait(folder.places, kGpu));
+    CHECK(Ticket::others_wait(folder.places, kGpu));
 }
 
-TEST_CASE("without a usable folder every process has its turn at once") {
+TEST_CASE("without a usable folder every process may take at once") {
     Places nowhere;
     nowhere.xdg = nowhere.run_user = nowhere.tmp = "/proc/none";
-    Turn one(nowhere, kGpu, kNeed), other(nowhere, kGpu, kNeed);
-    CHECK(one.has_come(kNeed));
-    CHECK(other.has_come(kNeed));
-    CHECK_FALSE(Turn::others_wait(nowhere, kGpu));
+    Ticket one(nowhere, kGpu, kNeed), other(nowhere, kGpu, kNeed);
+    CHECK(one.may_take(kNeed));
+    CHECK(other.may_take(kNeed));
+    CHECK_FALSE(Ticket::others_wait(nowhere, kGpu));
 }

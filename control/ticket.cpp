@@ -1,5 +1,5 @@
 // Runs in capped processes too.
-#include "control/turn.hpp"
+#include "control/ticket.hpp"
 
 #include <time.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ using text_link::Life;
 constexpr std::size_t kStampDigits = 20;
 constexpr std::size_t kMostOfUser = 1024;
 constexpr std::string_view kReserved = " reserved";  // ends the text of a request that has reserved its bytes
-constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(Turn::kLongest).count();
+constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(Ticket::kLongest).count();
 
 // Nanoseconds since boot: the same for all processes.
 std::uint64_t now_ns() noexcept {
@@ -32,14 +32,14 @@ std::uint64_t now_ns() noexcept {
     return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// "turn-GPU-8f3a…-": how the names of all requests for this GPU begin.
+// "ticket-GPU-8f3a…-": how the names of all requests for this GPU begin.
 std::string beginning(const std::string &uuid) {
-    std::string out = "turn-" + uuid + "-";
+    std::string out = "ticket-" + uuid + "-";
     std::replace(out.begin(), out.end(), '/', '_');
     return out;
 }
 
-// "turn-GPU-…-00000000123456789012-4711-0": time, pid, number.
+// "ticket-GPU-…-00000000123456789012-4711-0": time, pid, number.
 std::string name_of(const std::string &begins) {
     static std::atomic<unsigned> number{0};
     std::string stamp = std::to_string(now_ns());
@@ -50,7 +50,7 @@ std::string name_of(const std::string &begins) {
 }  // namespace
 
 // The request behind one file: "4194304 4711 123456 4026531836 reserved": bytes, pid, start, pid namespace.
-struct Turn::Entry {
+struct Ticket::Entry {
     std::string name;
     uid_t owner = 0;
     Bytes bytes = 0;
@@ -65,7 +65,7 @@ struct Turn::Entry {
     [[nodiscard]] bool came_before(const Entry &other) const { return name < other.name; }
 };
 
-std::optional<Turn::Entry> Turn::Entry::parse(std::string name, uid_t owner, std::string_view text) {
+std::optional<Ticket::Entry> Ticket::Entry::parse(std::string name, uid_t owner, std::string_view text) {
     Entry out{std::move(name), owner};
     out.has_reserved = text.ends_with(kReserved);
     if (out.has_reserved) text.remove_suffix(kReserved.size());
@@ -85,7 +85,7 @@ std::optional<Turn::Entry> Turn::Entry::parse(std::string name, uid_t owner, std
     return out;
 }
 
-std::vector<Turn::Entry> Turn::Entry::all(const Places &places, const std::string &begins, Among among) {
+std::vector<Ticket::Entry> Ticket::Entry::all(const Places &places, const std::string &begins, Among among) {
     const uid_t own = ::geteuid();
     const std::uint64_t pid_namespace = text_link::own_pid_namespace();
     std::vector<Folder> folders = folders_of(places, own);
@@ -113,7 +113,7 @@ std::vector<Turn::Entry> Turn::Entry::all(const Places &places, const std::strin
     return out;
 }
 
-Turn::Turn(Places places, const std::string &uuid, Bytes bytes, Among among, bool shown)
+Ticket::Ticket(Places places, const std::string &uuid, Bytes bytes, Among among, bool shown)
     : places_(std::move(places)), among_(among), begins_(beginning(uuid)), bytes_(bytes) {
     const uid_t user = ::geteuid();
     const bool is_public = among == Among::all && shown;
@@ -125,7 +125,7 @@ Turn::Turn(Places places, const std::string &uuid, Bytes bytes, Among among, boo
     if (!write(false)) path_.clear();
 }
 
-Turn::Turn(Turn &&other) noexcept
+Ticket::Ticket(Ticket &&other) noexcept
     : places_(std::move(other.places_)),
       among_(other.among_),
       begins_(std::move(other.begins_)),
@@ -138,11 +138,11 @@ Turn::Turn(Turn &&other) noexcept
       holdings_(std::move(other.holdings_)),
       holdings_read_ns_(other.holdings_read_ns_) {}
 
-Turn::~Turn() {
+Ticket::~Ticket() {
     if (!path_.empty()) ::unlink(path_.c_str());
 }
 
-bool Turn::write(bool reserved) {
+bool Ticket::write(bool reserved) {
     const auto self = control::name_of(::getpid());
     const std::string text = std::to_string(bytes_) + " " + std::to_string(::getpid()) + " " +
                              std::to_string(self ? self->start : 0) + " " + std::to_string(pid_namespace_) +
@@ -151,7 +151,7 @@ bool Turn::write(bool reserved) {
     return text_link::write(path_, text).empty();
 }
 
-void Turn::renew() noexcept {
+void Ticket::renew() noexcept {
     constexpr std::uint64_t kAgainNs = 1'000'000'000;
     const std::uint64_t now = now_ns();
     if (path_.empty() || now - renewed_ns_ < kAgainNs) return;
@@ -159,14 +159,14 @@ void Turn::renew() noexcept {
     text_link::touch(path_);
 }
 
-std::vector<Turn::Entry> Turn::others() const {
+std::vector<Ticket::Entry> Ticket::others() const {
     std::vector<Entry> all = Entry::all(places_, begins_, among_);
     std::erase_if(all, [&](const Entry &one) { return one.name == name_ && one.owner == ::geteuid(); });
     return all;
 }
 
 // True if the other request goes before this one. Reads the board, if the other one is another user's.
-bool Turn::goes_first(const Entry &other, const Entry &own) {
+bool Ticket::goes_first(const Entry &other, const Entry &own) {
     if (other.owner == own.owner) return other.came_before(own);
     constexpr std::uint64_t kAgainNs = 500'000'000;
     const std::uint64_t now = now_ns();
@@ -195,7 +195,7 @@ bool Turn::goes_first(const Entry &other, const Entry &own) {
 }
 
 // Returns whether others have delayed this request for longer than they may.
-bool Turn::is_held_back_for_long(bool is_held_back) noexcept {
+bool Ticket::is_held_back_for_long(bool is_held_back) noexcept {
     const std::uint64_t now = now_ns();
     if (!is_held_back) held_back_since_ns_ = 0;
     if (is_held_back && held_back_since_ns_ == 0) held_back_since_ns_ = now;
@@ -214,7 +214,7 @@ Bytes unreserved(const Entries &all, Bytes room, Whom whom) {
 
 }  // namespace
 
-bool Turn::has_come(Bytes room) {
+bool Ticket::may_take(Bytes room) {
     if (path_.empty()) return true;
     renew();
     const std::vector<Entry> all = others();
@@ -232,7 +232,7 @@ bool Turn::has_come(Bytes room) {
     return is_held_back_for_long(is_held_back) || !is_held_back;
 }
 
-bool Turn::reserve(Bytes room) {
+bool Ticket::reserve(Bytes room) {
     if (path_.empty()) return true;
     write(true);
     // Checked only now: of two that reserve at once, at least one finds the other here.
@@ -245,11 +245,11 @@ bool Turn::reserve(Bytes room) {
     return fits;
 }
 
-void Turn::give_up_reservation() {
+void Ticket::give_up_reservation() {
     if (!path_.empty()) write(false);
 }
 
-bool Turn::others_wait(const Places &places, const std::string &uuid, Among among) {
+bool Ticket::others_wait(const Places &places, const std::string &uuid, Among among) {
     const std::vector<Entry> all = Entry::all(places, beginning(uuid), among);
     const std::uint64_t own = text_link::own_pid_namespace();
     return std::any_of(all.begin(), all.end(), [&](const Entry &one) {
