@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tests" / "common"))
 from curb_help import commands_of, misuse  # noqa: E402
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in ROOT.rglob("*.md") if not page.relative_to(ROOT).parts[0].startswith(("build", "dist", "."))]
 
 ALL_PIECES = "trained with 8 of 8 pieces"
 RUN = {  # line: text that its output must contain
@@ -154,7 +155,7 @@ def anchors(text):
 
 
 def dead_links():
-    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+    for document in PAGES:
         for link, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", document.read_text()):
             target = document.parent / link if link else document
             if ":" in link:
