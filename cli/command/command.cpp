@@ -129,6 +129,10 @@ void Options::option(const char *name, std::optional<std::string> &to, const cha
 void Options::option(const char *name, std::string &to, const char *shape, const char *line) {
     command_.add_option(name, to, line)->type_name(shape);
 }
+void Options::option_or(const char *name, std::optional<std::string> &to, const char *shape, const char *without,
+                        const char *line) {
+    command_.add_option(name, to, line)->type_name(shape)->expected(0, 1)->default_str(without);
+}
 void Options::hidden_flag(const char *name, bool &to) { command_.add_flag(name, to)->group(""); }
 void Options::hidden_options(const char *name, Words &to) {
     command_.add_option(name, to)->group("")->allow_extra_args(false);

@@ -46,6 +46,9 @@ class Options {
     }
     void option(const char *name, std::optional<std::string> &to, const char *shape, const char *line);
     void option(const char *name, std::string &to, const char *shape, const char *line);
+    // An option whose value may be left out: it is `without` then.
+    void option_or(const char *name, std::optional<std::string> &to, const char *shape, const char *without,
+                   const char *line);
     // Not in the help: for libcurb.so, which starts the command for naps.
     void hidden_flag(const char *name, bool &to);
     void hidden_options(const char *name, std::vector<std::string> &to);

@@ -30,7 +30,7 @@ struct PsOptions {
         selection.declare_filters(takes, Selection::Takes::no_all);
         takes.json(json);
         takes.sim(sim);
-        takes.option("--watch", watch, "SECONDS", "Repeat after so many seconds, until Ctrl-C");
+        takes.option_or("--watch", watch, "[SECONDS]", "2", "Repeat after so many seconds (2), until Ctrl-C");
     }
 };
 
@@ -43,9 +43,13 @@ policy::Result<std::optional<policy::Duration>, std::string> every(const PsOptio
     double seconds = 0;
     const char *end = options.watch->data() + options.watch->size();
     const auto [stop, error] = std::from_chars(options.watch->data(), end, seconds, std::chars_format::fixed);
-    if (error == std::errc() && stop == end && seconds >= 0.1 && seconds <= 1e6)
+    constexpr double kMost = 3600;  // a larger number is likely to be a pid
+    const bool is_number = error == std::errc() && stop == end;
+    if (is_number && seconds >= 0.1 && seconds <= kMost)
         return std::optional(policy::Duration(static_cast<policy::Duration::rep>(seconds * 1000)));
-    return "--watch: " + policy::quote(*options.watch) + " is not an interval; write seconds, from 0.1 on, as 2 or 0.5";
+    return "--watch: " + policy::quote(*options.watch) +
+           " is not an interval; write seconds, from 0.1 to 3600, as 2 or 0.5" +
+           (is_number && seconds > kMost ? "; to watch a process: curb ps " + *options.watch + " --watch" : "");
 }
 
 struct Shown {
@@ -146,14 +150,15 @@ Lists the processes of each GPU, under curb or not. HELD is what a process under
 curb holds by its own books; NVML is the driver's figure, the only one for other
 processes. Of another user's process under curb, HELD, CAP and STATE are what it
 tells all users. CAP none: it is watched, but not capped. IDLE: held and not
-used for a minute; it is there if there is any. STATE: running, waiting
-(for memory), napping, suspended, stopped, over cap, releasing, silent (it does
-not answer), no curb, unknown (of another user or in another pid namespace, and
-it does not tell). A narrow terminal
-shows fewer columns, never fewer processes. Notes follow the table: what a
-request waits for, refused requests of the last ten minutes, a process that is
-suspended, stopped, silent or over its cap. It answers within 0.3 s, also if
-processes are stuck; if NVML is stuck, after 30 s, without its figures.
+used for a minute; it is there if there is any. STATE: running, waiting (for
+memory), napping, suspended, stopped, over cap, releasing, silent (it does not
+answer), no curb, unknown (of another user or in another pid namespace, and it
+does not tell). A narrow terminal shows fewer columns, never fewer processes;
+without the column NVML, HELD has its figure for processes without books. Notes
+follow the table: what a request waits for, refused requests of the last ten
+minutes, a process that is suspended, stopped, silent or over its cap. It
+answers within 0.3 s, also if processes are stuck; if NVML is stuck, after 30 s,
+without its figures.
 
 With PID: its policy, what it holds by kind, pools, its last refusals and
 releases, calls that bypass curb. Processes under curb are those of this user
@@ -166,7 +171,7 @@ Examples:
   curb ps
   curb ps 4711                          all that is known of one process
   curb ps --user alice --gpu nvml:1     alice's processes on that GPU
-  curb ps --watch 2                     repeat every 2 seconds
+  curb ps --watch                       repeat every 2 seconds; --watch 5: every 5
   curb ps --json | jq '.gpus[].free'    sizes in bytes)",
     .takes = takes<PsOptions, ps>,
 };

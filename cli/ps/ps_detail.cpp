@@ -167,7 +167,7 @@ class Detail {
                              format_human(*books.job_cap), plain(process_.status->job)));
         if (books.allowance) line(2, "allowance", format_human(*books.allowance) + ", until the next growth step");
         if (control::refused(books) > 0) line(2, "refused", by_limit(books), Ink::yellow);
-        if (books.waited > 0) line(2, "waited", std::to_string(books.waited) + " requests have waited for memory");
+        if (books.waited > 0) line(2, "waited", waited_text(books.waited));
         if (const Bytes all = control::released(books)) line(2, "released", format_human(all) + ": " + by_step(books));
     }
     void about_kind(const control::GpuStatus &books, policy::Kind kind) {
@@ -176,11 +176,14 @@ class Detail {
         if (kind == policy::Kind::contexts && books.contexts > 1) of += fmt::format(" ({})", books.contexts);
         line(2, "", padded(format_human(books.kinds[static_cast<std::size_t>(kind)]), kSizes, true) + "  " + of);
     }
+    static std::string waited_text(std::uint64_t times) {
+        return counted(times, "request") + (times == 1 ? " has" : " have") + " waited for memory";
+    }
     static std::string pools_text(const std::vector<Bytes> &pools) {
         constexpr std::size_t kMost = 4;
         const auto largest = std::span(pools).first(std::min(pools.size(), kMost));
         return fmt::format("{} of them: {}{}", pools.size(), policy::joined(largest, ", ", format_human),
-                           pools.size() > kMost ? ", …" : "");
+                           pools.size() > kMost ? ", ..." : "");
     }
     static std::string cap_text(const control::GpuStatus &books) {
         if (!books.cap) return "none";

@@ -37,11 +37,12 @@ constexpr std::array<const char *, kColumns> kTitles{"PID",       "USER",   "HEL
                                                      "STATE",     "JOB",    "CONTAINER", "COMMAND"};
 constexpr bool is_number(std::size_t column) { return column != user && column < state; }
 // The columns that are dropped on a narrow terminal, first to last.
-constexpr std::array kLost{container, job, idle, released, cached, allowance, refused, user, state, cap, nvml};
+constexpr std::array kLost{container, job, released, cached, allowance, idle, refused, user, nvml, cap, state};
 // The columns that are there only if a process has something in them.
 constexpr bool is_optional(std::size_t column) { return column == job || column == container || column == idle; }
-// The least width of the command: while other columns can be dropped, and before CAP and NVML are dropped.
+// The least width of the command: while other columns can be dropped, and before NVML, CAP and STATE are dropped.
 constexpr std::size_t kLeastCommand = 16, kFewest = 8;
+constexpr bool is_dropped_late(std::size_t column) { return column == nvml || column == cap || column == state; }
 constexpr std::size_t kIndent = 2, kGap = 2;
 
 struct Cell {
@@ -92,13 +93,6 @@ Row row_of(const View &view, const ViewProcess &process, const ViewUse *use) {
         for (Cell &cell : row) cell.ink = Ink::dim;
     if (process.under_curb && !process.status) row[pid].ink = row[command].ink = Ink::yellow;
     return row;
-}
-
-// Shortens a command that is too long: first by the program's folder, then at the end.
-std::string shortened(const std::string &text, std::size_t columns) {
-    if (width_of(text) <= columns) return text;
-    const std::size_t slash = text.rfind('/', text.find(' '));
-    return clipped(slash == std::string::npos || slash + 1 == text.size() ? text : text.substr(slash + 1), columns);
 }
 
 // The rows of one GPU, or of the processes on none.
@@ -166,8 +160,10 @@ class Layout {
         if (!screen.width) return;
         const std::size_t wanted = widths_[command];
         for (const std::size_t column : kLost) {
-            widths_[command] = std::min(wanted, column == cap || column == nvml ? kFewest : kLeastCommand);
-            if (total() > *screen.width) widths_[column] = 0;
+            widths_[command] = std::min(wanted, is_dropped_late(column) ? kFewest : kLeastCommand);
+            if (total() <= *screen.width) continue;
+            widths_[column] = 0;
+            if (column == nvml) widen_held(blocks);
         }
         const std::size_t others = total() - widths_[command];
         widths_[command] = std::clamp<std::size_t>(*screen.width - std::min(*screen.width, others), 1, wanted);
@@ -183,17 +179,26 @@ class Layout {
         for (std::size_t i = 0; i < kColumns; ++i) {
             if (widths_[i] == 0) continue;
             out.append(out.empty() ? kIndent : kGap, ' ');
-            const std::string text =
-                i == command ? shortened(row[i].text, widths_[i]) : clipped(row[i].text, widths_[i]);
+            const Cell &cell = row[i == held && is_by_nvml(row) ? nvml : i];
+            const std::string text = i == command ? shortened_command(cell.text, widths_[i], screen_.unicode)
+                                                  : clipped(cell.text, widths_[i], screen_.unicode);
             const std::size_t blanks = widths_[i] - width_of(text);
             if (is_number(i)) out.append(blanks, ' ');
-            out += inked(screen_, row[i].ink, text);
+            out += inked(screen_, cell.ink, text);
             if (!is_number(i) && i + 1 < kColumns) out.append(blanks, ' ');
         }
         return out + "\n";
     }
 
   private:
+    // Makes room in HELD for NVML's figures.
+    void widen_held(const std::vector<Block> &blocks) {
+        for (const Block &block : blocks)
+            for (const Row &row : block.rows)
+                if (is_by_nvml(row)) widths_[held] = std::max(widths_[held], width_of(row[nvml].text));
+    }
+    // True if HELD shows NVML's figure: the process has none of its own, and the terminal has no column NVML.
+    [[nodiscard]] bool is_by_nvml(const Row &row) const { return widths_[nvml] == 0 && row[held].text == "-"; }
     [[nodiscard]] std::size_t total() const {
         const auto shown = static_cast<std::size_t>(
             std::count_if(widths_.begin(), widths_.end(), [](std::size_t width) { return width > 0; }));
@@ -207,7 +212,7 @@ class Layout {
 std::string head_of(const Block &block, const Screen &screen) {
     for (const std::string &head : block.heads)
         if (!screen.width || width_of(head) <= *screen.width) return head;
-    return clipped(block.heads.back(), *screen.width);
+    return clipped(block.heads.back(), *screen.width, screen.unicode);
 }
 
 using policy::Limit;
@@ -326,8 +331,9 @@ std::string ps_table(const View &view, const Screen &screen, control::UnixMs now
         for (std::size_t i = 0; i < block.rows.size(); ++i) {
             if (const auto job = block.jobs.find(i); job != block.jobs.end())
                 out += std::string(kIndent, ' ') +
-                       (screen.width ? clipped(job->second, *screen.width - std::min(*screen.width, kIndent))
-                                     : job->second) +
+                       (screen.width
+                            ? clipped(job->second, *screen.width - std::min(*screen.width, kIndent), screen.unicode)
+                            : job->second) +
                        "\n";
             out += layout.line(block.rows[i]);
         }

@@ -76,6 +76,13 @@ std::string clock_text(control::UnixMs at, control::UnixMs now) {
     return local_time(at / 1000, is_today ? "%T" : "%F %T");
 }
 
+std::string shortened_command(const std::string &text, std::size_t columns, bool unicode) {
+    if (width_of(text) <= columns) return text;
+    const std::size_t slash = text.rfind('/', text.find(' '));
+    const bool has_folder = slash != std::string::npos && slash + 1 < text.size();
+    return clipped(has_folder ? text.substr(slash + 1) : text, columns, unicode);
+}
+
 std::string span_text(control::UnixMs from, control::UnixMs to) {
     const std::int64_t seconds = std::max<std::int64_t>(to - from, 0) / 1000;
     if (seconds < 60) return fmt::format("{} s", seconds);

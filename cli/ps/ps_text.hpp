@@ -48,6 +48,8 @@ std::string refusal_help(int pid, const control::GpuStatus &gpu, const control::
 Ink ink_of(State state);
 // False for short waits, which are normal under a policy with growth.wait.
 bool has_waited_long(const control::Waiting &one, control::UnixMs now);
+// Shortens a command that is too long: first by the program's folder, then at the end.
+std::string shortened_command(const std::string &text, std::size_t columns, bool unicode);
 // Returns "3 s", "5 min", "2 h 3 min", "3 days".
 std::string span_text(control::UnixMs from, control::UnixMs to);
 // Returns the local time: "12:31:04", or "2026-11-20 12:31:04" if that is another day than `now`.

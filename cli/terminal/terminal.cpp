@@ -65,6 +65,13 @@ Ended run_shell(const std::string &line) {
     return out;
 }
 
+bool has_utf8_locale() {
+    for (const char *name : {"LC_ALL", "LC_CTYPE", "LANG"})
+        if (const std::string locale = policy::lower_case(variable(name)); !locale.empty())
+            return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+    return false;
+}
+
 Screen screen_of_stdout() {
     Screen out;
     const bool terminal = ::isatty(STDOUT_FILENO) != 0;
@@ -77,6 +84,7 @@ Screen screen_of_stdout() {
     if (out.width == 0) out.width.reset();
     out.redraws = terminal && variable("TERM") != "dumb" && !variable("TERM").empty();
     out.colour = out.redraws && variable("NO_COLOR").empty();
+    out.unicode = has_utf8_locale();
     return out;
 }
 

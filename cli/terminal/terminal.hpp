@@ -31,10 +31,13 @@ struct Screen {
     std::optional<std::size_t> height;  // lines
     bool colour = false;
     bool redraws = false;  // the terminal obeys escape sequences
+    bool unicode = true;   // it shows UTF-8
 };
 // Returns the size of stdout. Takes the width from COLUMNS if the terminal does not report it or stdout is not a
 // terminal. NO_COLOR and TERM=dumb turn colours off.
 Screen screen_of_stdout();
+// True if LC_ALL, LC_CTYPE or LANG, the first of them that is set, names UTF-8. The locale need not be installed.
+bool has_utf8_locale();
 
 // The SGR codes of ECMA-48.
 enum class Ink { plain = 0, bold = 1, dim = 2, reverse = 7, red = 31, green = 32, yellow = 33 };

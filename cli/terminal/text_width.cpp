@@ -68,10 +68,10 @@ std::size_t width_of(std::string_view text) {
     return out;
 }
 
-std::string clipped(std::string_view text, std::size_t columns) {
+std::string clipped(std::string_view text, std::size_t columns, bool unicode) {
     if (width_of(text) <= columns) return std::string(text);
     if (columns == 0) return {};
-    return std::string(beginning(text, columns - 1)) + "…";
+    return std::string(beginning(text, columns - 1)) + (unicode ? "…" : "+");
 }
 
 std::string padded(std::string text, std::size_t columns, bool right) {

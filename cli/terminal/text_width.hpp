@@ -14,8 +14,8 @@ namespace curb::cli {
 
 // Returns the width in columns: ideographs and emoji take two, combining marks none, malformed bytes one each.
 std::size_t width_of(std::string_view text);
-// Cuts the text to `columns`. A text that was cut ends in "…".
-std::string clipped(std::string_view text, std::size_t columns);
+// Cuts the text to `columns`. A text that was cut ends in "…"; without `unicode` in "+", as in ps and top of procps.
+std::string clipped(std::string_view text, std::size_t columns, bool unicode = true);
 // Pads the text with blanks to `columns`. `right`: aligns it to the right.
 std::string padded(std::string text, std::size_t columns, bool right = false);
 // Wraps the text to `columns`, at blanks where it has some. Indents all lines but the first, of which `taken` columns

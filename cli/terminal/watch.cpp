@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "terminal/text_width.hpp"
+
 namespace curb::cli {
 namespace {
 
@@ -80,7 +82,7 @@ class InPlace {
         out += "\x1b[J";
         std::size_t more = 0;
         for (; at < frame.size(); ++at) more += frame[at] == '\n' ? 1 : 0;
-        return more == 0 ? out : out + "… " + std::to_string(more) + " more lines";
+        return more == 0 ? out : out + "and " + counted(more, "more line");
     }
 
   private:

@@ -307,7 +307,7 @@ std::string date_text(const Recording &recording) {
 std::string span_text(std::uint64_t ns) {
     const auto exact = static_cast<double>(ns);
     const std::uint64_t seconds = ns / kSecond;
-    if (ns < 1'000'000) return fmt::format("{:.0f} µs", exact / 1e3);
+    if (ns < 1'000'000) return fmt::format("{:.0f} us", exact / 1e3);
     if (ns < kSecond) return fmt::format("{:.0f} ms", exact / 1e6);
     if (seconds < 60) return fmt::format("{:.1f} s", exact / 1e9);
     if (seconds < 3600) return fmt::format("{} min {} s", seconds / 60, seconds % 60);

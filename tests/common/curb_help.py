@@ -36,11 +36,11 @@ class Command:
             yield from command.all()
 
     def spellings(self):
-        """Returns each spelling of an option, with True if it takes a value: {"-h": False, "--cap": True}."""
+        """Returns each spelling of an option, with its value: {"-h": "", "--cap": "SIZE", "--watch": "[SECONDS]"}."""
         out = {}
         for left, _ in self.options:
             names, _, value = left.removesuffix("...").partition(" ")
-            out.update({name: bool(value) for name in names.split(",")})
+            out.update({name: value for name in names.split(",")})
         return out
 
 
@@ -107,10 +107,12 @@ def misuse(command, words):
         name, equals, _ = word.partition("=")
         if name not in spellings:
             return f"{command.name} has no {name}"
-        if spellings[name] and not equals:
-            if not rest:
-                return f"{name} without a value"
+        value = spellings[name]
+        is_given = bool(rest) and not (value.startswith("[") and rest[0].startswith("-"))
+        if value and not equals and is_given:
             rest.pop(0)
+        elif value and not equals and not value.startswith("["):
+            return f"{name} without a value"
     names = [left for left, _ in command.arguments]
     if arguments > len(names) and not any(name.endswith("...") for name in names):
         return f"{command.name} takes no such argument"

@@ -83,8 +83,28 @@ TEST_CASE("--watch shows as many lines as fit, and says how many more there are"
     const Machine machine(Environment{{"CURB_SIM_GPUS", "16"}});
     OnTerminal curb(machine, {"ps", "--watch", "60"}, 100, 8);
     const std::string said = curb.until("more lines");
-    CHECK_THAT(said, contains("GPU 0") && !contains("GPU 15") && contains("… "));
+    CHECK_THAT(said, contains("GPU 0") && !contains("GPU 15") && contains("\x1b[Jand "));
     CHECK(count(said, "\x1b[2K") == 7);
+}
+
+TEST_CASE("--watch needs no interval, and does not take a pid for one") {
+    const Machine machine;
+    OnTerminal curb(machine, {"ps", "--watch"}, 100);
+    curb.until("GPU 0");
+    curb.type("\x03");
+    CHECK(curb.ends() == 0);
+    CHECK_THAT(machine.curb({"ps", "--watch", "4711"}).err, contains("to watch a process: curb ps 4711 --watch"));
+}
+
+TEST_CASE("a terminal that is not UTF-8 gets nothing but ASCII") {
+    const Machine machine;
+    const Program program(machine, {});
+    const auto shown = [&](const char *all, const char *lang) {
+        const Environment more{{"LC_ALL", all}, {"LANG", lang}, {"NO_COLOR", "1"}};
+        return OnTerminal(machine, {"ps"}, 40, 24, more).all();
+    };
+    CHECK_THAT(shown("C", "C.UTF-8"), contains(" 518 MiB ") && contains("+\r\n") && !contains("…"));
+    CHECK_THAT(shown("C.UTF-8", "C"), contains(" 518 MiB ") && contains("…\r\n"));
 }
 
 TEST_CASE("--watch without a terminal prints again with the time, or one JSON document a line, until Ctrl-C") {

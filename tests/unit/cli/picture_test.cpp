@@ -182,7 +182,7 @@ TEST_CASE("The summary is in sentences, with times and negative sizes as people 
     CHECK(sentences(run, summarise(run)) ==
           std::vector<std::string>{"Peak 7.3 GiB of 8 GiB at 12:31:04 on cuda:0; refused 2 times, for the cap.",
                                    "3 GiB came back on SIGUSR1."});
-    CHECK(span_text(999) == "1 µs");
+    CHECK(span_text(999) == "1 us");
     CHECK(span_text(850'000'000) == "850 ms");
     CHECK(span_text(125 * kSecond) == "2 min 5 s");
     CHECK(span_text(3720 * kSecond) == "1 h 2 min");

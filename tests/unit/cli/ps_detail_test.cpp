@@ -125,6 +125,15 @@ TEST_CASE("a nap shows how it went out and back, and what stays on the GPU") {
         if (line.starts_with("  ")) CHECK(width_of(line) <= 60);
 }
 
+TEST_CASE("one request has waited, two have") {
+    View view = busy();
+    control::GpuStatus &books = view.processes[0].status->gpus[0];
+    books.waited = 1;
+    CHECK_THAT(detail(view, std::nullopt), contains("1 request has waited for memory\n"));
+    books.waited = 2;
+    CHECK_THAT(detail(view, std::nullopt), contains("2 requests have waited for memory\n"));
+}
+
 TEST_CASE("the JSON answer of a machine with everything in it is the example in tests/command/answers") {
     const std::string answer = ps_json(busy(), {{7, "there is no process 7"}}, kNow);
     if (const char *copy = std::getenv("CURB_PS_ANSWER_TO")) std::ofstream(copy) << answer;

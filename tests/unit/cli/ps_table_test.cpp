@@ -115,11 +115,11 @@ TEST_CASE("a narrow terminal loses the least important columns, and the ends of 
     CHECK_THAT(table(machine(), 80), contains("\nGPU 0  NVIDIA H100 80GB HBM3  35.5 GiB") &&
                                          contains("  python3 -m notebook\n") && contains("  python3 train_bert.p…\n"));
     CHECK("\n" + table(machine(), 40) == R"(
-   PID     HELD      NVML  COMMAND
+   PID     HELD  STATE    COMMAND
 GPU 0  35.5 GiB of 80 GiB used
-  4712        -    20 GiB  python3 -m n…
-  4711  7.5 GiB  7.63 GiB  python3 trai…
-  4800        -     7 GiB  python3 serv…
+  4712   20 GiB  no curb  python3 -m no…
+  4711  7.5 GiB  running  python3 train…
+  4800    7 GiB  stopped  python3 serve…
 GPU 1  0 B of 80 GiB used, 80 GiB free
 
 4711 (python3) was refused 12 requests
@@ -131,6 +131,20 @@ GPU 1  0 B of 80 GiB used, 80 GiB free
   stopped; kill -CONT 4800; NVML says
   that it holds 7 GiB of GPU 0
 )");
+}
+
+TEST_CASE("of the columns that are there in the narrowest terminal, the state stays longest") {
+    View view = machine();
+    ViewUse &first = view.gpus[0].uses[1];
+    view.processes[0].status->gpus[0].held = 79 * GiB + 256 * MiB;
+    view.processes[0].status->gpus[0].cap = 79 * GiB + 256 * MiB;
+    first.nvml = 79 * GiB + 256 * MiB;
+    const auto first_line = [&](std::size_t width) { return lines_of(table(view, width)).front(); };
+    CHECK(first_line(60) == "   PID       HELD       NVML        CAP  STATE    COMMAND");
+    CHECK(first_line(50) == "   PID       HELD        CAP  STATE    COMMAND");
+    CHECK(first_line(38) == "   PID       HELD  STATE    COMMAND");
+    first.idle = GiB;  // held without use: more than what could be released
+    CHECK_THAT(first_line(90), contains("IDLE") && !contains("RELEASED"));
 }
 
 TEST_CASE("no line is wider than the terminal, whatever is in it") {
