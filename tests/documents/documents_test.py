@@ -54,6 +54,7 @@ RUN = {  # line: text that its output must contain
     "curb run --job-cap 24GiB -- torchrun --nproc-per-node 4 train.py": ALL_PIECES,
     "curb run --cap 8GiB -- accelerate launch train.py": ALL_PIECES,
     "curb run --cap 8GiB --steer -- jupyter lab": ALL_PIECES,
+    "curb run --cap 25% -- dask worker tcp://SCHEDULER:8786 --nworkers 4": ALL_PIECES,
     "curb run --nap 10m -- jupyter lab": ALL_PIECES,
     "curb release --name '*ipykernel*'": "released 2 GiB",
     "srun curb run --cap 8GiB -- python train.py": ALL_PIECES,
@@ -114,7 +115,6 @@ NOT_RUN = {
     "curb kernelspec install --cap 8GiB --steer --nap 10m": "needs Jupyter; integrations/jupyterhub runs such a kernel",
     "curb cdi generate --cap 4GiB --cap 8GiB": "writes the machine's own files; integrations/containers writes others",
     "podman run --device nvidia.com/gpu=all --device curb.dev/cap=8GiB IMAGE python train.py": "needs a GPU; integrations/containers runs it without",
-    "curb run --cap 25% -- dask worker tcp://SCHEDULER:8786 --nworkers 4": "needs Dask; tried by hand with two workers",
     "systemctl daemon-reload": "the machine's own services; integrations/systemd has systemd read the drop-in",
     "systemctl restart NAME": "as systemctl daemon-reload",
     "systemctl reload NAME": "as systemctl daemon-reload",
@@ -123,6 +123,17 @@ NOT_RUN = {
     "docker run --gpus all -v /usr/lib/curb:/usr/lib/curb:ro -e LD_PRELOAD=/usr/lib/curb/libcurb.so -e CURB_CAP=8GiB IMAGE python train.py": "needs Docker and a GPU",
     "sudo install -D -o root -g root -m 644 ceiling.json /etc/curb/policy.json": "the machine's own file",
     "systemctl enable --now curb-metrics.timer": "the machine's own services",
+}
+
+TRIED_BY = {  # the test of each recipe of which no line is in RUN
+    "JupyterHub": "integrations/jupyterhub/test",
+    "Containers": "integrations/containers/test",
+    "Kubernetes": "integrations/kubernetes/test",
+    "systemd": "integrations/systemd/test",
+    "Ray": "integrations/ray/test",
+    "A machine for five users, in five steps": "tests/process/naps/users_test.cpp",
+    "A machine with EL8, or another old glibc": "packaging/try",
+    "The Python module from a clone": "packaging/try",
 }
 
 
@@ -138,14 +149,19 @@ def blocks(kind):
                 yield document, block[2]
 
 
+def commands_in(text):
+    """Yields each command line, without its comment."""
+    for line in text.splitlines():
+        if command := re.sub(r"(^|\s+)# .*", "", line).strip():
+            yield command
+
+
 def shown():
-    """Returns each command line, without its comment, and the document that shows it first."""
+    """Returns each command line and the document that shows it first."""
     lines = {}
     for document, text in blocks("sh"):
-        for line in text.splitlines():
-            command = re.sub(r"(^|\s+)# .*", "", line).strip()
-            if command:
-                lines.setdefault(command, document.name)
+        for command in commands_in(text):
+            lines.setdefault(command, document.name)
     return lines
 
 
@@ -195,7 +211,8 @@ class Sandbox:
         self.program("my_cuda_program", "exec python train.py")
         self.program("bin/torchrun", 'while [ "${1#-}" != "$1" ]; do shift 2; done; exec python "$@"')
         self.program("bin/accelerate", 'shift; exec python "$@"')
-        self.program("bin/jupyter", "exec python train.py")
+        for name in ("jupyter", "dask"):
+            self.program(f"bin/{name}", "exec python train.py")
         self.program("bin/srun", 'exec "$@"')
         self.program("bin/editor", f'if [ -e "$1" ]; then sed -i s/8GiB/6GiB/ "$1"; else cp {examples}/ceiling.json "$1"; fi')
         self.environment = {
@@ -250,6 +267,13 @@ class Documents(unittest.TestCase):
         self.assertEqual({line: document for line, document in lines.items() if line not in RUN | NOT_RUN}, {})
         self.assertEqual([line for line in [*RUN, *NOT_RUN] if line not in lines], [], "in no document any more")
         self.assertEqual(RUN.keys() & NOT_RUN.keys(), set())
+
+    def test_each_recipe_is_tried(self):
+        recipes = re.split(r"^## ", (ROOT / "docs" / "RECIPES.md").read_text(), flags=re.MULTILINE)[1:]
+        not_run = {recipe.partition("\n")[0] for recipe in recipes if not RUN.keys() & {*commands_in(recipe)}}
+        self.assertEqual(not_run, TRIED_BY.keys())
+        for test in TRIED_BY.values():
+            self.assertTrue((ROOT / test).exists(), test)
 
     def test_each_that_can_be_run_does_what_it_is_for(self):
         for line, wanted in RUN.items():
