@@ -76,11 +76,13 @@ Wanted Program::ask(const control::Request &request) {
 }
 
 bool Program::again(int attempt) {
-    constexpr int kOfDriver = 3, kOfHost = 2000;
+    constexpr int kOfDriver = 3;
     if (injector_.is_of_driver()) return attempt < kOfDriver;
+    const auto now = std::chrono::steady_clock::now();
+    if (attempt == 0) again_until_ = now + 20s;
     if (fault_.lasting && attempt == 4) end_fault();
     std::this_thread::sleep_for(10ms);
-    return attempt < kOfHost;
+    return now < again_until_;
 }
 
 void Program::problem(const std::string &text) {

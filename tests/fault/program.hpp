@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -115,7 +116,8 @@ class Program {
     Injector &injector_;
     const Fault &fault_;
     Report &report_;
-    bool lacks_memory_ = false;  // since a block was not released
+    std::chrono::steady_clock::time_point again_until_{};  // for the present call
+    bool lacks_memory_ = false;                            // since a block was not released
 };
 
 #define DO(function, ...) p.call(#function, CUDA_SUCCESS, [&] { return function(__VA_ARGS__); })
