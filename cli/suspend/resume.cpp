@@ -274,7 +274,8 @@ int bring_back_when_asked(const suspended::Process &process) {
     std::signal(SIGPIPE, SIG_IGN);  // the process may end before it reads the helper's output
     const int pid = process.pid;
     const auto driver = open_driver();
-    for (;;) {
+    constexpr int kTriesAtEnd = 20;
+    for (int tries = 0;;) {
         pollfd input{STDIN_FILENO, POLLIN, 0};
         const bool asked = ::poll(&input, 1, 1000) > 0;
         if (suspended::start_of(pid) != process.start) {
@@ -297,7 +298,8 @@ int bring_back_when_asked(const suspended::Process &process) {
         const int status = Resuming(manner, pid, nullptr).run();
         if (is_answered || status == 0) return status;  // the process sees the end, and starts another helper
         // Its socket is closed: the process is about to end, has executed another program, or cannot tell us to go on.
-        if (driver && !state.known) return status;
+        // A driver that no longer knows it does not say which: it closes its files some time before it has ended.
+        if (driver && !state.known && ++tries == kTriesAtEnd) return status;
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
 }
