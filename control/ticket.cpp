@@ -32,9 +32,11 @@ std::uint64_t now_ns() noexcept {
     return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
+constexpr std::string_view kTicket = "ticket-";  // how the names of all requests begin
+
 // "ticket-GPU-8f3a…-": how the names of all requests for this GPU begin.
 std::string beginning(const std::string &uuid) {
-    std::string out = "ticket-" + uuid + "-";
+    std::string out = std::string(kTicket) + uuid + "-";
     std::replace(out.begin(), out.end(), '/', '_');
     return out;
 }
@@ -247,6 +249,10 @@ bool Ticket::reserve(Bytes room) {
 
 void Ticket::give_up_reservation() {
     if (!path_.empty()) write(false);
+}
+
+void Ticket::remove_stale(const Places &places) {
+    static_cast<void>(Entry::all(places, std::string(kTicket), Among::all));
 }
 
 bool Ticket::others_wait(const Places &places, const std::string &uuid, Among among) {

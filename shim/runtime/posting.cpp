@@ -11,6 +11,7 @@
 
 #include "base/lifetime.hpp"
 #include "control/board.hpp"
+#include "control/ticket.hpp"
 #include "device/activity.hpp"
 #include "device/devices.hpp"
 #include "device/wait_queue.hpp"
@@ -152,9 +153,11 @@ void Poster::write(board::Entry now) {
     if (!process_) return;
     const auto folder = control::public_directory(places_, geteuid());
     if (!folder) return;
-    if (last_.gpus.empty())  // the first time
+    if (last_.gpus.empty()) {  // the first time
+        control::Ticket::remove_stale(places_);
         if (auto opened = control::open_folder(*folder, false))
             board::remove_stale(*opened, []() noexcept { return !own_thread::stopped(); });
+    }
     std::string path = folder->path + "/" + board::name_of(*process_);
     const std::string text = board::text_of(now);
     const std::scoped_lock lock(file().mutex);

@@ -49,6 +49,8 @@ class Ticket {
 
     // True if another process waits for memory of this GPU. May throw std::bad_alloc.
     static bool others_wait(const Places &places, const std::string &uuid, Among among = Among::all);
+    // Deletes the files of this user's dead processes that have waited for any GPU. May throw std::bad_alloc.
+    static void remove_stale(const Places &places);
 
   private:
     struct Entry;

@@ -109,6 +109,15 @@ TEST_CASE("a process that was killed while it waited blocks no other, and its fi
     CHECK(folder.files().size() == 1);
 }
 
+TEST_CASE("the file of a dead process goes though nobody waits for its GPU, and those of living ones stay") {
+    const Shared folder;
+    { const Waiter dead(folder.places); }
+    const Ticket alive(folder.places, kOther, kNeed);
+    CHECK(folder.files().size() == 2);
+    Ticket::remove_stale(folder.places);
+    CHECK(folder.files().size() == 1);
+}
+
 TEST_CASE("others_wait() counts other processes on this GPU only") {
     const Shared folder;
     CHECK_FALSE(Ticket::others_wait(folder.places, kGpu));
