@@ -35,7 +35,7 @@ NOT_MESSAGES = [
     r"^_Z",  # names of functions
     r"^CUDA_MPS",  # names of variables
     r"^(All p|P)rocess",  # help
-    r"^curb run --wait|^raise the cap: curb cap $|next time curb run|^or have the program|, or (free|have) ",  # remedies
+    r"^curb run --wait|^make room there|^raise the cap: curb cap $|next time curb run|^or have the program|, or (free|have) ",  # remedies
     r"^see whether nvidia-smi|^; see whether|^(set|correct or unset) CURB_LIBRARY|^build it",
     r"^curb resume \{\}|^; curb res?|^(all that is left|there is nothing)|^bring that|^curb release gives",
     r"another process of its job|the end of a graph capture|soft limit of its cgroup|the driver moves it for a nap",  # who asks
