@@ -191,6 +191,17 @@ def dead_paths():
                 yield f"{document.name}: {path}"
 
 
+def broken_lines():
+    """Yields lines of running text that end within a sentence."""
+    for document in DOCUMENTS:
+        lines = outside_blocks(document.read_text()).split("\n")
+        for line, after in zip(lines, lines[1:]):
+            is_text = line.strip() and not line.startswith(("|", "#", "!", "<!--"))
+            goes_on = after.strip() and not after.lstrip().startswith(("- ", "|", "!", "<!--")) and not re.match(r"\d+\. ", after)
+            if is_text and goes_on and not re.search(r"[.:?!)>;][\"*`)]*$", line):
+                yield f"{document.name}: {line}"
+
+
 class Sandbox:
     """A folder with the files that the documents name, and the process "PID", which caches 2 GiB under job.json."""
 
@@ -304,6 +315,9 @@ class Documents(unittest.TestCase):
 
     def test_links_lead_somewhere(self):
         self.assertEqual(list(dead_links()), [])
+
+    def test_lines_end_where_sentences_end(self):
+        self.assertEqual(list(broken_lines()), [])
 
     def test_paths_that_are_named_are_there(self):
         self.assertEqual(list(dead_paths()), [])
