@@ -90,7 +90,9 @@ policy::Result<Driver, std::string> open_driver() {
     X(nvmlDeviceGetGraphicsRunningProcesses_v3) \
     X(nvmlDeviceGetMaxMigDeviceCount)           \
     X(nvmlDeviceGetMigDeviceHandleByIndex)      \
-    X(nvmlDeviceGetPersistenceMode)
+    X(nvmlDeviceGetPersistenceMode)             \
+    X(nvmlDeviceGetUtilizationRates)            \
+    X(nvmlDeviceGetTemperature)
 
 namespace {
 
@@ -187,6 +189,17 @@ std::string read(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     return {};
 }
 
+// Reads how busy and how warm the GPU is. NVML knows neither of an instance.
+void read_load(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
+    nvmlUtilization_t busy{};
+    if (nvml.nvmlDeviceGetUtilizationRates && nvml.nvmlDeviceGetUtilizationRates(device, &busy) == NVML_SUCCESS)
+        gpu.utilization = busy.gpu;
+    unsigned degrees = 0;
+    if (nvml.nvmlDeviceGetTemperature &&
+        nvml.nvmlDeviceGetTemperature(device, NVML_TEMPERATURE_GPU, &degrees) == NVML_SUCCESS)
+        gpu.temperature = degrees;
+}
+
 // Reads the instances of a MIG GPU. Skips an instance that cannot be read.
 void read_instances(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     unsigned count = 0;
@@ -219,6 +232,7 @@ NvmlGpus read_gpus() {
         unsigned current = 0, pending = 0;  // a GPU without MIG answers NOT_SUPPORTED
         gpu.mig = nvml.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS && current == 1;
         if (std::string fault = read(nvml, device, gpu); !fault.empty()) return fault;
+        read_load(nvml, device, gpu);
         if (gpu.mig) read_instances(nvml, device, gpu);
         unsigned on = 1;
         gpu.kept_awake = !nvml.nvmlDeviceGetPersistenceMode ||

@@ -57,6 +57,8 @@ struct GpuState {
     policy::Bytes used = 0;  // by all processes, as nvidia-smi shows it: without the memory that the driver reserves
     bool mig = false;
     bool kept_awake = true;  // persistence mode; true if not known
+    std::optional<unsigned> utilization;  // percent of the last moments in which a kernel ran; nullopt: not known
+    std::optional<unsigned> temperature;  // degrees Celsius; nullopt: not known
     std::vector<GpuUser> users;
     std::vector<int> mps_clients;
     std::vector<GpuState> instances;  // of a MIG GPU, if NVML can list them

@@ -222,6 +222,8 @@ class Join {
 
     void add_gpu(const GpuState &gpu, const std::string &parent = {}) {
         ViewGpu out{gpu.index, gpu.uuid, parent, gpu.name, gpu.total, gpu.used, gpu.free, gpu.mig, {}};
+        out.utilization = gpu.utilization;
+        out.temperature = gpu.temperature;
         for (const GpuUser &user : gpu.users)
             if (const auto found = indices_.find(user.pid); found != indices_.end())
                 out.uses.push_back({found->second, std::nullopt, user.held});

@@ -54,6 +54,7 @@ struct ViewGpu {
     std::optional<policy::Bytes> used, free;  // as NVML reports; nullopt: not known
     bool mig = false;                         // it is divided, or an instance of one that is
     std::vector<ViewUse> uses;                // the largest first
+    std::optional<unsigned> utilization{}, temperature{};  // in percent, in degrees Celsius; nullopt: not known
 };
 
 struct View {

@@ -28,13 +28,16 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 struct TopOptions {
-    bool sim = false;
+    bool sim = false, read_only = false;
 
-    void declare(Options &takes) { takes.sim(sim); }
+    void declare(Options &takes) {
+        takes.flag("--read-only", read_only, "Only watch: no key acts on a process");
+        takes.sim(sim);
+    }
 };
 
-constexpr auto kPatience = 300ms;  // for processes to answer
-constexpr auto kEvery = 1s;        // polls the machine so often
+constexpr auto kPatience = 300ms;                                                       // for processes to answer
+constexpr std::chrono::milliseconds kIntervals[] = {500ms, 1s, 2s, 5s, 10s, 30s, 60s};  // between two polls
 constexpr int kKeyPatienceMs = 100;
 constexpr int kControlC = 3, kEscape = 27;
 
@@ -47,11 +50,14 @@ std::string answer_of(const std::string &words) {
 
 class Top {
   public:
-    explicit Top(bool sim) : sim_(sim) { state_.unicode = std::string_view(::nl_langinfo(CODESET)) == "UTF-8"; }
+    explicit Top(const TopOptions &options) : sim_(options.sim) {
+        state_.unicode = std::string_view(::nl_langinfo(CODESET)) == "UTF-8";
+        state_.read_only = options.read_only;
+    }
 
     int run() {
         poll();
-        polled_.wait_for(kEvery);  // so that the first screen has figures
+        polled_.wait_for(1s);  // so that the first screen has figures
         while (!quits_) {
             take_view();
             take_answer();
@@ -63,7 +69,7 @@ class Top {
 
   private:
     void poll() {
-        next_ = Clock::now() + kEvery;
+        next_ = Clock::now() + state_.every;
         polled_ = in_background([] { return poll_all(kPatience); });
     }
     void take_view() {
@@ -82,11 +88,11 @@ class Top {
     void draw() {
         const auto height = static_cast<std::size_t>(std::max(LINES, 1)),
                    width = static_cast<std::size_t>(std::max(COLS, 1));
-        const auto lines = top_screen(view_, state_, width, height, control::unix_now());
+        shown_ = top_screen(view_, state_, width, height, control::unix_now());
         ::erase();
-        for (std::size_t y = 0; y < lines.size(); ++y) {
+        for (std::size_t y = 0; y < shown_.size(); ++y) {
             ::move(static_cast<int>(y), 0);
-            for (const Span &span : lines[y]) {
+            for (const Span &span : shown_[y]) {
                 const auto attribute = attribute_of(span.ink);
                 ::attron(attribute);
                 ::addstr((state_.unicode ? span.text : ascii(span.text)).c_str());
@@ -125,9 +131,17 @@ class Top {
     void press(int key) {
         if (!prompt_.empty()) return type(key);
         if (key != KEY_RESIZE) state_.message.clear();
+        if (state_.helps && key != KEY_RESIZE && key != kControlC) {
+            state_.helps = false;
+            return;
+        }
         switch (key) {
             case 'q':
             case kControlC: quits_ = true; break;
+            case '?': state_.helps = true; break;
+            case '+': set_interval(1); break;
+            case '-': set_interval(-1); break;
+            case KEY_MOUSE: click(); break;
             case 'o': state_.sort = static_cast<Sort>((static_cast<int>(state_.sort) + 1) % kSorts); break;
             case '/': ask("filter: ", [this](const std::string &text) { state_.filter = text; }); break;
             case 'r': confirm("release the cached memory of", "release"); break;
@@ -149,8 +163,31 @@ class Top {
             case KEY_PPAGE: state_.at -= std::min(state_.at, page); break;
             case KEY_NPAGE: state_.at += page; break;
             case KEY_HOME: state_.at = 0; break;
+            case KEY_END: state_.at = top_rows(view_, state_).size(); break;
             default: break;
         }
+    }
+
+    // Takes the next longer interval (by: 1) or the next shorter one (-1), if there is one.
+    void set_interval(std::ptrdiff_t by) {
+        const auto *const now = std::find(std::begin(kIntervals), std::end(kIntervals), state_.every);
+        if (now + by < std::begin(kIntervals) || now + by == std::end(kIntervals)) return;
+        state_.every = now[by];
+        state_.message = "polls every " + interval_text(state_.every);
+        next_ = std::min(next_, Clock::now() + state_.every);
+    }
+
+    // The wheel moves the selection. A click presses a key of the last line, or selects a process.
+    void click() {
+        MEVENT event{};
+        if (::getmouse(&event) != OK) return;
+        if (event.bstate & BUTTON4_PRESSED) return select(KEY_UP);
+        if (event.bstate & BUTTON5_PRESSED) return select(KEY_DOWN);
+        const auto y = static_cast<std::size_t>(event.y), x = static_cast<std::size_t>(event.x);
+        if (y >= shown_.size()) return;
+        if (const int key = key_at(shown_[y], x)) return press(key);
+        const std::size_t row = state_.first + y - std::min(y, state_.line);
+        if (y >= state_.line && row < top_rows(view_, state_).size()) state_.at = row;
     }
 
     // Prompts on the last line. Calls `then` with the typed text.
@@ -165,7 +202,7 @@ class Top {
     }
     static bool is_enter(int key) { return key == '\n' || key == '\r' || key == KEY_ENTER; }
     void type(int key) {
-        if (key == KEY_RESIZE) return;
+        if (key == KEY_RESIZE || key == KEY_MOUSE) return;
         if (key == kEscape || key == kControlC) return end_prompt();
         const bool is_question = prompt_.ends_with("(y/n) ");
         if (is_enter(key) || is_question) {
@@ -181,9 +218,15 @@ class Top {
         state_.message = prompt_ + typed_;
     }
 
+    // Returns null with --read-only.
+    const ViewProcess *to_act_on() {
+        if (!state_.read_only) return selected();
+        state_.message = "curb top --read-only changes nothing";
+        return nullptr;
+    }
     // Keeps the pid that was selected when the key was pressed: the rows may move before the answer.
     void confirm(const std::string &what, const std::string &command) {
-        const ViewProcess *process = selected();
+        const ViewProcess *process = to_act_on();
         if (!process) return;
         const int pid = process->pid;
         ask(what + " " + label_of(pid, process->name) + "? (y/n) ", [this, pid, command](const std::string &answer) {
@@ -192,7 +235,7 @@ class Top {
         });
     }
     void ask_cap() {
-        const ViewProcess *process = selected();
+        const ViewProcess *process = to_act_on();
         if (!process) return;
         const int pid = process->pid;
         ask("cap of " + label_of(pid, process->name) + ", as 8GiB or 50%: ", [this, pid](const std::string &text) {
@@ -215,6 +258,7 @@ class Top {
     bool sim_;
     View view_;
     TopState state_;
+    std::vector<ScreenLine> shown_;
     std::string prompt_, typed_;
     std::function<void(const std::string &)> then_;
     std::future<View> polled_;
@@ -234,6 +278,8 @@ class Terminal {
         ::set_escdelay(25);
         ::timeout(kKeyPatienceMs);
         ::curs_set(0);
+        ::mousemask(BUTTON1_PRESSED | BUTTON4_PRESSED | BUTTON5_PRESSED, nullptr);
+        ::mouseinterval(0);  // a press is a click at once
         if (variable("NO_COLOR").empty() && ::has_colors()) {
             ::start_color();
             ::use_default_colors();
@@ -260,11 +306,13 @@ int top(const TopOptions &options) {
         return failed("top: it needs a terminal; curb ps --watch 2 prints the same into a file or pipe");
     if (const auto fault = use_sim(options.sim)) return failed("top: " + *fault);
     std::setlocale(LC_ALL, "");
+    // A container often has no other locale than this, whichever LANG names.
+    if (has_utf8_locale() && std::string_view(::nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
     const Terminal terminal;
     if (!terminal)
         return failed("top: nothing is known of the terminal " + policy::quote(variable("TERM")) +
                       "; set TERM, as in TERM=xterm curb top");
-    return Top(options.sim).run();
+    return Top(options).run();
 }
 
 }  // namespace
@@ -273,22 +321,25 @@ extern const Command kTop{
     .name = "top",
     .line = "Watch GPUs and processes, and act on them",
     .help = R"(
-One line for each GPU: what processes under curb hold, what others hold, what is free, and the last seconds. Then the
-processes, each with its part of its cap. States: running, wait 3 s (for memory), napping, suspended, stopped, over cap,
-releasing, silent (it does not answer), no curb, unknown (in another pid namespace). Above the keys: what the selected
-process waits for, why it was refused, how to bring it back. Needs a terminal; works at 80 x 24.
+One line for each GPU: what processes under curb hold, what others hold, what is free, use and temperature by NVML, and
+the last polls. Then the processes, each with its part of its cap. The key ? explains bars, columns and states. Above
+the keys: what the selected process waits for, why it was refused, how to bring it back. Needs a terminal; a narrow one
+shows fewer columns. A click selects a process or presses a key; with Shift the mouse selects text.
 
-Keys act on the selected process, and ask first:
+Keys act on the selected process, and ask first (with --read-only they do nothing):
   r                     release the memory that it caches
   c                     change its cap
   s, u                  suspend it, resume it
   arrows, j, k          select
   o                     the next order: held, cap, pid, user, command
   /                     show only what contains a text; an empty line shows all
+  +, -                  poll less often, more often: every 0.5 s to every minute
+  ?                     help
   q                     quit
 
 Examples:
-  curb top)",
+  curb top
+  curb top --read-only  watch, without keys that act)",
     .takes = takes<TopOptions, top>,
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -19,11 +18,21 @@ using policy::Bytes;
 using policy::format_human;
 
 constexpr std::size_t kRemembered = 120;  // samples of a history
-constexpr std::size_t kBar = 20, kSpark = 10, kCapBar = 10, kJob = 18, kContainer = 12;
+constexpr std::size_t kBar = 20, kShortBar = 10, kSpark = 10, kCapBar = 8, kState = 11, kIdle = 16, kJob = 18,
+                      kContainer = 12;
 constexpr std::size_t kLeastRows = 5;  // of processes, however many GPUs there are
+// The windows in which there is room for a column.
+constexpr std::size_t kForGpu = 46, kForCap = 56, kForUser = 72, kForBars = 80, kForHistory = 100, kForJob = 120,
+                      kForContainer = 140;
 
-constexpr const char *kSortNames[] = {"held", "cap", "pid", "user", "command"};
-static_assert(std::size(kSortNames) == kSorts);
+// What can be done by a key, in the last line.
+struct Key {
+    int key;
+    const char *name;
+    bool acts = false;  // on a process
+};
+constexpr Key kKeys[] = {{'q', "quit"},          {'?', "help"},         {'r', "release", true}, {'c', "cap", true},
+                         {'s', "suspend", true}, {'u', "resume", true}, {'o', "order"},         {'/', "filter"}};
 
 double share(Bytes part, Bytes whole) {
     return whole == 0 ? 0 : std::min(1.0, static_cast<double>(part) / static_cast<double>(whole));
@@ -54,13 +63,19 @@ std::string sparkline(const TopState::History *history, Bytes whole, bool unicod
     return out;
 }
 
+std::size_t width_in(const ScreenLine &line) {
+    std::size_t out = 0;
+    for (const Span &span : line) out += width_of(span.text);
+    return out;
+}
+
 // Cuts the line to `width` columns.
-ScreenLine fitted(ScreenLine line, std::size_t width) {
+ScreenLine fitted(ScreenLine line, std::size_t width, bool unicode) {
     std::size_t left = width;
     ScreenLine out;
     for (Span &span : line) {
         if (left == 0) break;
-        span.text = clipped(span.text, left);
+        span.text = clipped(span.text, left, unicode);
         left -= std::min(left, width_of(span.text));
         out.push_back(std::move(span));
     }
@@ -73,13 +88,9 @@ class Screenful {
         : view_(view), state_(state), width_(width), height_(height), now_(now), rows_(top_rows(view, state)) {}
 
     std::vector<ScreenLine> done() && {
-        std::set<std::size_t> processes_shown;  // a process has a row on each of its GPUs
-        for (const TopRow &row : rows_) processes_shown.insert(row.process);
-        add({{fmt::format("curb top  {}  {}, {}", clock_text(now_, now_), counted(view_.gpus.size(), "GPU"),
-                          counted(processes_shown.size(), "process")),
-              Ink::bold},
-             {fmt::format("  by {}{}", kSortNames[static_cast<std::size_t>(state_.sort)],
-                          state_.filter.empty() ? "" : ", with \"" + policy::plain(state_.filter) + "\"")}});
+        for (const TopRow &row : rows_) gpu_width_ = std::max(gpu_width_, width_of(short_label(row.gpu)));
+        gpu_width_ = std::min<std::size_t>(gpu_width_, 12);  // of the beginning of a UUID
+        head();
         gpus();
         state_.at = rows_.empty() ? 0 : std::min(state_.at, rows_.size() - 1);
         const std::vector<std::string> notes = notes_on_selected();
@@ -88,11 +99,29 @@ class Screenful {
         for (const std::string &note : notes) add({{note, Ink::yellow}});
         last_line();
         if (lines_.size() > height_) lines_.resize(height_);
-        for (ScreenLine &line : lines_) line = fitted(std::move(line), width_);
+        for (ScreenLine &line : lines_) line = fitted(std::move(line), width_, state_.unicode);
         return std::move(lines_);
     }
 
   private:
+    void head() {
+        std::set<std::size_t> processes_shown;  // a process has a row on each of its GPUs
+        for (const TopRow &row : rows_) processes_shown.insert(row.process);
+        const bool is_usual = state_.every == TopState().every;
+        ScreenLine line = {{fmt::format("curb top  {}  {}, {}", clock_text(now_, now_),
+                                        counted(view_.gpus.size(), "GPU"), counted(processes_shown.size(), "process")),
+                            Ink::bold},
+                           {fmt::format("  {}by {}{}{}", state_.read_only ? "read-only, " : "",
+                                        kSortNames[static_cast<std::size_t>(state_.sort)],
+                                        state_.filter.empty() ? "" : ", with \"" + policy::plain(state_.filter) + "\"",
+                                        is_usual ? "" : ", every " + interval_text(state_.every))}};
+        ScreenLine legend = legend_of(state_.unicode);
+        if (width_in(line) + 2 + width_in(legend) <= width_) {
+            line.push_back({"  "});
+            line.insert(line.end(), legend.begin(), legend.end());
+        }
+        add(std::move(line));
+    }
     void add(ScreenLine line) { lines_.push_back(std::move(line)); }
 
     // Adds a line for each GPU: used by processes under curb, used by others, free; and what is held without use.
@@ -103,43 +132,60 @@ class Screenful {
         const std::size_t shown = all ? view_.gpus.size() : room - 1;
         std::size_t label = 0;
         for (const ViewGpu &gpu : view_.gpus) label = std::max(label, width_of(gpu_label(view_, gpu)));
-        for (std::size_t i = 0; i < shown; ++i) add(gpu_line(view_.gpus[i], label));
+        const bool has_idle = std::any_of(view_.gpus.begin(), view_.gpus.end(),
+                                          [&](const ViewGpu &gpu) { return !idle_on(gpu, view_).empty(); });
+        for (std::size_t i = 0; i < shown; ++i) add(gpu_line(view_.gpus[i], label, has_idle));
         if (!all) add({{fmt::format("{} more GPUs; a higher window shows them", view_.gpus.size() - shown), Ink::dim}});
     }
-    [[nodiscard]] ScreenLine gpu_line(const ViewGpu &gpu, std::size_t label) const {
+    [[nodiscard]] ScreenLine gpu_line(const ViewGpu &gpu, std::size_t label, bool has_idle) const {
         Bytes capped = 0;
         for (const ViewUse &use : gpu.uses)
             if (const auto *books = books_of(view_, use); books && !view_.processes[use.process].suspended)
                 capped += books->held;
+            else if (const auto *posted = posted_of(view_, use); posted && !books)
+                capped += posted->held.value_or(0);
         const Bytes used = std::max(capped, gpu.used.value_or(0));
-        const std::size_t ours = columns_of(share(capped, gpu.total), kBar);
-        const std::size_t all = std::max(ours, columns_of(share(used, gpu.total), kBar));
+        const std::size_t bar = width_ >= kForBars ? kBar : kShortBar;
+        const std::size_t ours = columns_of(share(capped, gpu.total), bar);
+        const std::size_t all = std::max(ours, columns_of(share(used, gpu.total), bar));
         const auto found = state_.used.find(gpu.uuid);
         const bool u = state_.unicode;
         Bytes idle = 0;
         for (const auto &[user, bytes] : idle_on(gpu, view_)) idle += bytes;
-        return {{padded(gpu_label(view_, gpu), label) + " "},
-                {repeated(u ? "█" : "#", ours), Ink::green},
-                {repeated(u ? "▒" : "+", all - ours), Ink::yellow},
-                {repeated(u ? "░" : ".", kBar - all), Ink::dim},
-                {fmt::format(" {:>10} of {:<9} ", format_human(used), format_human(gpu.total))},
-                {sparkline(found == state_.used.end() ? nullptr : &found->second, gpu.total, u), Ink::green},
-                {idle == 0 ? "" : "  idle " + format_human(idle), Ink::yellow},
-                {"  " + policy::plain(gpu.name), Ink::dim}};
+        ScreenLine out = {{padded(gpu_label(view_, gpu), label) + " "},
+                          {repeated(u ? "█" : "#", ours), Ink::green},
+                          {repeated(u ? "▒" : "+", all - ours), Ink::yellow},
+                          {repeated(u ? "░" : ".", bar - all), Ink::dim},
+                          {fmt::format(" {:>10} of {:<9} ", format_human(used), format_human(gpu.total))}};
+        // The rest, as far as it fits.
+        for (const Span &part :
+             {Span{load_text(gpu)},
+              Span{has_idle ? padded(idle == 0 ? "" : "idle " + format_human(idle), kIdle) : "", Ink::yellow},
+              Span{sparkline(found == state_.used.end() ? nullptr : &found->second, gpu.total, u), Ink::green},
+              Span{"  " + policy::plain(gpu.name), Ink::dim}})
+            if (width_in(out) + width_of(part.text) <= width_) out.push_back(part);
+        return out;
     }
 
-    // False in a narrow window, where the command needs the columns.
-    [[nodiscard]] bool has_history() const { return width_ >= 100; }
+    // Returns " 87%  64°C ". Empty if NVML tells neither.
+    [[nodiscard]] std::string load_text(const ViewGpu &gpu) const {
+        if (!gpu.utilization && !gpu.temperature) return {};
+        const auto figure = [](const std::optional<unsigned> &value, const char *unit) {
+            return value ? std::to_string(*value) + unit : "-";
+        };
+        return padded(figure(gpu.utilization, "%"), 4, true) + " " +
+               padded(figure(gpu.temperature, state_.unicode ? "°C" : "C"), 5, true) + "  ";
+    }
 
     // True in a wide window if a process has a job, or is in a container.
     [[nodiscard]] bool has_jobs() const {
-        return width_ >= 120 && std::any_of(view_.processes.begin(), view_.processes.end(), [](const ViewProcess &one) {
-                   return one.status && !one.status->job.empty();
-               });
+        return width_ >= kForJob &&
+               std::any_of(view_.processes.begin(), view_.processes.end(),
+                           [](const ViewProcess &one) { return one.status && !one.status->job.empty(); });
     }
     [[nodiscard]] bool has_containers() const {
-        return width_ >= 140 && std::any_of(view_.processes.begin(), view_.processes.end(),
-                                            [](const ViewProcess &one) { return !one.container.empty(); });
+        return width_ >= kForContainer && std::any_of(view_.processes.begin(), view_.processes.end(),
+                                                      [](const ViewProcess &one) { return !one.container.empty(); });
     }
 
     // Returns the notes of curb ps on the selected process: what it waits for, since when, the next growth step. Empty
@@ -159,11 +205,11 @@ class Screenful {
 
     // Adds the table of processes. Leaves `below` lines free above the last line.
     void processes(std::size_t below) {
-        add({{fmt::format("{:>8} {:<8} {:<6} {:>9} {:>9} {:<{}} {}{:<9} {}{}{}", "PID", "USER", "GPU", "HELD", "CAP",
-                          "OF CAP", kCapBar, has_history() ? padded("HISTORY", kSpark + 1) : "", "STATE",
-                          has_jobs() ? padded("JOB", kJob + 1) : "",
-                          has_containers() ? padded("CONTAINER", kContainer + 1) : "", "COMMAND"),
+        add({{figures("PID", "USER", "GPU", "HELD", "CAP") + column(width_ >= kForBars, "OF CAP", kCapBar) +
+                  column(width_ >= kForHistory, "HISTORY", kSpark) + column(true, "STATE", kState) +
+                  column(has_jobs(), "JOB", kJob) + column(has_containers(), "CONTAINER", kContainer) + "COMMAND",
               Ink::bold}});
+        state_.line = lines_.size();
         const std::size_t taken = lines_.size() + 1 + below;
         const std::size_t room = height_ > taken ? height_ - taken : 1;
         if (state_.at < state_.first) state_.first = state_.at;
@@ -186,8 +232,19 @@ class Screenful {
                 if (wait.gpu == books->ordinal) return "wait " + span_text(wait.since, now_);
         return state_name(state);
     }
-    static std::string column(bool is_shown, const std::string &text, std::size_t width) {
-        return is_shown ? padded(clipped(text.empty() ? "-" : policy::plain(text), width), width + 1) : "";
+    // Returns a column, with a blank behind it. Empty if it is not shown.
+    [[nodiscard]] std::string column(bool is_shown, const std::string &text, std::size_t width,
+                                     bool right = false) const {
+        if (!is_shown) return {};
+        const std::string cut = clipped(text.empty() ? "-" : policy::plain(text), width, state_.unicode);
+        return padded(cut, width, right) + " ";
+    }
+    // Returns the first columns.
+    [[nodiscard]] std::string figures(const std::string &pid, const std::string &user, const std::string &gpu,
+                                      const std::string &held, const std::string &cap) const {
+        return column(true, pid, 7, true) + column(width_ >= kForUser, user, 8) +
+               column(width_ >= kForGpu, gpu, gpu_width_) + column(true, held, 9, true) +
+               column(width_ >= kForCap, cap, 9, true);
     }
     [[nodiscard]] std::string short_label(const ViewGpu *gpu) const {
         const std::string label = gpu ? gpu_label(view_, *gpu) : "-";
@@ -211,37 +268,40 @@ class Screenful {
         const std::size_t full = row.cap ? columns_of(share(row.held, *row.cap), kCapBar) : 0;
         const Bytes whole = row.cap ? *row.cap : row.gpu ? row.gpu->total : 0;
         const auto of = [&](Ink own) { return selected ? Ink::reverse : process.under_curb ? own : Ink::dim; };
-        return {
-            {fmt::format("{:>8} ", process.pid) + padded(clipped(policy::plain(process.user), 8), 9) +
-                 padded(clipped(short_label(row.gpu), 6), 7) +
-                 fmt::format("{:>9} {:>9} ", row.use ? format_human(row.held) : "-", cap_text(row, books != nullptr)),
-             of(Ink::plain)},
-            {repeated(u ? "█" : "#", full), of(books && is_over_cap(process, *books) ? Ink::red : Ink::green)},
-            {repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Ink::dim)},
-            {has_history() ? sparkline(history_of(row), whole, u) + " " : "", of(Ink::green)},
-            {padded(clipped(state_text(process, books, state, is_idle), 9), 10),
-             of(is_idle ? Ink::yellow : ink_of(state))},
-            {column(has_jobs(), process.status ? process.status->job : "", kJob) +
-                 column(has_containers(), process.container, kContainer) + policy::plain(process.command),
-             of(Ink::plain)}};
+        ScreenLine out = {{figures(std::to_string(process.pid), process.user, short_label(row.gpu),
+                                   row.use ? format_human(row.held) : "-", cap_text(row, books != nullptr)),
+                           of(Ink::plain)}};
+        if (width_ >= kForBars) {
+            out.push_back(
+                {repeated(u ? "█" : "#", full), of(books && is_over_cap(process, *books) ? Ink::red : Ink::green)});
+            out.push_back({repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Ink::dim)});
+        }
+        if (width_ >= kForHistory) out.push_back({sparkline(history_of(row), whole, u) + " ", of(Ink::green)});
+        out.push_back({column(true, state_text(process, books, state, is_idle), kState),
+                       of(is_idle ? Ink::yellow : ink_of(state))});
+        out.push_back({column(has_jobs(), process.status ? process.status->job : "", kJob) +
+                           column(has_containers(), process.container, kContainer),
+                       of(Ink::plain)});
+        const std::size_t taken = width_in(out);
+        out.push_back({shortened_command(process.elsewhere && process.command.empty() ? "(in another pid namespace)"
+                                                                                      : policy::plain(process.command),
+                                         width_ > taken ? width_ - taken : 0, u),
+                       of(Ink::plain)});
+        return out;
     }
 
     void last_line() {
         if (!state_.message.empty()) return add({{policy::plain(state_.message), Ink::bold}});
-        add({{"r", Ink::bold},
-             {" release "},
-             {"c", Ink::bold},
-             {" cap "},
-             {"s", Ink::bold},
-             {" suspend "},
-             {"u", Ink::bold},
-             {" resume "},
-             {"o", Ink::bold},
-             {" order "},
-             {"/", Ink::bold},
-             {" filter "},
-             {"q", Ink::bold},
-             {" quit"}});
+        ScreenLine out;
+        for (const Key &one : kKeys) {
+            if (one.acts && state_.read_only) continue;
+            const ScreenLine next = {{out.empty() ? "" : "  "},
+                                     {std::string(1, static_cast<char>(one.key)), Ink::bold, one.key},
+                                     {std::string(" ") + one.name, Ink::plain, one.key}};
+            if (!out.empty() && width_in(out) + width_in(next) > width_) break;
+            out.insert(out.end(), next.begin(), next.end());
+        }
+        add(std::move(out));
     }
 
     const View &view_;
@@ -249,10 +309,18 @@ class Screenful {
     std::size_t width_, height_;
     control::UnixMs now_;
     std::vector<TopRow> rows_;
+    std::size_t gpu_width_ = 3;
     std::vector<ScreenLine> lines_;
 };
 
 }  // namespace
+
+int key_at(const ScreenLine &line, std::size_t column) {
+    std::size_t end = 0;
+    for (const Span &span : line)
+        if (column < (end += width_of(span.text))) return span.key;
+    return 0;
+}
 
 void remember(TopState &state, const View &view) {
     const auto push = [](TopState::History &history, Bytes bytes) {
@@ -317,7 +385,11 @@ std::vector<TopRow> top_rows(const View &view, const TopState &state) {
 
 std::vector<ScreenLine> top_screen(const View &view, TopState &state, std::size_t width, std::size_t height,
                                    control::UnixMs now) {
-    return Screenful(view, state, width, height, now).done();
+    if (!state.helps) return Screenful(view, state, width, height, now).done();
+    std::vector<ScreenLine> out = top_help(state);
+    out.resize(height);
+    for (ScreenLine &line : out) line = fitted(std::move(line), width, state.unicode);
+    return out;
 }
 
 }  // namespace curb::cli

@@ -2,6 +2,8 @@
 // arguments.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <string>
@@ -16,8 +18,11 @@ namespace curb::cli {
 struct Span {
     std::string text;
     Ink ink = Ink::plain;
+    int key = 0;  // a click on it presses this key; 0: none
 };
 using ScreenLine = std::vector<Span>;
+// Returns the key that a click on this column of the line presses. 0 if there is none.
+int key_at(const ScreenLine &line, std::size_t column);
 
 enum class Sort { held, cap, pid, user, command };
 inline constexpr int kSorts = 5;
@@ -37,8 +42,12 @@ struct TopState {
     std::string filter;     // shows rows whose command, user or pid contains it, ignoring case
     std::size_t at = 0;     // the selected row
     std::size_t first = 0;  // the first row that is shown
+    std::size_t line = 0;   // where on the screen it stands
     std::string message;    // for the last line; empty: it shows the keys
     bool unicode = true;    // false: the locale is not UTF-8
+    bool helps = false;     // shows the help instead of the processes
+    bool read_only = false;
+    std::chrono::milliseconds every{1000};  // between two polls
 
     using History = std::deque<policy::Bytes>;
     std::map<std::string, History> used;                  // by the GPU's UUID
@@ -49,8 +58,18 @@ struct TopState {
 void remember(TopState &state, const View &view);
 // Returns the rows that match the filter, in the chosen order.
 std::vector<TopRow> top_rows(const View &view, const TopState &state);
-// Returns at most `height` lines of at most `width` columns. Moves state.at and state.first to existing rows.
+// Returns at most `height` lines of at most `width` columns. Moves state.at and state.first to existing rows, and sets
+// state.line.
 std::vector<ScreenLine> top_screen(const View &view, TopState &state, std::size_t width, std::size_t height,
                                    control::UnixMs now);
+
+// The help: keys, bars, columns and states.
+std::vector<ScreenLine> top_help(const TopState &state);
+// The signs of the bars.
+ScreenLine legend_of(bool unicode);
+// Returns "0.5 s", "2 s", "1 min".
+std::string interval_text(std::chrono::milliseconds every);
+// The names of Sort, in its order.
+extern const std::array<const char *, kSorts> kSortNames;
 
 }  // namespace curb::cli

@@ -20,10 +20,10 @@ if not shutil.which("tmux"):
 class Terminal:
     """A tmux server with one window, in which curb top runs."""
 
-    def __init__(self, machine: Machine, columns: int = 80, lines: int = 24, **environment: str) -> None:
+    def __init__(self, machine: Machine, columns: int, lines: int, options: str, **environment: str) -> None:
         self.socket = str(machine.folder / "tmux")
         settings = machine.bare | {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"} | environment
-        command = f"{BUILD}/bin/curb top; echo ended with $?; sleep 60"
+        command = f"{BUILD}/bin/curb top {options}; echo ended with $?; sleep 60"
         self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(columns), "-y", str(lines), command, env=settings)
 
     def tmux(self, *words: str, env: dict[str, str] | None = None) -> str:
@@ -35,6 +35,13 @@ class Terminal:
 
     def press(self, *keys: str) -> None:
         self.tmux("send-keys", *keys)
+
+    def click(self, column: int, line: int) -> None:
+        """Sends what a terminal sends for a press and a release of the left button, in the mode that curb has set."""
+        is_sgr = self.tmux("display-message", "-p", "#{mouse_sgr_flag}").strip() == "1"
+        press, release = [(f"\x1b[<0;{column + 1};{line + 1}{end}" if is_sgr else f"\x1b[M{button}{chr(column + 33)}{chr(line + 33)}")
+                          for button, end in ((" ", "M"), ("#", "m"))]
+        self.tmux("send-keys", "-l", press + release)
 
     def shows(self, *texts: str) -> list[str]:
         """Waits until the screen shows all texts. Returns its lines."""
@@ -83,8 +90,8 @@ def pid_of(command: list[str]) -> int:
 class Top(OfMachine):
     gpus = 2
 
-    def top(self, columns: int = 80, lines: int = 24, **environment: str) -> Terminal:
-        terminal = Terminal(self.machine, columns, lines, **environment)
+    def top(self, columns: int = 80, lines: int = 24, options: str = "", **environment: str) -> Terminal:
+        terminal = Terminal(self.machine, columns, lines, options, **environment)
         self.addCleanup(terminal.end)
         return terminal
 
@@ -95,7 +102,8 @@ class Top(OfMachine):
         self.assertTrue(lines[0].startswith("curb top"))
         self.assertTrue(lines[1].startswith("GPU 0") and lines[2].startswith("GPU 1"), lines)
         self.assertIn("518 MiB     8 GiB", next(line for line in lines if str(capped.pid) in line))
-        self.assertTrue(lines[-1].startswith("r release"), lines)
+        self.assertIn("  0%  34°C", lines[1])
+        self.assertTrue(lines[-1].startswith("q quit"), lines)
 
     def test_keys_ask_and_then_act(self) -> None:
         process = self.machine.run_program()
@@ -163,13 +171,50 @@ class Top(OfMachine):
         terminal.press("/", "Enter")
         terminal.shows(str(few.pid), str(many.pid))
 
+    def test_help_interval_and_mouse(self) -> None:
+        few, many = self.machine.run_program(), self.machine.run_program()
+        many.asked("take 64")
+        terminal = self.top()
+        terminal.shows(str(few.pid), str(many.pid))
+        terminal.press("?")
+        terminal.shows("any key goes back", "now every 1 s")
+        terminal.press("+")
+        terminal.shows("q quit")
+        terminal.press("+")
+        terminal.shows("polls every 2 s", "by held, every 2 s")
+        terminal.press("-")
+        terminal.shows("polls every 1 s")
+        terminal.press("o")
+        lines = terminal.shows("by cap", "? help")
+        terminal.click(lines[-1].index("/ filter"), len(lines) - 1)
+        terminal.shows("filter:")
+        terminal.press("Escape")
+        lines = terminal.shows("? help")
+        row = next(y for y, line in enumerate(lines) if line.split()[:1] == [str(few.pid)])
+        terminal.click(20, row)
+        terminal.press("c")
+        terminal.shows(f"cap of {few.pid}")
+
+    def test_read_only_it_acts_on_nothing(self) -> None:
+        process = self.machine.run_program()
+        terminal = self.top(options="--read-only")
+        lines = terminal.shows(str(process.pid), "read-only", "q quit")
+        self.assertNotIn("suspend", lines[-1])
+        for key in "rcsu":
+            terminal.press(key)
+            terminal.shows("curb top --read-only changes nothing")
+            terminal.press("j")
+            terminal.shows("q quit")
+        terminal.press("q")
+        terminal.shows("ended with 0")
+
     def test_it_follows_the_size_of_the_window(self) -> None:
         self.machine.run_program()
         terminal = self.top()
         terminal.shows("q quit")
         for columns, lines in ((40, 10), (20, 4), (120, 40), (80, 24)):
             terminal.resize(columns, lines)
-            self.assertTrue(within(lambda: [line[:9] for line in terminal.lines()][lines - 1 :] == ["r release"]), terminal.lines())
+            self.assertTrue(within(lambda: [line[:6] for line in terminal.lines()][lines - 1 :] == ["q quit"]), terminal.lines())
         terminal.press("C-c")
         terminal.shows("ended with 0")
 

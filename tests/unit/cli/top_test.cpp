@@ -14,6 +14,11 @@ std::string text_of(const ScreenLine &line) {
     return std::accumulate(line.begin(), line.end(), std::string(),
                            [](std::string all, const Span &span) { return std::move(all) + span.text; });
 }
+std::string text_of(const View &view, TopState &state, std::size_t width, std::size_t height = 24) {
+    std::string all;
+    for (const ScreenLine &line : top_screen(view, state, width, height, kNow)) all += text_of(line) + "\n";
+    return all;
+}
 std::vector<int> pids(const View &view, const TopState &state) {
     std::vector<int> out;
     for (const TopRow &row : top_rows(view, state)) out.push_back(view.processes[row.process].pid);
@@ -24,17 +29,90 @@ std::vector<int> pids(const View &view, const TopState &state) {
 
 TEST_CASE("The screen fits a window of any size, and its last line is always the keys or the message") {
     const View view = busy();
-    for (const std::size_t width : {1, 7, 40, 80, 99, 100, 200})
-        for (const std::size_t height : {1, 2, 5, 24, 60}) {
-            CAPTURE(width, height);
-            TopState state;
-            remember(state, view);
-            state.message = "kept";
-            const auto lines = top_screen(view, state, width, height, kNow);
-            REQUIRE(lines.size() == height);
-            for (const ScreenLine &line : lines) CHECK(width_of(text_of(line)) <= width);
-            if (height > 8) CHECK(text_of(lines.back()) == clipped("kept", width));
-        }
+    for (const std::size_t width : {1, 7, 40, 60, 80, 99, 100, 200})
+        for (const std::size_t height : {1, 2, 5, 24, 60})
+            for (const bool helps : {false, true}) {
+                CAPTURE(width, height, helps);
+                TopState state;
+                remember(state, view);
+                state.message = "kept";
+                state.helps = helps;
+                const auto lines = top_screen(view, state, width, height, kNow);
+                REQUIRE(lines.size() == height);
+                for (const ScreenLine &line : lines) CHECK(width_of(text_of(line)) <= width);
+                if (height > 8 && !helps) CHECK(text_of(lines.back()) == clipped("kept", width));
+            }
+}
+
+TEST_CASE("The command is in the narrowest window, and the state; a wider one adds columns") {
+    const View view = busy();
+    TopState state;
+    CHECK_THAT(text_of(view, state, 40),
+               contains("    PID      HELD STATE       COMMAND") && contains("   4711   7.5 GiB wait 3 s    python3"));
+    CHECK_THAT(text_of(view, state, 60), contains("    PID GPU      HELD       CAP STATE       COMMAND") &&
+                                             contains("   4712 0      20 GiB         - no curb     python3 -m no"));
+    CHECK_THAT(text_of(view, state, 80), contains("    PID USER     GPU      HELD       CAP OF CAP   STATE       "));
+    CHECK_THAT(text_of(view, state, 200),
+               contains(" OF CAP   HISTORY    STATE       COMMAND") && contains("/opt/conda/bin/python3 -m notebook"));
+}
+
+TEST_CASE("A GPU's line has its use and temperature, where NVML tells them") {
+    View view = busy();
+    TopState state;
+    CHECK_THAT(text_of(view, state, 80), !contains("%"));
+    view.gpus[0].utilization = 87;
+    view.gpus[0].temperature = 64;
+    view.gpus[1].temperature = 31;
+    CHECK_THAT(text_of(view, state, 60), contains("35.5 GiB of 80 GiB     87%  64°C") && contains("   -  31°C"));
+    state.unicode = false;
+    CHECK_THAT(text_of(view, state, 60), contains("  87%   64C"));
+}
+
+TEST_CASE("The first line has the signs of the bars, and what is not as usual") {
+    const View view = busy();
+    TopState state;
+    const auto first = [&](std::size_t width) { return text_of(top_screen(view, state, width, 24, kNow)[0]); };
+    CHECK(first(80) == "curb top  12:31:04  2 GPUs, 3 processes  by held  █ under curb ▒ others ░ free");
+    CHECK(first(60) == "curb top  12:31:04  2 GPUs, 3 processes  by held");
+    state.every = std::chrono::seconds(5);
+    state.read_only = true;
+    state.filter = "alice";
+    CHECK_THAT(first(100), contains("2 processes  read-only, by held, with \"alice\", every 5 s"));
+}
+
+TEST_CASE("The help is on 80 x 24, without signs that are not ASCII if need be") {
+    const View view = busy();
+    TopState state;
+    state.helps = true;
+    const std::string help = text_of(view, state, 80);
+    CHECK_THAT(help, contains("under curb") && contains("unknown:") && !contains("…"));
+    state.unicode = false;
+    const std::string ascii = text_of(view, state, 80);
+    CHECK(std::all_of(ascii.begin(), ascii.end(), [](char c) { return static_cast<unsigned char>(c) < 128; }));
+}
+
+TEST_CASE("Keys stand apart, as many as fit, and a click on one finds it") {
+    const View view = busy();
+    TopState state;
+    const auto last = [&](std::size_t width) { return top_screen(view, state, width, 24, kNow).back(); };
+    CHECK(text_of(last(80)) == "q quit  ? help  r release  c cap  s suspend  u resume  o order  / filter");
+    CHECK(text_of(last(40)) == "q quit  ? help  r release  c cap");
+    for (const auto &[column, key] :
+         {std::pair{0, 'q'}, {5, 'q'}, {6, '\0'}, {8, '?'}, {13, '?'}, {16, 'r'}, {39, '\0'}})
+        CHECK(key_at(last(40), static_cast<std::size_t>(column)) == key);
+    state.read_only = true;
+    CHECK(text_of(last(80)) == "q quit  ? help  o order  / filter");
+}
+
+TEST_CASE("The screen says where its first row stands") {
+    const View view = machine();
+    TopState state;
+    for (const std::size_t height : {24, 6}) {
+        state.at = 2;
+        const auto lines = top_screen(view, state, 80, height, kNow);
+        const int pid = pids(view, state)[state.first];
+        CHECK_THAT(text_of(lines.at(state.line)), contains(std::to_string(pid)));
+    }
 }
 
 TEST_CASE("Every GPU has a line, then come the processes with their states") {
@@ -83,7 +161,7 @@ TEST_CASE("A process that has not used the GPU for a minute is idle, and its GPU
     books.held = 3 * GiB;
     for (ViewUse &use : view.gpus[0].uses)
         if (use.process == 0) use.idle = books.held;
-    CHECK_THAT(screen(), contains("  idle 3 GiB  ") && contains(" idle      "));
+    CHECK_THAT(screen(), contains(" idle 3 GiB      ") && contains(" idle        python3"));
 }
 
 TEST_CASE("A napping process is not shown as suspended") {
