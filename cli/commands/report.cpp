@@ -99,7 +99,11 @@ int report(const ReportOptions &options) {
     const Recording &whole = is_job ? all : recordings->front();
     const Summary summary = is_job ? summarise_job(all, gpus) : summarise_process(whole);
     if (options.output) {
-        const std::string text = is_page(*options.output) ? html_page(whole, summary) : svg_picture(whole, summary);
+        std::vector<Part> parts;
+        if (is_job && is_page(*options.output))
+            for (const Recording &one : *recordings) parts.push_back({&one, summarise(one)});
+        const std::string text =
+            is_page(*options.output) ? html_page(whole, summary, parts) : svg_picture(whole, summary);
         if (const auto fault = replace_file(*options.output, text, mode_of_new_files()))
             return failed("report: " + *fault);
     }
@@ -117,8 +121,9 @@ extern const Command kReport{
     .line = "Show a recorded run: a page, a picture, or lines",
     .help = R"(
 The page is one file and loads nothing. It shows every peak, refusal and release, also of long runs. If the trace is cut
-off or lacks events, the report names what is missing. Several traces are those of one job: lines and JSON show each
-process and all together, pages and pictures all together, in the order of their clocks. The smallest cap is an option to
+off or lacks events, the report names what is missing. Several traces are those of one job: lines, JSON and pages show
+all together and each process, pictures all together, in the order of their clocks. Times are local times, or those
+since the beginning if the trace has no time of day. The smallest cap is an option to
 paste: it would have served the run as the only limit. With call stacks (curb run --stacks) it shows who allocated the
 memory at the peak.
 

@@ -45,6 +45,10 @@ class Together {
         const std::int64_t began = first_unix_ns(recordings);
         out_.header.unix_ns = began;
         out_.header.version = recordings.front().header.version;
+        const std::string &host = recordings.front().header.host;
+        if (std::all_of(recordings.begin(), recordings.end(),
+                        [&](const Recording &one) { return one.header.host == host; }))
+            out_.header.host = host;
         out_.name = counted(recordings.size(), "process") + (recordings.size() == 1 ? "" : " together");
         std::size_t events = 0;
         for (const Recording &one : recordings) {

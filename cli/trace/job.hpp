@@ -9,9 +9,6 @@
 
 namespace curb::cli {
 
-// True if the process held memory of the GPU, or asked for some.
-inline bool is_used(const GpuSummary &gpu) noexcept { return gpu.peak != 0 || !gpu.refusals.empty(); }
-
 // A GPU that processes of a job use.
 struct JobGpu : control::trace::Gpu {  // `gpu`: its number in together()
     std::string key;                   // as options and policies name it: "GPU-…", "cuda:0"

@@ -149,6 +149,7 @@ void TraceReader::take_event(std::string_view line, bool whole) {
         out_.header = *parsed->header;
         out_.header.command = policy::plain(out_.header.command);
         out_.header.version = policy::plain(out_.header.version);
+        out_.header.host = policy::plain(out_.header.host);
         for (control::trace::Gpu &gpu : out_.header.gpus) {
             gpu.uuid = policy::plain(gpu.uuid);
             gpu.name = policy::plain(gpu.name);

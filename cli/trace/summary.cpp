@@ -292,12 +292,38 @@ std::string gpu_name(int gpu) { return fmt::format("cuda:{}", gpu); }
 
 std::string pointer_text(std::uint64_t pointer) { return fmt::format("{:#x}", pointer); }
 
+std::int64_t local_begin_ns(const Recording &recording) {
+    if (recording.header.unix_ns <= 0) return 0;
+    constexpr auto kOneSecond = static_cast<std::int64_t>(kSecond);
+    const std::time_t seconds = recording.header.unix_ns / kOneSecond;
+    std::tm local{};
+    ::localtime_r(&seconds, &local);
+    return ::timegm(&local) * kOneSecond + recording.header.unix_ns % kOneSecond;
+}
+
+std::string time_of_day(std::int64_t local_ns, std::uint64_t step_ns, bool days) {
+    const std::time_t seconds = local_ns / static_cast<std::int64_t>(kSecond);
+    const auto ns = static_cast<std::uint64_t>(local_ns) % kSecond;
+    std::tm time{};
+    ::gmtime_r(&seconds, &time);
+    std::string out = days ? fmt::format("{:02}-{:02} ", time.tm_mon + 1, time.tm_mday) : "";
+    out += fmt::format("{:02}:{:02}", time.tm_hour, time.tm_min);
+    if (step_ns % (60 * kSecond) != 0) out += fmt::format(":{:02}", time.tm_sec);
+    if (step_ns >= kSecond) return out;
+    return out + (step_ns >= kSecond / 1000 ? fmt::format(".{:03}", ns / 1'000'000) : fmt::format(".{:06}", ns / 1000));
+}
+
+bool has_days(const Recording &recording) {
+    constexpr std::uint64_t kDay = 86'400 * kSecond;
+    const auto begin = static_cast<std::uint64_t>(local_begin_ns(recording));
+    return (begin + recording.first_ns) / kDay != (begin + recording.last_ns) / kDay;
+}
+
 std::string clock_text(const Recording &recording, std::uint64_t ns) {
-    if (recording.header.unix_ns > 0)
-        return stamp(recording.header.unix_ns + static_cast<std::int64_t>(std::min(ns, ~std::uint64_t{0} >> 2)),
-                     "%H:%M:%S");
-    const std::uint64_t seconds = ns / kSecond;
-    return fmt::format("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    constexpr std::uint64_t kShort = 10 * kSecond;
+    const auto at = static_cast<std::int64_t>(std::min(ns, ~std::uint64_t{0} >> 2));
+    return time_of_day(local_begin_ns(recording) + at,
+                       recording.last_ns - recording.first_ns < kShort ? kSecond / 1000 : kSecond, has_days(recording));
 }
 
 std::string date_text(const Recording &recording) {
@@ -317,6 +343,7 @@ std::string span_text(std::uint64_t ns) {
 std::vector<std::string> sentences(const Recording &recording, const Summary &summary) {
     std::vector<std::string> out;
     for (const GpuSummary &gpu : summary.gpus) {
+        if (!is_used(gpu)) continue;
         std::string text =
             fmt::format("Peak {}{} at {} on {}; {}", policy::format_human(gpu.peak),
                         gpu.cap ? " of " + policy::format_human(*gpu.cap) : "", clock_text(recording, gpu.peak_ns),

@@ -64,6 +64,9 @@ struct GpuSummary : control::trace::Gpu {  // name, uuid and total are empty if 
     std::vector<const Moment *> requests;      // the largest, granted or refused
 };
 
+// True if the process held memory of the GPU, or asked for some.
+inline bool is_used(const GpuSummary &gpu) noexcept { return gpu.peak != 0 || !gpu.refusals.empty(); }
+
 struct Summary {
     std::vector<GpuSummary> gpus;
     std::vector<Release> releases;
@@ -76,7 +79,15 @@ inline constexpr std::size_t kLargest = 15;       // entries of held_at_peak and
 // Sums up the recording. The result has pointers into it.
 Summary summarise(const Recording &recording);
 
-// Returns "12:31:04": the local time, or the time since the beginning if the trace has no time of day.
+// Returns the local time at which the trace began, in ns, as if it were UTC. 0 if it has no time of day: then its times
+// are those since its beginning.
+std::int64_t local_begin_ns(const Recording &recording);
+// Returns a time of day as fine as `step_ns`: "12:31", "12:31:04", "12:31:04.250". `days`: with the date, "03-01
+// 12:31".
+std::string time_of_day(std::int64_t local_ns, std::uint64_t step_ns, bool days);
+// True if the recording lasts beyond midnight.
+bool has_days(const Recording &recording);
+// Returns "12:31:04", in milliseconds if the whole recording is shorter than 10 s.
 std::string clock_text(const Recording &recording, std::uint64_t ns);
 // Returns when the trace began: "2026-03-01 12:30:00 UTC". Empty if it has no time of day.
 std::string date_text(const Recording &recording);

@@ -24,6 +24,7 @@ void describe(Io &io, Is<HeaderArguments> auto &value) {
     io("version", value.header.version);
     io("unix_ns", value.header.unix_ns);
     io("command", value.header.command);
+    io.where_set("host", value.header.host);
     io("gpus", value.header.gpus);
 }
 

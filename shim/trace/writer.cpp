@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <ctime>
 #include <memory>
@@ -112,6 +113,8 @@ control::trace::Header header_for(const Record &begin, const std::string &comman
     header.version = CURB_VERSION;
     header.unix_ns = wall.tv_sec * 1'000'000'000 + wall.tv_nsec - ago;
     header.command = policy::one_line(command);
+    std::array<char, 256> host{};
+    if (gethostname(host.data(), host.size() - 1) == 0) header.host = policy::one_line(host.data());
     for (const Device &device : devices::all()) {
         header.gpus.push_back(
             {device.ordinal, device.meter.uuid(), policy::one_line(device.model.data()), device.total});

@@ -5,6 +5,7 @@ Headless Chromium, driven by python3-selenium.
 """
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -117,6 +118,30 @@ class Page(unittest.TestCase):
             "return gpu.gpus[0].held[gpu.gpus[0].t.findLastIndex((t) => t <= half)] / 2 ** 30"
         )
         self.assertIn(f"held {round(held, 2):g} GiB", self.readout())
+
+    def times(self, gpu):
+        return [label.text for label in self.all(f'section[data-gpu="{gpu}"] .times span')]
+
+    def test_the_axis_has_the_same_times_of_day_with_and_without_the_script(self):
+        written = re.search(r'<div class="times">(.*?)</div>', self.page.read_text())[1]
+        self.open()
+        self.assertEqual(self.times(0), re.findall(r">([^<]+)</span>", written))
+        self.assertIn("12:31", self.times(0))
+        self.all(".plot")[0].send_keys(Keys.HOME, *"+++++++")
+        self.assertRegex(self.times(0)[0], r"^12:30:\d\d(\.\d{3})?$")
+
+    def test_the_processes_of_a_job_are_on_one_page_on_the_same_times(self):
+        ranks = [generated(self.folder.name, f"rank{seed}.trace.json", seed=seed)[0] for seed in (1, 2)]
+        out = Path(self.folder.name, "job.html")
+        curb(CURB, "report", *ranks, "-o", out)
+        self.open(out)
+        self.assertEqual([heading.text for heading in self.all("h3.part")], [str(rank) for rank in ranks])
+        self.assertEqual(self.times(1), self.times(0))
+        self.assertEqual(self.times(2), self.times(0))
+        plot = self.all(".plot")[2]
+        plot.send_keys(Keys.END)
+        self.assertRegex(self.readout(2), r"^12:3\d:\d\d\.\d{3} · held 0 B")
+        self.assertEqual(self.browser.get_log("browser"), [])
 
     def test_keys_walk_from_sample_to_sample_and_zoom(self):
         self.open()

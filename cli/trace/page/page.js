@@ -11,18 +11,12 @@
     while (bytes >= 1024 && at < units.length - 1) { bytes /= 1024; ++at; }
     return `${+bytes.toFixed(2)} ${units[at]}`;
   };
-  const pad = (n) => String(Math.floor(n)).padStart(2, '0');
-  // A time of the axis, as fine as `step` (both in us).
-  const elapsed = (us, step) => {
-    const s = us / 1e6;
-    if (step < 1e3) return `${+(us / 1e3).toPrecision(9)} ms`;
-    if (step < 1e6) return `${+s.toPrecision(9)} s`;
-    return span >= 3600e6 ? `${Math.floor(s / 3600)}:${pad(s / 60 % 60)}:${pad(s % 60)}` : `${Math.floor(s / 60)}:${pad(s % 60)}`;
-  };
-  const clock = (us) => {
-    if (data.clock === null) return elapsed(us - data.begin, 1);
-    const s = (data.clock + us / 1e6) % 86400;
-    return `${pad(s / 3600)}:${pad(s / 60 % 60)}:${pad(s % 60)}.${String(Math.floor(s % 1 * 1e3 + 1e-6)).padStart(3, '0')}`;
+  // A time of day, as fine as `step` (both in us), as C++ writes it in the tables. data.clock is local time.
+  const clock = (us, step = 1e3) => {
+    const text = new Date(data.clock * 1e3 + us / 1e3 + 1e-6).toISOString();
+    const end = step % 60e6 === 0 ? 16 : step >= 1e6 ? 19 : 23;
+    const micro = step < 1e3 ? String(Math.round(us) % 1000).padStart(3, '0') : '';
+    return (data.days ? text.slice(5, 10) + ' ' : '') + text.slice(11, end) + micro;
   };
   // The last of the rising times that is not after `at`; -1: none is.
   const before = (times, at) => {
@@ -39,7 +33,7 @@
   };
 
   for (const chart of data.gpus) {
-    const section = document.querySelector(`section[data-gpu="${chart.gpu}"]`);
+    const section = document.querySelector(`section[data-gpu="${chart.name}"]`);
     const plot = section.querySelector('.plot');
     const svg = plot.querySelector(':scope > svg');
     const axis = section.querySelector('.times');
@@ -83,17 +77,19 @@
         mark.hidden = end < 0 || x > 1;
       }
       let step = 1;
-      const most = plot.clientWidth < 500 ? 4 : 8;
+      const most = Math.max(2, Math.min(8, plot.clientWidth / (data.days ? 110 : 80)));
       const steps = [1, 2, 5];
       const long = [60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400].map((s) => s * 1e6);
       for (let i = 0; (to - from) * span / step >= most && step < 60e6; ++i) step = steps[(i + 1) % 3] * 10 ** Math.floor((i + 1) / 3);
       if (step > 30e6) step = long.find((s) => (to - from) * span / s < most) ?? long.at(-1) * Math.ceil(span / long.at(-1) / most);
       axis.replaceChildren();
-      for (let us = Math.ceil(from * span / step) * step; us <= to * span; us += step) {
+      const zero = data.clock * 1e6;  // round times of day, not of the run
+      for (let us = Math.ceil((zero + at(from)) / step) * step - zero; us <= at(to); us += step) {
         const label = document.createElement('span');
-        label.textContent = elapsed(us, step);
-        label.style.left = `${place(us / span) * 100}%`;
-        if (place(us / span) > .97) continue;
+        const part = (us - data.begin) / span;
+        label.textContent = clock(us, step);
+        label.style.left = `${place(part) * 100}%`;
+        if (place(part) > .97) continue;
         axis.append(label);
       }
     };

@@ -1,7 +1,7 @@
 // The page: the picture is an inline SVG that grows with the window. The text around it is HTML, so that it keeps its
 // size. Marks are buttons, so that they can be focused by keys.
 
-#include <ctime>
+#include <algorithm>
 #include <span>
 
 #include "page/pages.hpp"
@@ -16,7 +16,7 @@ extern const char *const kPageScript;
 
 namespace {
 
-constexpr std::size_t kHtmlColumns = 1200;
+constexpr std::size_t kHtmlColumns = 1200, kPartColumns = 400;
 constexpr std::size_t kMostRows = 200;
 constexpr Canvas kFullWidth{0, 1, 1, 0, 0, 100'000, 10'000, 0};
 
@@ -98,12 +98,20 @@ void add_legend(std::string &out, const Chart &chart) {
     out += "</ul>\n";
 }
 
-void add_plot(std::string &out, const Picture &picture, const Chart &chart) {
+// Where a page's charts begin and end, and what their times are called.
+struct Axis {
+    Picture picture;  // without charts: the times alone
+    std::int64_t local_ns = 0;
+    bool days = false;
+};
+
+void add_plot(std::string &out, const Axis &axis, const Chart &chart, std::string_view size) {
+    const Picture &picture = axis.picture;
     Canvas canvas = kFullWidth;
     canvas.begin_ns = picture.begin_ns;
     canvas.end_ns = picture.end_ns;
     canvas.top = chart.top;
-    out += "<div class=\"chart\">\n<div class=\"heights\">";
+    out += fmt::format("<div class=\"chart{}\">\n<div class=\"heights\">", size);
     const auto heights = height_ticks(chart.top);
     for (const policy::Bytes height : heights)
         out += fmt::format(R"(<span style="top:{}">{}</span>)", percent(canvas.y(height) / canvas.height),
@@ -130,11 +138,10 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart) {
     for (const Mark &one : chart.releases) out += mark(one, picture, chart, "release", kDiamondShape);
     for (const Mark &one : chart.refusals) out += mark(one, picture, chart, "refuse", kDownShape);
     out += "</div>\n<div class=\"drag\"></div><div class=\"cursor\"></div>\n</div>\n<div class=\"times\">";
-    const std::uint64_t span = picture.end_ns - picture.begin_ns;
-    for (const auto &[ns, text] : time_ticks(span, 8))
-        if (ns <= span / 100 * 97)
-            out += fmt::format(R"(<span style="left:{}">{}</span>)",
-                               percent(static_cast<double>(ns) / static_cast<double>(span)), text);
+    const double span = static_cast<double>(picture.end_ns - picture.begin_ns);
+    for (const auto &[ns, text] : time_ticks(picture.begin_ns, picture.end_ns, 8, axis.local_ns, axis.days))
+        if (const double part = static_cast<double>(ns - picture.begin_ns) / span; part <= 0.97)
+            out += fmt::format(R"(<span style="left:{}">{}</span>)", percent(part), text);
     out += R"(</div>
 </div>
 <p class="readout" aria-live="polite">Point at the picture, or use the arrow keys in it, for the figures of a moment; drag to zoom, double click or Escape for the whole.</p>
@@ -213,18 +220,15 @@ std::string limits(const std::vector<LimitSample> &samples) {
     return json::object({{"t", times(samples)}, {"v", json::list(samples, limit)}});
 }
 
-// Returns the local time of day at which the trace began, in seconds. "null" if it is not known.
-std::string seconds_of_day(const Recording &recording) {
-    if (recording.header.unix_ns <= 0) return "null";
-    const std::time_t seconds = recording.header.unix_ns / static_cast<std::int64_t>(kSecond);
-    std::tm local{};
-    ::localtime_r(&seconds, &local);
-    return fmt::format("{}.{:03}", (local.tm_hour * 60 + local.tm_min) * 60 + local.tm_sec,
-                       recording.header.unix_ns / 1'000'000 % 1000);
-}
+// A chart and the name of its section in the page.
+struct Placed {
+    std::string name;
+    Chart chart;
+};
 
-std::string data_of(const Recording &recording, const Picture &picture) {
-    const auto chart_data = [](const Chart &chart) {
+std::string data_of(const Axis &axis, const std::vector<Placed> &charts) {
+    const auto chart_data = [](const Placed &placed) {
+        const Chart &chart = placed.chart;
         const auto kind_data = [&](policy::Kind kind) {
             const auto bytes = [=](const HeldSample &one) {
                 return std::to_string(one.kinds[static_cast<std::size_t>(kind)]);
@@ -233,17 +237,46 @@ std::string data_of(const Recording &recording, const Picture &picture) {
                 {{"name", json::text(policy::kind_text(kind))}, {"v", json::list(chart.samples, bytes)}});
         };
         const auto held = [](const HeldSample &one) { return std::to_string(one.held); };
-        return json::object({{"gpu", chart.gpu},
+        return json::object({{"name", json::text(placed.name)},
                              {"t", times(chart.samples)},
                              {"held", json::list(chart.samples, held)},
                              {"kinds", json::list(chart.kinds, kind_data)},
                              {"cap", limits(chart.cap)},
                              {"allowance", limits(chart.allowance)}});
     };
-    return json::object({{"begin", microseconds(picture.begin_ns)},
-                         {"end", microseconds(picture.end_ns)},
-                         {"clock", seconds_of_day(recording)},
-                         {"gpus", json::list(picture.charts, chart_data)}});
+    const std::int64_t local_ms = axis.local_ns / 1'000'000;
+    return json::object({{"begin", microseconds(axis.picture.begin_ns)},
+                         {"end", microseconds(axis.picture.end_ns)},
+                         {"clock", fmt::format("{}.{:03}", local_ms / 1000, local_ms % 1000)},
+                         {"days", axis.days},
+                         {"gpus", json::list(charts, chart_data)}});
+}
+
+void add_summary(std::string &out, const Recording &recording, const Summary &summary) {
+    out += "<ul class=\"summary\">";
+    for (const std::string &one : sentences(recording, summary)) out += "<li>" + markup(one) + "</li>";
+    out += "</ul>\n";
+}
+
+// Adds the processes of a job: what each held, on the times of the job.
+void add_parts(std::string &out, const Axis &axis, const std::vector<Part> &parts, std::vector<Placed> &charts) {
+    if (!parts.empty()) out += "<h2>Each process</h2>\n";
+    for (const Part &part : parts) {
+        const Recording &recording = *part.recording;
+        out += fmt::format("<h3 class=\"part\">{}</h3>\n<p class=\"origin\">{}</p>\n", markup(recording.name),
+                           markup(title_of(recording) + "; " + origin_of(recording)));
+        add_summary(out, recording, part.summary);
+        const std::int64_t offset = std::max<std::int64_t>(local_begin_ns(recording) - axis.local_ns, 0);
+        for (Chart &chart : draw_part(recording, part.summary, kPartColumns, static_cast<std::uint64_t>(offset))) {
+            const std::string name = std::to_string(charts.size());
+            out += fmt::format("<section data-gpu=\"{}\">\n<p class=\"note\">{}</p>\n", name,
+                               markup(heading_of(summary_of(part.summary, chart))));
+            add_legend(out, chart);
+            add_plot(out, axis, chart, " low");
+            out += "</section>\n";
+            charts.push_back({name, std::move(chart)});
+        }
+    }
 }
 
 }  // namespace
@@ -268,8 +301,9 @@ std::string within_script(std::string json) {
     return json;
 }
 
-std::string html_page(const Recording &recording, const Summary &summary) {
-    const Picture picture = draw(recording, summary, kHtmlColumns);
+std::string html_page(const Recording &recording, const Summary &summary, const std::vector<Part> &parts) {
+    Picture picture = draw(recording, summary, kHtmlColumns);
+    const Axis axis{{picture.begin_ns, picture.end_ns, {}}, local_begin_ns(recording), has_days(recording)};
     const std::string title = markup(title_of(recording));
     std::string out = fmt::format(R"(<!DOCTYPE html>
 <html lang="en">
@@ -292,19 +326,17 @@ std::string html_page(const Recording &recording, const Summary &summary) {
         for (const std::string &one : recording.missing) out += "<p>" + markup(one) + "</p>";
         out += "</div>\n";
     }
-    out += "<ul class=\"summary\">";
-    for (const std::string &one : sentences(recording, summary)) out += "<li>" + markup(one) + "</li>";
-    out += "</ul>\n";
-    if (summary.gpus.empty()) out += "<p>No memory of a GPU was used.</p>\n";
-    for (std::size_t i = 0; i < picture.charts.size(); ++i) {
-        const Chart &chart = picture.charts[i];
-        const GpuSummary &gpu = summary.gpus[i];
-        out += fmt::format("<section data-gpu=\"{}\">\n<h2>{}</h2>\n", chart.gpu, markup(heading_of(gpu)));
+    add_summary(out, recording, summary);
+    if (picture.charts.empty()) out += "<p>No memory of a GPU was used.</p>\n";
+    std::vector<Placed> charts;
+    for (Chart &chart : picture.charts) {
+        const GpuSummary &gpu = summary_of(summary, chart);
+        out += fmt::format("<section data-gpu=\"{}\">\n<h2>{}</h2>\n", charts.size(), markup(heading_of(gpu)));
         add_legend(out, chart);
         if (chart.cap_above && gpu.cap)
             out += fmt::format("<p class=\"note\">The cap, {}, is far above the picture.</p>\n",
                                policy::format_human(*gpu.cap));
-        add_plot(out, picture, chart);
+        add_plot(out, axis, chart, "");
         if (gpu.smallest_cap)
             out += fmt::format("<p class=\"note\">Smallest cap: {}.</p>\n", markup(served_by(gpu.paste)));
         if (gpu.live != 0)
@@ -312,13 +344,15 @@ std::string html_page(const Recording &recording, const Summary &summary) {
                                counted(gpu.live, "allocation"), policy::format_human(gpu.live_bytes));
         add_tables(out, recording, gpu);
         out += "</section>\n";
+        charts.push_back({std::to_string(charts.size()), std::move(chart)});
     }
+    add_parts(out, axis, parts, charts);
     add_releases(out, recording, summary);
     add_absences(out, recording, summary);
     return out + fmt::format(
                      "<script type=\"application/json\" id=\"trace\">{}</script>\n<script>\n{}</script>\n</body>"
                      "\n</html>\n",
-                     within_script(data_of(recording, picture)), kPageScript);
+                     within_script(data_of(axis, charts)), kPageScript);
 }
 
 }  // namespace curb::cli

@@ -100,7 +100,7 @@ double add_legend(std::string &out, const Chart &chart, double upper) {
     return y + 8 - upper;
 }
 
-void add_plot(std::string &out, const Picture &picture, const Chart &chart, double upper) {
+void add_plot(std::string &out, const Recording &recording, const Picture &picture, const Chart &chart, double upper) {
     const Canvas canvas{picture.begin_ns,        picture.end_ns, chart.top, kLeft, upper,
                         kWidth - kLeft - kRight, kPlotHeight,    1};
     constexpr double kRightEdge = kWidth - kRight;
@@ -111,9 +111,9 @@ void add_plot(std::string &out, const Picture &picture, const Chart &chart, doub
         out += words(kLeft - 6, y + 4, policy::format_human(height),
                      fmt::format(R"( text-anchor="end" fill="{}")", kFaint));
     }
-    const std::uint64_t span = picture.end_ns - picture.begin_ns;
-    for (const auto &[ns, text] : time_ticks(span, 8)) {
-        const double x = canvas.x(picture.begin_ns + ns);
+    for (const auto &[ns, text] :
+         time_ticks(picture.begin_ns, picture.end_ns, 8, local_begin_ns(recording), has_days(recording))) {
+        const double x = canvas.x(ns);
         out += stroked(fmt::format("M{:.2f} {:.2f}v4", x, floor), kFaint, "0.8");
         out += words(x, floor + 16, text, fmt::format(R"( text-anchor="middle" fill="{}")", kFaint));
     }
@@ -153,12 +153,12 @@ std::string svg_picture(const Recording &recording, const Summary &summary) {
     say(origin_of(recording), kFaint);
     for (const std::string &one : recording.missing) say(one, kCap);
     for (const std::string &one : sentences(recording, summary)) say(one, kDark);
-    for (std::size_t i = 0; i < picture.charts.size(); ++i) {
+    for (const Chart &chart : picture.charts) {
         y += 28;
-        body += words(kLeft, y, heading_of(summary.gpus[i]), R"( font-weight="bold")");
+        body += words(kLeft, y, heading_of(summary_of(summary, chart)), R"( font-weight="bold")");
         y += 8;
-        y += add_legend(body, picture.charts[i], y);
-        add_plot(body, picture, picture.charts[i], y);
+        y += add_legend(body, chart, y);
+        add_plot(body, recording, picture, chart, y);
         y += kPlotHeight + 24;
     }
     return fmt::format(

@@ -164,12 +164,18 @@ std::string origin_of(const Recording &recording) {
     const auto add_part = [&](const std::string &part) {
         if (!part.empty()) out += (out.empty() ? "" : ", ") + part;
     };
+    add_part(recording.header.host);
     if (recording.header.pid != 0) add_part("pid " + std::to_string(recording.header.pid));
     if (const std::string date = date_text(recording); !date.empty()) add_part("begun " + date);
     add_part(span_text(recording.last_ns - recording.first_ns));
     add_part(counted(recording.events.size(), "event"));
     if (!recording.header.version.empty()) add_part("curb " + recording.header.version);
     return out;
+}
+
+const GpuSummary &summary_of(const Summary &summary, const Chart &chart) {
+    return *std::find_if(summary.gpus.begin(), summary.gpus.end(),
+                         [&](const GpuSummary &gpu) { return gpu.gpu == chart.gpu; });
 }
 
 std::string heading_of(const GpuSummary &gpu) {
@@ -184,7 +190,8 @@ std::string text_report(const Recording &recording, const Summary &summary) {
     for (const std::string &one : recording.missing) out += "missing: " + one + "\n";
     out += "\n";
     for (const std::string &one : sentences(recording, summary)) out += one + "\n";
-    for (const GpuSummary &gpu : summary.gpus) add_gpu(out, recording, gpu);
+    for (const GpuSummary &gpu : summary.gpus)
+        if (is_used(gpu)) add_gpu(out, recording, gpu);
     for (std::size_t i = 0; i < std::min(kMostLines, summary.releases.size()); ++i) {
         const Release &one = summary.releases[i];
         if (i == 0) out += "\nreleased\n";
@@ -209,6 +216,7 @@ json::Members recording_json(const Recording &recording) {
     return {{"trace", json::text(recording.name)},
             {"pid", recording.header.pid == 0 ? "null" : std::to_string(recording.header.pid)},
             {"command", text_or_null(recording.header.command)},
+            {"host", text_or_null(recording.header.host)},
             {"version", text_or_null(recording.header.version)},
             {"began_unix_ns", recording.header.unix_ns == 0 ? "null" : std::to_string(recording.header.unix_ns)},
             {"first_ns", recording.first_ns},

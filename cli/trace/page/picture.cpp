@@ -152,6 +152,7 @@ Picture draw(const Recording &recording, const Summary &summary, std::size_t col
     out.end_ns = std::max(recording.last_ns, recording.first_ns + 1'000);
     const Columns grid{out.begin_ns, out.end_ns - out.begin_ns, columns};
     for (const GpuSummary &gpu : summary.gpus) {
+        if (!is_used(gpu)) continue;
         Chart chart;
         chart.gpu = gpu.gpu;
         policy::ByKind present{};
@@ -178,16 +179,38 @@ Picture draw(const Recording &recording, const Summary &summary, std::size_t col
         constexpr policy::Bytes kFar = 4;
         const policy::Bytes cap = highest(chart.cap);
         chart.cap_above = cap / kFar > gpu.peak;
-        if (chart.cap_above) chart.cap.clear();
+        if (cap == 0 || chart.cap_above) chart.cap.clear();
         policy::Bytes top = std::max<policy::Bytes>(gpu.peak, 1);
         if (!chart.cap_above) top = std::max(top, cap);
-        if (const policy::Bytes allowed = highest(chart.allowance); allowed / kFar <= gpu.peak)
+        if (const policy::Bytes allowed = highest(chart.allowance); allowed != 0 && allowed / kFar <= gpu.peak)
             top = std::max(top, allowed);
         else
             chart.allowance.clear();
         for (Mark &release : chart.releases) release.height = top;
         chart.top = top + top / 16;
         out.charts.push_back(std::move(chart));
+    }
+    return out;
+}
+
+std::vector<Chart> draw_part(const Recording &recording, const Summary &summary, std::size_t columns,
+                             std::uint64_t offset_ns) {
+    std::vector<Chart> out = draw(recording, summary, columns).charts;
+    const auto later = [=](auto &all) {
+        for (auto &one : all) one.ns += offset_ns;
+    };
+    for (Chart &chart : out) {
+        // Nothing is known of it behind its last event.
+        if (!chart.samples.empty()) chart.samples.push_back({recording.last_ns, 0, {}});
+        for (auto *limits : {&chart.cap, &chart.allowance}) {
+            if (!limits->empty()) limits->push_back({recording.last_ns, policy::kUnbounded});
+            later(*limits);
+        }
+        later(chart.samples);
+        for (auto *marks : {&chart.refusals, &chart.waits, &chart.releases, &chart.absences}) {
+            later(*marks);
+            for (Mark &one : *marks) one.ended_ns += offset_ns;
+        }
     }
     return out;
 }
@@ -247,8 +270,10 @@ std::vector<policy::Bytes> height_ticks(policy::Bytes top) {
     return out;
 }
 
-std::vector<std::pair<std::uint64_t, std::string>> time_ticks(std::uint64_t span_ns, std::size_t most) {
+std::vector<std::pair<std::uint64_t, std::string>> time_ticks(std::uint64_t begin_ns, std::uint64_t end_ns,
+                                                              std::size_t most, std::int64_t local_ns, bool days) {
     constexpr std::array<std::uint64_t, 9> kWide = {60, 120, 300, 600, 1800, 3600, 7200, 21'600, 43'200};
+    const std::uint64_t span_ns = end_ns - begin_ns;
     std::uint64_t step = 1'000;
     for (int i = 0; span_ns / step >= most && step < 60 * kSecond; ++i) step = i % 3 == 1 ? step / 2 * 5 : step * 2;
     if (step > 30 * kSecond) {
@@ -257,16 +282,10 @@ std::vector<std::pair<std::uint64_t, std::string>> time_ticks(std::uint64_t span
         step = (wide == kWide.end() ? 86'400 : *wide) * kSecond;
         while (span_ns / step >= most) step *= 2;
     }
-    const auto text = [=](std::uint64_t at) {
-        const std::uint64_t seconds = at / kSecond;
-        if (span_ns >= 3600 * kSecond)
-            return fmt::format("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
-        if (step >= kSecond) return fmt::format("{}:{:02}", seconds / 60, seconds % 60);
-        const auto ns = static_cast<double>(at);
-        return step >= kSecond / 1000 ? fmt::format("{:.6g} s", ns / 1e9) : fmt::format("{:.6g} ms", ns / 1e6);
-    };
     std::vector<std::pair<std::uint64_t, std::string>> out;
-    for (std::uint64_t at = 0; at <= span_ns; at += step) out.emplace_back(at, text(at));
+    const auto local = static_cast<std::uint64_t>(local_ns);
+    for (std::uint64_t at = (local + begin_ns + step - 1) / step * step; at <= local + end_ns; at += step)
+        out.emplace_back(at - local, time_of_day(static_cast<std::int64_t>(at), step, days));
     return out;
 }
 
@@ -278,9 +297,9 @@ const char *colour_of(policy::Kind kind) noexcept {
         case policy::Kind::graphs: return "#f0e442";
         case policy::Kind::vmm: return "#56b4e9";
         case policy::Kind::managed: return "#cc79a7";
-        case policy::Kind::contexts: return "#6e6e6e";
-        case policy::Kind::stack: return "#bdbdbd";
-        case policy::Kind::overhead: return "#969696";
+        case policy::Kind::contexts: return "#595959";
+        case policy::Kind::stack: return "#dcdcdc";
+        case policy::Kind::overhead: return "#a6a6a6";
     }
     return "#000000";
 }

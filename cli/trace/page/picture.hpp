@@ -43,10 +43,14 @@ struct Chart {
 
 struct Picture {
     std::uint64_t begin_ns = 0, end_ns = 1;
-    std::vector<Chart> charts;
+    std::vector<Chart> charts;  // of the GPUs that are used
 };
 
 Picture draw(const Recording &recording, const Summary &summary, std::size_t columns);
+// Returns the charts of one process of a job, on the times of the job's picture. `offset_ns`: from the beginning of the
+// job's trace to that of the process's own.
+std::vector<Chart> draw_part(const Recording &recording, const Summary &summary, std::size_t columns,
+                             std::uint64_t offset_ns);
 
 // Maps times to x, from `left` to `left + width`, and sizes to y, from `upper + height` at 0 up to `upper` at `top`.
 struct Canvas {
@@ -68,10 +72,13 @@ std::string line(const std::vector<LimitSample> &samples, const Canvas &canvas);
 
 // Returns the heights at which to draw a line, from 0 on.
 std::vector<policy::Bytes> height_ticks(policy::Bytes top);
-// Returns times since `begin_ns`, in ns, with their labels.
-std::vector<std::pair<std::uint64_t, std::string>> time_ticks(std::uint64_t span_ns, std::size_t most);
+// Returns round times from `begin_ns` to `end_ns`, at most so many, with their labels: times of day, as in the tables.
+// `local_ns`: local_begin_ns(); `days`: has_days().
+std::vector<std::pair<std::uint64_t, std::string>> time_ticks(std::uint64_t begin_ns, std::uint64_t end_ns,
+                                                              std::size_t most, std::int64_t local_ns, bool days);
 
-// Returns a colour that colour-blind readers can tell apart (Okabe and Ito). The driver's own kinds are grey.
+// Returns a colour that colour-blind readers can tell apart (Okabe and Ito). The driver's own kinds are greys, each of
+// at least 1.7 times the contrast of the next.
 const char *colour_of(policy::Kind kind) noexcept;
 
 }  // namespace curb::cli

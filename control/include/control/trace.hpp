@@ -7,7 +7,7 @@
 //
 //   [
 //   {"ph":"M","name":"curb","ts":0,"pid":4711,"tid":4711,"args":{"trace":1,"version":"0.1.0","unix_ns":…,
-//    "command":"python3 train.py","gpus":[{"gpu":0,"uuid":"GPU-…","name":"NVIDIA H100","total":…}]}},
+//    "command":"python3 train.py","host":"node7","gpus":[{"gpu":0,"uuid":"GPU-…","name":"NVIDIA H100","total":…}]}},
 //   {"ph":"i","s":"t","name":"alloc","ts":12.345,"pid":4711,"tid":4713,"args":{"gpu":0,"kind":"plain",
 //    "pointer":"0x7f…","bytes":…,"charge":…,"of_kind":…,"held":…}},
 //   {"ph":"X","name":"step",…,"dur":4100.5,"args":{"text":"SIGUSR1","step":"pools","bytes":…}},
@@ -93,6 +93,7 @@ struct Header {
     std::int64_t unix_ns = 0;  // since 1970, when the trace began
     std::string command;
     std::vector<Gpu> gpus;
+    std::string host{};  // name of the machine; empty in older traces
     friend bool operator==(const Header &, const Header &) = default;
 };
 

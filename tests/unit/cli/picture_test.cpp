@@ -2,6 +2,7 @@
 #include "page/picture.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <tuple>
 
@@ -243,15 +244,77 @@ TEST_CASE("Areas and limits are drawn as steps") {
 TEST_CASE("Axes have few and round figures") {
     CHECK(height_ticks(8 * GiB + GiB / 2) == std::vector<policy::Bytes>{0, 2 * GiB, 4 * GiB, 6 * GiB, 8 * GiB});
     CHECK(height_ticks(0) == std::vector<policy::Bytes>{0});
-    CHECK(time_ticks(240 * kSecond, 8).back() == std::pair(240 * kSecond, std::string("4:00")));
-    CHECK(time_ticks(4 * 3600 * kSecond, 8)[1] == std::pair(3600 * kSecond, std::string("1:00:00")));
-    CHECK(time_ticks(5'000'000, 8)[1].second == "0.001 s");
     for (std::uint64_t span = 1'000; span < 400 * 86'400 * kSecond; span = span * 3 + 1) {
-        const auto ticks = time_ticks(span, 8);
-        CHECK(ticks.size() >= 1);
+        const auto ticks = time_ticks(5, 5 + span, 8, 0, false);
         CHECK(ticks.size() <= 8);
-        CHECK(ticks.back().first <= span);
+        for (const auto &[ns, text] : ticks) CHECK((ns >= 5 && ns <= 5 + span));
     }
+}
+
+TEST_CASE("The axis has round times of day, as the tables write them") {
+    ::setenv("TZ", "UTC", 1);
+    const auto run = recorded({alloc(1, 1, GiB), alloc(241, 2, GiB)});  // begun at 12:30:00
+    const auto ticks_of = [&](std::uint64_t begin_ns, std::uint64_t end_ns) {
+        return time_ticks(begin_ns, end_ns, 8, local_begin_ns(run), false);
+    };
+    CHECK(ticks_of(kSecond, 241 * kSecond).front() == std::pair(60 * kSecond, std::string("12:31")));
+    CHECK(ticks_of(kSecond, 15 * kSecond).front() == std::pair(2 * kSecond, std::string("12:30:02")));
+    CHECK(ticks_of(kSecond, kSecond + 500'000'000).back().second == "12:30:01.500");
+    CHECK(ticks_of(kSecond, kSecond + 5'000).back().second == "12:30:01.000005");
+    CHECK(clock_text(run, 60 * kSecond) == "12:31:00");
+    for (const std::string &page : {html_page(run, summarise(run)), svg_picture(run, summarise(run))})
+        CHECK_THAT(page, contains(">12:31<") && contains("at 12:34:01 on cuda:0"));
+    const auto brief = recorded({alloc(1, 1, GiB), alloc(1.25, 2, GiB)});
+    CHECK_THAT(sentences(brief, summarise(brief)).at(0), contains(" at 12:30:01.250 on"));
+    const auto lasting = recorded({alloc(1, 1, GiB), alloc(100'000, 2, GiB)});
+    CHECK_THAT(sentences(lasting, summarise(lasting)).at(0), contains(" at 03-02 16:16:40 on"));
+    CHECK_THAT(html_page(lasting, summarise(lasting)), contains(">03-02 00:00<"));
+    auto timeless = recorded({alloc(1, 1, GiB), alloc(241, 2, GiB)});
+    timeless.header.unix_ns = 0;
+    CHECK(clock_text(timeless, 241 * kSecond) == "00:04:01");
+    CHECK_THAT(html_page(timeless, summarise(timeless)), contains(">00:01<"));
+}
+
+TEST_CASE("The legend has no limit that was never in force, and no GPU without use has a chart") {
+    Run made({limits(0, policy::kUnbounded, policy::kUnbounded), alloc(1, 1, GiB), free(20, 1, GiB)});
+    Recording run = made.recording();
+    run.header.gpus.push_back({1, "GPU-2", "H100", 80 * GiB});
+    const Summary summary = summarise(run);
+    REQUIRE(summary.gpus.size() == 2);
+    for (const std::string &page : {html_page(run, summary), svg_picture(run, summary), text_report(run, summary)}) {
+        CHECK_THAT(page, contains("cuda:0") && !contains("cuda:1") && contains("node7, pid 4711"));
+        CHECK_THAT(page, !contains(">cap<") && !contains(">allowance<"));
+    }
+    CHECK_THAT(report_json(run, summary), contains("\"gpu\":1") && contains("\"host\":\"node7\""));
+}
+
+TEST_CASE("No two of the driver's greys are alike") {
+    std::vector<double> greys;
+    for (const Kind kind : {Kind::contexts, Kind::overhead, Kind::stack}) {
+        const int level = std::stoi(std::string(colour_of(kind)).substr(1, 2), nullptr, 16);
+        greys.push_back(std::pow(level / 255.0, 2.2) + 0.05);  // the luminance of WCAG's contrast
+    }
+    CHECK(greys[1] / greys[0] > 1.7);
+    CHECK(greys[2] / greys[1] > 1.7);
+}
+
+TEST_CASE("A page of a job has each process below, on the times of all") {
+    ::setenv("TZ", "UTC", 1);
+    const auto first = recorded({limits(0, 2 * GiB), alloc(0, 1, GiB), free(100, 1, GiB)});
+    auto second = recorded({alloc(0, 1, GiB), stop(10, What::refuse, GiB), alloc(20, 2, GiB)});
+    second.header.unix_ns += 40 * static_cast<std::int64_t>(kSecond);
+    second.name = "rank1.json";
+    const std::vector<Chart> charts = draw_part(second, summarise(second), 100, 40 * kSecond);
+    REQUIRE(charts.size() == 1);
+    CHECK(charts[0].samples.front().ns == 40 * kSecond);
+    CHECK(std::pair(charts[0].samples.back().ns, charts[0].samples.back().held) ==
+          std::pair(60 * kSecond, policy::Bytes{0}));
+    CHECK(charts[0].refusals.at(0).ns == 50 * kSecond);
+    const std::vector<Part> parts = {{&first, summarise(first)}, {&second, summarise(second)}};
+    const std::string page = html_page(first, summarise(first), parts);
+    CHECK(occurrences(page, "<section data-gpu=") == 3);
+    CHECK(occurrences(page, "class=\"chart low\"") == 2);
+    CHECK_THAT(page, contains(">rank1.json</h3>") && contains("12:30:50 refused 1 GiB"));
 }
 
 // ---- pages ----
@@ -314,8 +377,6 @@ TEST_CASE("Every page lists missing events, and says if no memory was used") {
          {html_page(recording, summary), svg_picture(recording, summary), text_report(recording, summary)})
         CHECK_THAT(page, contains("17 events were dropped"));
     auto nothing = recorded({});
-    CHECK(picture_of(nothing).charts.size() == 1);
-    nothing.header.gpus.clear();
     CHECK(picture_of(nothing).charts.empty());
     CHECK_THAT(html_page(nothing, summarise(nothing)), contains("No memory of a GPU was used."));
 }

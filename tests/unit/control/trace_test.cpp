@@ -33,7 +33,8 @@ TEST_CASE("Every event is read as it was written, on one line") {
 }
 
 TEST_CASE("The header of a trace is read as it was written, unless it is of another version") {
-    const Header header{4711, "0.1.0", 1'800'000'000'123'456'789, "python3 \"a b\"\n", {{1, "GPU-1", "H100", kMost}}};
+    const Header header{4711,   "0.1.0", 1'800'000'000'123'456'789, "python3 \"a b\"\n", {{1, "GPU-1", "H100", kMost}},
+                        "node7"};
     const std::string text = trace::text(header);
     CHECK(text.starts_with("[\n"));
     CHECK(text.ends_with("},\n"));

@@ -26,7 +26,8 @@ using Happens = std::function<void(Run &)>;  // one event, made by the functions
 class Run {
   public:
     explicit Run(const std::vector<Happens> &events = {}, std::string command = "python3 train.py") {
-        header_ = {4711, "0.1.0", 1'772'368'200'000'000'000, std::move(command), {{0, "GPU-1", "H100", 80 * GiB}}};
+        header_ = {4711,   "0.1.0", 1'772'368'200'000'000'000, std::move(command), {{0, "GPU-1", "H100", 80 * GiB}},
+                   "node7"};
         then(events);
     }
     Run &then(const std::vector<Happens> &events) {
