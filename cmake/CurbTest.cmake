@@ -11,9 +11,10 @@ find_package(Catch2 REQUIRED)
 find_package(Python3 COMPONENTS Interpreter REQUIRED)
 
 # ctest starts these first, so that no long test runs alone at the end.
-set(CURB_LONGEST allocation_faults control_test crowd_test doctor_test documents_test exit_test frameworks_test gate_test
-  kill_test lifetimes_test memcheck_test nap_test own_build_test policy_shim_test programs_test reload_test shared_memory_test shim_test
-  soak_test suspend_test threads_test trace_shim_test watch_test)
+set(CURB_LONGEST allocation_faults ask_test conformance control_test driver_contract_with_naps exit_test fork_test gate_test
+  helper_test kill_test light_test memcheck_test moves_test nap_faults_test nap_test naps_test neighbours_test ps_test
+  shared_memory_test sharing_test shim_test suspend_test surroundings_preload_test surroundings_test system_call_faults
+  threads_test trace_shim_test)
 
 # curb_left_out("what" "why"): scripts/test prints these at its end, grouped by reason.
 function(curb_left_out what why)
