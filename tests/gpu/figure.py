@@ -1,21 +1,24 @@
-"""Draws amounts over time as SVG, without any package. The picture is readable on light and on dark pages."""
+"""Draws amounts over time as SVG, without any package. The picture is readable on light and on dark pages, and at a width
+of 360 px."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from html import escape
 
 Series = Sequence[tuple[float, float]]
 """Pairs of a time in seconds and the GiB from then on."""
 
-_WIDTH, _HEIGHT = 760, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 92, 44, 48
-_LABEL_GAP = 15  # the least between two names at the right edge
+_WIDTH, _HEIGHT = 480, 350
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 82, 84, 48
+_LINE = 18  # from one line of text to the next
+_LETTER = 8  # width of most letters
 
 _STYLE = """
-  text { font: 12px system-ui, sans-serif; fill: #333 }
-  .title { font-weight: 600; font-size: 14px }
+  text { font: 15px system-ui, sans-serif; fill: #333 }
+  .title { font-weight: 600 }
   .grid { stroke: #888; stroke-opacity: 0.3; fill: none }
   .held { fill: #3b7dd8; fill-opacity: 0.35; stroke: #2f6fc4; stroke-width: 1.5 }
   .allowance { fill: none; stroke: #c2571a; stroke-width: 2; stroke-dasharray: 6 4 }
@@ -65,11 +68,14 @@ def _picture(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
         f"<title>{escape(title)}</title>",
         f"<style>{_STYLE}</style>",
-        f'<text class="title" x="{_LEFT}" y="20">{escape(title)}</text>',
+        *(
+            f'<text class="title" x="8" y="{20 + _LINE * number}">{escape(line)}</text>'
+            for number, line in enumerate(textwrap.wrap(title, (_WIDTH - 16) // (_LETTER + 1)))
+        ),
         *frame.axes(),
         f'<path class="held" d="{area}"/>',
         *lines,
-        *(line for at, word in marks for line in frame.mark(at, word)),
+        *frame.marks(marks),
         *frame.names(names),
         "</svg>",
     ]
@@ -106,31 +112,38 @@ class _Frame:
     def axes(self) -> list[str]:
         left, right, bottom = self.x(0), self.x(self.seconds), self.y(0)
         lines = []
-        for gib in range(0, self._gib + 1, _round_step(self._gib)):
+        heights = range(0, self._gib + 1, _round_step(self._gib))
+        for gib in heights:
             y = self.y(gib)
+            unit = " GiB" if gib == heights[-1] else ""
             lines.append(f'<path class="grid" d="M{left:.1f} {y:.1f} H{right:.1f}"/>')
-            lines.append(f'<text x="{left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end">{gib}</text>')
+            lines.append(f'<text x="{left - 6:.1f}" y="{y + 5:.1f}" text-anchor="end">{gib}{unit}</text>')
         for seconds in range(0, int(self.seconds) + 1, _round_step(self.seconds)):
             x = self.x(seconds)
             lines.append(f'<path class="grid" d="M{x:.1f} {bottom:.1f} v5"/>')
             lines.append(f'<text x="{x:.1f}" y="{bottom + 20:.1f}" text-anchor="middle">{seconds}</text>')
         lines.append(f'<text x="{(left + right) / 2:.1f}" y="{_HEIGHT - 10}" text-anchor="middle">seconds</text>')
-        lines.append(f'<text x="{left - 8:.1f}" y="{_TOP - 10}" text-anchor="end">GiB</text>')
         return lines
 
-    def mark(self, seconds: float, word: str) -> list[str]:
-        x = self.x(seconds)
-        return [
-            f'<path class="mark" d="M{x:.1f} {_TOP - 4} V{self.y(0):.1f}"/>',
-            f'<text x="{x:.1f}" y="{_TOP - 8}" text-anchor="middle">{escape(word)}</text>',
-        ]
+    def marks(self, marks: Sequence[tuple[float, str]]) -> list[str]:
+        """Draws the moments, with their words above. A word that would touch the one before stands a line higher."""
+        lines: list[str] = []
+        ends = [-math.inf, -math.inf]  # of the last word of the lower line, of the upper one
+        for seconds, word in sorted(marks):
+            x, half = self.x(seconds), len(word) * _LETTER / 2
+            middle = min(max(x, half), _WIDTH - half)
+            row = 0 if middle - half > ends[0] + _LETTER else 1
+            ends[row] = middle + half
+            lines.append(f'<path class="mark" d="M{x:.1f} {_TOP - 4 - _LINE * row} V{self.y(0):.1f}"/>')
+            lines.append(f'<text x="{middle:.1f}" y="{_TOP - 8 - _LINE * row}" text-anchor="middle">{escape(word)}</text>')
+        return lines
 
     def names(self, lines: Sequence[tuple[str, float]]) -> list[str]:
         """Draws each name at the right end of its line, from the top down. Moves names apart that would touch."""
         placed: list[str] = []
         above = -math.inf
         for name, gib in sorted(lines, key=lambda line: -line[1]):
-            y = max(self.y(gib) + 4, above + _LABEL_GAP)
+            y = max(self.y(gib) + 4, above + _LINE)
             above = y
             placed.append(f'<text class="{name}" x="{_WIDTH - _RIGHT + 8}" y="{y:.1f}">{name}</text>')
         return placed
