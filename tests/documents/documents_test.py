@@ -305,6 +305,24 @@ class Documents(unittest.TestCase):
         run = subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True)
         self.assertEqual(run.stdout, f"curb {newest[1]}\n")
 
+    def test_pictures_show_this_version(self):
+        run = subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True)
+        shown = {
+            f"curb {version}"
+            for picture in (ROOT / "docs/pictures").glob("*.svg")
+            for version in re.findall(r"under&#160;curb&#160;([\d.]+\d)", picture.read_text())
+        }
+        self.assertEqual(shown, {run.stdout.strip()}, "draw them anew: scripts/pictures")
+
+    def test_the_text_of_readmes_figures_can_be_read_on_a_phone(self):
+        figures = re.findall(r"!\[[^]]*\]\((docs/\S+\.svg)\)", (ROOT / "README.md").read_text())
+        self.assertGreater(len(figures), 1)
+        for figure in figures:
+            text = (ROOT / figure).read_text()
+            width = float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1])
+            size = float(re.search(r"font: (\d+)px", text)[1])
+            self.assertGreaterEqual(size * 360 / width, 11, figure)
+
     def test_scripts_are_there(self):
         named = set()
         for document in DOCUMENTS:
