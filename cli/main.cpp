@@ -33,6 +33,7 @@ CURB_COMMAND_NOTE();
     X(kKernelspecInstall) \
     X(kCdi)               \
     X(kCdiGenerate)       \
+    X(kNap)               \
     X(kSuspend)           \
     X(kResume)            \
     X(kReport)            \
@@ -53,7 +54,7 @@ constexpr Command kCurb{
     .line = "Keeps a process's GPU memory within a policy, without changing the process.",
     .help = R"(
 Examples:
-  curb run --cap 8GiB -- python train.py      at most 8 GiB of each GPU
+  curb run -c 8GiB -- python train.py         at most 8 GiB of each GPU (--cap)
   curb run --policy job.json -- ./train.sh    a policy that can be edited while it runs
   curb run --sim --cap 1GiB -- ./a.out        try it without a GPU
   curb policy check job.json                  every error of a policy file, with its place
@@ -64,7 +65,8 @@ Examples:
   kill -USR1 PID                              the same, without an answer
   curb cap PID 6GiB                           changes the cap of a running program; --reset: that of its policy
   curb doctor PID                             is curb in effect there, and if not, why
-  curb suspend PID; curb resume PID           a whole process out to host memory, and back
+  curb nap PID                                a whole process out to host memory, until its next CUDA call
+  curb suspend PID; curb resume PID           the same, until curb resume
   curb kernelspec install --cap 6GiB          a Jupyter kernel with this cap
   curb cdi generate --cap 8GiB                a container device with this cap
   curb report TRACE -o run.html               a recorded run as a picture

@@ -1,11 +1,13 @@
 #include "command/candidates.hpp"
 
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "control/proc.hpp"
 #include "control/runtime_dir.hpp"
@@ -40,6 +42,16 @@ std::vector<HelpRow> processes(bool suspended) {
     return out;
 }
 
+// Returns this user and those whose processes use GPUs under curb.
+std::vector<HelpRow> users() {
+    std::set<uid_t> owners{::getuid()};
+    for (const control::Folder &folder : control::public_folders(control::places())) owners.insert(folder.owner);
+    std::vector<HelpRow> out;
+    for (const uid_t owner : owners)
+        if (const passwd *entry = ::getpwuid(owner)) out.push_back({entry->pw_name, ""});
+    return out;
+}
+
 // Returns the keys of GPUs, as policies write them, by the kernel driver's own files.
 std::vector<HelpRow> gpus() {
     std::vector<HelpRow> out{{"*", "every GPU"}};
@@ -69,6 +81,12 @@ std::vector<HelpRow> values_of(const std::string &shape, const std::string &opti
     std::vector<HelpRow> out;
     if (option == "--step")
         for (const policy::Step step : policy::all_steps()) out.push_back({policy::step_name(step), ""});
+    if (option == "--color") out = {{"auto", "(on a terminal)"}, {"always", ""}, {"never", ""}};
+    if (option == "--log")
+        for (const char *level : {"debug", "info", "warning", "error", "off"}) out.push_back({level, ""});
+    if (option == "--name")
+        for (const auto &[pid, name] : processes(false)) out.push_back({name.substr(1, name.size() - 2), ""});
+    if (option == "--user") out = users();
     return out;
 }
 

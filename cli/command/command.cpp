@@ -13,6 +13,7 @@
 
 #include "command/candidates.hpp"
 #include "command/help.hpp"
+#include "command/hints.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
@@ -33,7 +34,16 @@ std::vector<const CLI::App *> commands_of(const CLI::App &app) {
 constexpr const char *kManual = "--man";
 // For the completion of shells alone: prints what may stand in the place of the last of the words that follow.
 constexpr const char *kComplete = "--complete";
-constexpr const char *kVerbose = "Print on standard error what curb does";
+
+// Declares the options of every command. They may stand before its name too.
+void add_common(CLI::App &command, bool &verbose) {
+    const auto take = [](const std::string &when) {
+        if (!use_colour(when))
+            throw CLI::ValidationError("--color: " + policy::quote(when) + " is neither auto, always nor never");
+    };
+    command.add_flag("-v,--verbose", verbose, "Print on standard error what curb does");
+    command.add_option_function<std::string>("--color", take, "Colours: auto, always or never")->type_name("WHEN");
+}
 
 }  // namespace
 
@@ -91,77 +101,6 @@ class Formatter : public CLI::FormatterBase {
     const std::map<const CLI::App *, const Command *> &commands_;
 };
 
-namespace {
-
-// Names that other tools use, and the command of curb that does the same.
-constexpr std::pair<const char *, const char *> kOtherNames[] = {{"list", "ps"},         {"ls", "ps"},
-                                                                 {"status", "ps"},       {"show", "ps"},
-                                                                 {"limit", "cap"},       {"set", "cap"},
-                                                                 {"exec", "run"},        {"start", "run"},
-                                                                 {"free", "release"},    {"stop", "suspend"},
-                                                                 {"pause", "suspend"},   {"continue", "resume"},
-                                                                 {"watch", "top"},       {"check", "policy check"},
-                                                                 {"init", "policy init"}};
-
-int pid_in(const std::string &word) {
-    const auto pid = policy::whole_number(word);
-    if (!pid || *pid == 0) throw CLI::ValidationError(policy::quote(word) + " is not the pid of a process");
-    return *pid;
-}
-
-auto taking_pids(std::vector<int> &to) {
-    return [&to](const Words &words) {
-        for (const std::string &word : words)
-            if (const int pid = pid_in(word); std::find(to.begin(), to.end(), pid) == to.end()) to.push_back(pid);
-    };
-}
-
-std::string_view nearest(std::string_view word, const Words &names) {
-    return policy::nearest(word, std::vector<std::string_view>(names.begin(), names.end()));
-}
-
-}  // namespace
-
-void Options::flag(const char *name, bool &to, const char *line) { command_.add_flag(name, to, line); }
-void Options::option(const char *name, std::optional<std::string> &to, const char *shape, const char *line) {
-    command_.add_option(name, to, line)->type_name(shape);
-}
-void Options::option(const char *name, std::string &to, const char *shape, const char *line) {
-    command_.add_option(name, to, line)->type_name(shape);
-}
-void Options::option_or(const char *name, std::optional<std::string> &to, const char *shape, const char *without,
-                        const char *line) {
-    command_.add_option(name, to, line)->type_name(shape)->expected(0, 1)->default_str(without);
-}
-void Options::hidden_flag(const char *name, bool &to) { command_.add_flag(name, to)->group(""); }
-void Options::hidden_options(const char *name, Words &to) {
-    command_.add_option(name, to)->group("")->allow_extra_args(false);
-}
-void Options::options(const char *name, Words &to, const char *shape, const char *line) {
-    command_.add_option(name, to, line)->type_name(shape)->allow_extra_args(false);  // an argument may follow
-}
-void Options::argument(const char *name, std::string &to, const char *line, Need need) {
-    command_.add_option(name, to, line)->required(need == Need::required);
-}
-void Options::arguments(const char *name, Words &to, const char *line) {
-    command_.add_option(name, to, line)->required();
-}
-void Options::pid(int &to, const char *line) {
-    command_.add_option_function<std::string>(
-        "PID", [&to](const std::string &word) { to = pid_in(word); }, line);
-}
-void Options::pids(std::vector<int> &to, const char *line) {
-    command_.add_option_function<Words>("PID", taking_pids(to), line);
-}
-void Options::pid_options(const char *name, std::vector<int> &to, const char *line) {
-    command_.add_option_function<Words>(name, taking_pids(to), line)->type_name("PID")->allow_extra_args(false);
-}
-void Options::words(const char *name, Words &to, const char *line) { command_.add_option(name, to, line); }
-void Options::rest(Words &to, Rest where) {
-    rest_ = &to;
-    where_ = where;
-}
-
 // The commands, registered with CLI11.
 class Commands {
   public:
@@ -169,7 +108,7 @@ class Commands {
         app_.formatter(format_);
         app_.footer(about.help);
         app_.set_version_flag("-V,--version", "curb " CURB_VERSION);
-        app_.add_flag("--verbose", verbose_, kVerbose);
+        add_common(app_, verbose_);
         app_.require_subcommand(1);
         for (const Command *one : commands) add(*one);
     }
@@ -186,6 +125,10 @@ class Commands {
             return 0;
         }
         const Words words = with_options(typed);
+        if (const Place at = place_of(words); at.next == words.end() && at.command->get_require_subcommand_min() > 0) {
+            print(help_text(format_->help_of(at.command)));
+            return 0;
+        }
         Split parts{words, {}};
         if (const Options *options = options_of(words)) {
             parts = split(words, *options);
@@ -203,7 +146,7 @@ class Commands {
             return 0;
         }
         if (!parts.clear) {
-            say::error("run: '" + parts.rest.front() + "' stands before --, so it is unclear where the command begins");
+            say::error("'" + parts.rest.front() + "' stands before --, so it is unclear where the command begins");
             return failed("write -- once, right before the command: curb run [OPTIONS] -- COMMAND");
         }
         if (verbose_) say::all();
@@ -222,6 +165,7 @@ class Commands {
     [[nodiscard]] std::vector<HelpRow> candidates(const Words &words) const {
         if (words.empty()) return {};
         const std::size_t last = words.size() - 1;
+        if (last > 0 && words.front() == "help") return help_candidates(words);
         std::size_t at = 0;
         const CLI::App *app = command_in(words, at);
         if (!app) return {};
@@ -237,8 +181,9 @@ class Commands {
             if (!is_option(words[at])) {
                 if (at_first_word) return own_line(at);
                 ++arguments;
-            } else if (valued(*app, words[at]) && words[at + 1] != "--" && ++at == last) {
-                return values(*app, words[at - 1]);
+            } else if (const CLI::Option *option = awaiting(*app, words[at]);
+                       option && words[at + 1] != "--" && ++at == last) {
+                return values(*app, *option);
             }
         }
         if (at_first_word && !is_option(words.back())) return own_line(last);
@@ -250,7 +195,11 @@ class Commands {
     const CLI::App *command_in(const Words &words, std::size_t &at) const {
         const CLI::App *app = &app_;
         while (!commands_of(*app).empty()) {
-            while (at + 1 < words.size() && is_option(words[at])) ++at;
+            while (at + 1 < words.size() && is_option(words[at])) {
+                const std::size_t next = at + (awaiting(*app, words[at]) ? 2 : 1);
+                if (next == words.size()) return app;  // its value is asked for
+                at = next;
+            }
             if (at + 1 == words.size()) break;
             const auto named = app->get_subcommands([&](const CLI::App *one) { return one->check_name(words[at]); });
             if (named.empty()) return nullptr;
@@ -265,7 +214,8 @@ class Commands {
                                                   std::size_t arguments) const {
         if (const std::size_t equals = current.find('='); is_option(current) && equals != std::string::npos) {
             const std::string name = current.substr(0, equals);
-            std::vector<HelpRow> out = valued(app, name) ? values(app, name) : std::vector<HelpRow>();
+            const CLI::Option *option = awaiting(app, name);
+            std::vector<HelpRow> out = option ? values(app, *option) : std::vector<HelpRow>();
             for (HelpRow &row : out)
                 if (row.left != kFiles) row.left = name + '=' + row.left;
             return out;
@@ -278,7 +228,8 @@ class Commands {
                 for (std::string one; std::getline(spellings, one, ',');) out.push_back({one, right});
             }
         } else if (!help.commands.empty()) {
-            for (const Help &one : help.commands) out.push_back({one.name.substr(one.name.rfind(' ') + 1), one.line});
+            out = command_rows(help);
+            if (&app == &app_) out.insert(out.end(), {{"help", "Show the help of a command"}, {"version", ""}});
         } else if (!help.arguments.empty()) {
             const std::string &due = help.arguments[std::min(arguments, help.arguments.size() - 1)].left;
             if (arguments < help.arguments.size() || due.ends_with("...")) return values_of(due, "", app.get_name());
@@ -287,14 +238,34 @@ class Commands {
     }
 
     static bool is_option(const std::string &word) { return word.starts_with("-"); }
-    static std::vector<HelpRow> values(const CLI::App &command, const std::string &option) {
-        return values_of(valued(command, option)->get_type_name(), option, command.get_name());
+    static bool is_common(const std::string &word) {
+        return word == "-v" || word == "--verbose" || word == "--color" || word.starts_with("--color=");
+    }
+    static std::vector<HelpRow> values(const CLI::App &command, const CLI::Option &option) {
+        return values_of(option.get_type_name(), "--" + option.get_lnames().front(), command.get_name());
+    }
+    static std::vector<HelpRow> command_rows(const Help &help) {
+        std::vector<HelpRow> out;
+        for (const Help &one : help.commands) out.push_back({one.name.substr(one.name.rfind(' ') + 1), one.line});
+        return out;
+    }
+    // Returns what may stand in the place of the last word of `curb help WORDS`.
+    [[nodiscard]] std::vector<HelpRow> help_candidates(const Words &words) const {
+        const Words before(words.begin() + 1, words.end() - 1);
+        const Place at = place_of(before);
+        return at.next == before.end() ? command_rows(format_->help_of(at.command)) : std::vector<HelpRow>();
     }
 
-    // Returns the option of that name if it takes a value.
-    static const CLI::Option *valued(const CLI::App &command, const std::string &name) {
-        const CLI::Option *option = command.get_option_no_throw(name);
-        return option && option->get_items_expected_max() > 0 ? option : nullptr;
+    // Returns the option of the word whose value is the next word: of `--cap`, `-c` and `-vc`, but not of `-c8GiB`.
+    static const CLI::Option *awaiting(const CLI::App &command, const std::string &word) {
+        const auto valued = [&](const std::string &name) {
+            const CLI::Option *option = command.get_option_no_throw(name);
+            return option && option->get_items_expected_max() > 0 ? option : nullptr;
+        };
+        if (word.starts_with("--")) return valued(word);
+        for (std::size_t i = 1; i < word.size(); ++i)
+            if (const CLI::Option *option = valued({'-', word[i]})) return i + 1 == word.size() ? option : nullptr;
+        return nullptr;
     }
 
     // Replaces `curb help COMMAND` and `curb version` by --help and --version. Drops the words behind a command, so
@@ -302,8 +273,13 @@ class Commands {
     // error as without `help`.
     [[nodiscard]] Words with_options(Words words) const {
         // `curb --verbose ps`: behind the command, where its other options stand.
-        if (words.size() > 1 && words.front() == "--verbose")
-            std::rotate(words.begin(), words.begin() + 1, words.begin() + 2);
+        std::size_t common = 0;
+        while (common < words.size() && is_common(words[common])) common += awaiting(app_, words[common]) ? 2 : 1;
+        if (common != 0 && common < words.size()) {
+            const Words first(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(common));
+            words.erase(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(common));
+            words.insert(place_of(words).next, first.begin(), first.end());
+        }
         if (words.empty() || (words.front() != "help" && words.front() != "version")) return words;
         if (words.front() == "version") return {"--version"};
         Words out(words.begin() + 1, words.end());
@@ -339,7 +315,7 @@ class Commands {
         }
         Options &options = options_.emplace_back(*command);
         command->callback([this, call = one.takes(options)] { chosen_ = call; });
-        command->add_flag("--verbose", verbose_, kVerbose);
+        add_common(*command, verbose_);
     }
 
     // Returns the options of the command that the words begin with. Returns null if it takes no rest.
@@ -360,7 +336,7 @@ class Commands {
         if (options.where_ == Rest::at_first_word)
             for (begin = words.begin() + 1; begin != words.end(); ++begin) {
                 if (!begin->starts_with("-") || *begin == "--") break;
-                if (valued(options.command_, *begin) && begin + 1 != words.end() && begin[1] != "--") ++begin;
+                if (awaiting(options.command_, *begin) && begin + 1 != words.end() && begin[1] != "--") ++begin;
             }
         if (begin == words.end()) return {words, {}};
         const bool at_dashes = *begin == "--";
@@ -388,52 +364,62 @@ class Commands {
         return out;
     }
 
-    // Returns "; did you mean --json?" Empty if no option of the command is similar to the word.
-    static std::string near_option(const CLI::App &command, const std::string &word) {
+    // Returns the text that helps with a wrong option of the command. Empty if there is none.
+    static std::string near_option(const Place &at, const std::string &word) {
         Words names;
-        for (const CLI::Option *option : command.get_options())
+        for (const CLI::Option *option : at.command->get_options())
             for (const std::string &name : option->get_lnames()) names.push_back("--" + name);
-        const std::string_view near = nearest(std::string_view(word).substr(0, word.find('=')), names);
-        return near.empty() ? "" : "; did you mean " + std::string(near) + "?";
+        return hint_for(at.name, word, names);
     }
 
-    // Returns a suggestion for a word that is not a command. Empty if there is none.
+    // Returns the same for a word that is not a command.
     static std::string near_command(const Place &at, const Words &words) {
         const std::string &word = *at.next;
-        for (const auto &[other, ours] : kOtherNames)
-            if (word == other && at.name == "curb") return fmt::format("; did you mean curb {}?", ours);
         Words names;
         for (const CLI::App *one : commands_of(*at.command)) names.push_back(one->get_name());
-        if (const std::string_view near = nearest(word, names); !near.empty())
-            return fmt::format("; did you mean {} {}?", at.name, near);
+        if (std::string hint = hint_for(at.name, word, names); !hint.empty()) return hint;
         if (at.name != "curb") return {};
-        if (word.starts_with("-")) {
+        if (is_option(word)) {
             for (const CLI::App *one : commands_of(*at.command))
                 if (one->get_option_no_throw(word.substr(0, word.find('='))))
                     return fmt::format("; it is an option of curb {}", one->get_name());
-            return near_option(*at.command, word);
+            return near_option(at, word);
         }
         return find_program(word, variable("PATH")) ? "; to run a program: curb run -- " + policy::joined(words, " ")
                                                     : "";
     }
 
-    // Returns CLI11's error about the words of one command in curb's words.
-    static std::string text_of(const Place &at, const CLI::ParseError &error) {
-        std::string said = error.what();
-        if (dynamic_cast<const CLI::ExtrasError *>(&error)) {
-            for (const std::string &word : at.command->remaining(true)) {
-                if (word.starts_with("-") && word != "-")
-                    return at.name + " has no option " + policy::quote(word) + near_option(*at.command, word);
-                return at.name + " does not expect " + policy::quote(word);
-            }
+    // "policy check" of curb policy check: the prefix of messages names curb.
+    static std::string short_name(const Place &at) {
+        return at.name.substr(std::min(at.name.find(' ') + 1, at.name.size()));
+    }
+
+    // Returns the error for words that the command does not take.
+    std::string text_of_extras(const Place &at) const {
+        for (const std::string &word : at.command->remaining(true)) {
+            if (is_option(word) && word != "-")
+                return short_name(at) + " has no option " + policy::quote(word) + near_option(at, word);
+            const bool takes_rest = std::any_of(options_.begin(), options_.end(), [&](const Options &one) {
+                return &one.command_ == at.command && one.rest_;
+            });
+            return short_name(at) + " does not expect " + policy::quote(word) +
+                   (takes_rest ? " before --; a command stands behind it: " + format_->help_of(at.command).usage : "");
         }
+        return {};
+    }
+
+    // Returns CLI11's error about the words of one command in curb's words.
+    std::string text_of(const Place &at, const CLI::ParseError &error) const {
+        const std::string said = error.what(), first = said.substr(0, said.find_first_of(": "));
+        if (dynamic_cast<const CLI::ExtrasError *>(&error)) return text_of_extras(at);
+        if (dynamic_cast<const CLI::RequiredError *>(&error))
+            return short_name(at) + " needs " + first + ": " + format_->help_of(at.command).usage;
         if (dynamic_cast<const CLI::ArgumentMismatch *>(&error))
-            if (const auto colon = said.find(": "), required = said.find(" required "); required != std::string::npos)
-                return fmt::format("{}: {} needs a value", at.name, said.substr(0, colon));
+            return first + (said.find("received") == std::string::npos ? " needs a value"
+                                                                       : " is given more than once; write it once");
         if (dynamic_cast<const CLI::ConversionError *>(&error))
             if (const auto option = said.find("--"); option != std::string::npos)
-                return fmt::format("{}: {} takes no value", at.name,
-                                   said.substr(option, said.find(' ', option) - option));
+                return said.substr(option, said.find(' ', option) - option) + " takes no value";
         return said;
     }
 
@@ -441,14 +427,13 @@ class Commands {
     int refuse(const Words &words, const CLI::ParseError &error) const {
         const Place at = place_of(words);
         std::string why;
-        if (at.command->get_require_subcommand_min() == 0) {
+        if (at.command->get_require_subcommand_min() == 0)
             why = text_of(at, error);
-        } else if (at.next == words.end()) {
-            why = at.name + " needs a command: " + policy::joined(commands_of(*at.command), ", ", &CLI::App::get_name);
-        } else {
-            why = at.name + " has no " + (at.next->starts_with("-") ? "option " : "command ") +
-                  policy::quote(*at.next) + near_command(at, words);
-        }
+        else if (at.command == &app_ && is_common(*at.next))
+            why = policy::quote(*at.next) + " needs a command behind it; for the version: curb -V";
+        else
+            why = (at.command == &app_ ? "there is no " : short_name(at) + " has no ") +
+                  (is_option(*at.next) ? "option " : "command ") + policy::quote(*at.next) + near_command(at, words);
         say::error(why);
         return failed("see " + at.name + " --help");
     }

@@ -40,7 +40,7 @@ class Options {
   public:
     explicit Options(CLI::App &command) : command_(command) {}
     void flag(const char *name, bool &to, const char *line);
-    void json(bool &to) { flag("--json", to, "Machine-readable answer on standard output"); }
+    void json(bool &to) { flag("-j,--json", to, "Machine-readable answer on standard output"); }
     void sim(bool &to) {
         flag("--sim", to, "Use the simulated machine of programs under curb run --sim (CURB_SIM_STATE)");
     }

@@ -8,6 +8,7 @@
 #include "command/command.hpp"
 #include "control/client.hpp"
 #include "machine/selection.hpp"
+#include "machine/sim.hpp"
 #include "machine/target.hpp"
 #include "machine/view.hpp"
 #include "policy/values/gpu_key.hpp"
@@ -29,15 +30,16 @@ struct CapOptions {
     bool reset = false;
     std::string gpu = "*";
     std::optional<std::string> job;
-    bool json = false;
+    bool json = false, sim = false;
 
     void declare(Options &takes) {
         takes.words("PID", words, "Processes under curb, then the cap: 8GiB, 512MiB, 75% of the device");
         selection.declare_filters(takes, Selection::Takes::for_cap);
         takes.flag("--reset", reset, "Back to the cap of its policy");
-        takes.option("--gpu", gpu, "KEY", "For this device alone; a key as in policies: cuda:0, nvml:1, GPU-8f3a");
+        takes.option("--gpu", gpu, "KEY", "For this device alone; 1 (nvidia-smi's index), cuda:0, GPU-8f3a");
         takes.option("--job", job, "JOB",
                      "The cap of this job, for all its processes together; JOB as curb ps names it");
+        takes.sim(sim);
         takes.json(json);
     }
 };
@@ -48,9 +50,10 @@ policy::Result<control::CapRequest, std::string> request_of(const CapOptions &op
     if (!options.reset && !options.size)
         return std::string("which cap? curb cap PID SIZE, or --reset for that of its policy");
     control::CapRequest out;
-    out.gpu = options.gpu;
     out.job = options.job.has_value();
-    if (const auto key = policy::parse_gpu_key(options.gpu); !key) return "--gpu: " + key.error();
+    const auto key = typed_gpu_key(options.gpu);
+    if (!key) return "--gpu: " + key.error();
+    out.gpu = policy::gpu_key_text(*key);
     if (options.reset) return out;
     const auto size = policy::parse_size(*options.size);
     if (!size) return size.error();
@@ -152,11 +155,12 @@ policy::Result<Targets, std::string> selected(const Selection &selection) {
 
 int cap(const CapOptions &typed) {
     CapOptions options = typed;
-    if (const std::string fault = take_apart(options); !fault.empty()) return failed("cap: " + fault);
+    if (const std::string fault = take_apart(options); !fault.empty()) return failed(fault);
     const auto request = request_of(options);
-    if (!request) return failed("cap: " + request.error());
+    if (!request) return failed(request.error());
+    if (const auto fault = use_sim(options.sim)) return failed(*fault);
     const auto processes = options.job ? one_of_each_job(*options.job) : selected(options.selection);
-    if (!processes) return failed("cap: " + processes.error());
+    if (!processes) return failed(processes.error());
     if (processes->empty()) say::hint("no process runs under curb");
     int status = 0;
     std::vector<std::string> answers;

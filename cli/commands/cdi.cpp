@@ -28,7 +28,7 @@ struct CdiOptions {
     bool json = false;
 
     void declare(Options &takes) {
-        takes.options("--cap", caps, "SIZE", "A device for containers with this cap: 8GiB, 75%; once for each");
+        takes.options("-c,--cap", caps, "SIZE", "A device for containers with this cap: 8GiB, 75%; once for each");
         takes.option("--output", output, "FILE", "The specification [/etc/cdi/curb.json]");
         takes.option("--folder", folder, "PATH", "The files that containers see [/etc/curb/cdi]");
         takes.json(json);
@@ -65,16 +65,15 @@ std::optional<std::string> written(const fs::path &file, const std::string &text
 }
 
 int generate(const CdiOptions &options) {
-    const auto wrong = [](const std::string &why) { return failed("cdi generate: " + why); };
-    if (options.caps.empty()) return wrong("which caps? curb cdi generate --cap 4GiB --cap 8GiB makes two devices");
+    if (options.caps.empty()) return failed("which caps? curb cdi generate --cap 4GiB --cap 8GiB makes two devices");
     for (const std::string &cap : options.caps)
-        if (const auto size = policy::parse_size(cap); !size) return wrong("--cap: " + size.error());
+        if (const auto size = policy::parse_size(cap); !size) return failed("--cap: " + size.error());
     const auto library = find_library();
-    if (!library) return wrong(library.error());
+    if (!library) return failed(library.error());
     std::error_code error;
     const fs::path folder = fs::absolute(options.folder), output = fs::absolute(options.output);
 
-    if (const auto why = written(folder / "ld.so.preload", std::string(kLibrary) + "\n")) return wrong(*why);
+    if (const auto why = written(folder / "ld.so.preload", std::string(kLibrary) + "\n")) return failed(*why);
     std::vector<std::string> devices, names;
     for (const std::string &cap : options.caps) {
         const std::string name = fmt::format("{}={}", kKind, device_of(cap));
@@ -87,7 +86,7 @@ int generate(const CdiOptions &options) {
                     written(file, fmt::format("{{\n  \"version\": 1,\n  \"gpu\": {{ \"*\": {{ \"cap\": {} }} "
                                               "}}\n}}\n",
                                               json::text(cap))))
-                return wrong(*why);
+                return failed(*why);
         // Mount the folder, not the file: an edit replaces the file, and a running container would keep the old one.
         devices.push_back(fmt::format("    {{\"name\": {}, \"containerEdits\": {{\"mounts\": [\n      {}\n    ]}}}}",
                                       json::text(device_of(cap)), mount_of(file.parent_path().native(), "/etc/curb")));
@@ -100,7 +99,7 @@ int generate(const CdiOptions &options) {
         "{{\n  \"cdiVersion\": \"0.5.0\",\n  \"kind\": {},\n  \"containerEdits\": {{\"mounts\": [\n    {}\n  ]}},\n"
         "  \"devices\": [\n{}\n  ]\n}}\n",
         json::text(kKind), policy::joined(mounts, ",\n    "), policy::joined(devices, ",\n"));
-    if (const auto why = written(output, text)) return wrong(*why);
+    if (const auto why = written(output, text)) return failed(*why);
     if (options.json)
         print_line(json::object({{"file", json::text(output.native())},
                                  {"folder", json::text(folder.native())},

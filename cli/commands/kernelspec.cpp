@@ -21,14 +21,14 @@ using Words = std::vector<std::string>;
 // Jupyter replaces it by the path of the kernel's connection file.
 constexpr const char *kConnection = "{connection_file}";
 
-struct KernelOptions : LimitOptions {
+struct KernelOptions : StartOptions {
     std::string name = "curb", language = "python";
     std::optional<std::string> display_name, prefix;
     bool replace = false, json = false;
     Words command;
 
     void declare(Options &takes) {
-        LimitOptions::declare(takes);
+        StartOptions::declare(takes);
         takes.option("--name", name, "NAME", "The kernel's name for Jupyter's commands [curb]");
         takes.option("--display-name", display_name, "TEXT", "Its name for people");
         takes.option("--language", language, "LANGUAGE", "The language of its notebooks [python]");
@@ -91,19 +91,18 @@ void announce(const KernelOptions &options, const std::string &file, const std::
 }
 
 int install(const KernelOptions &options) {
-    const auto wrong = [](const std::string &why) { return failed("kernelspec install: " + why); };
     const auto folder = folder_of(options);
-    if (!folder) return wrong(folder.error());
+    if (!folder) return failed(folder.error());
     const auto kernel = options.command.empty() ? python_kernel() : options.command;
-    if (!kernel) return wrong(kernel.error());
+    if (!kernel) return failed(kernel.error());
     if (std::none_of(kernel->begin(), kernel->end(),
                      [](const std::string &word) { return word.find(kConnection) != std::string::npos; }))
-        return wrong(std::string("the command has no word ") + kConnection +
-                     ", in whose place Jupyter puts the file by which it reaches the kernel");
+        return failed(std::string("the command has no word ") + kConnection +
+                      ", in whose place Jupyter puts the file by which it reaches the kernel");
 
     const auto &trace = options.flags[static_cast<std::size_t>(policy::Flag::trace)];
     if (trace && trace->find("%p") == std::string::npos)
-        return wrong("--trace: each start of the kernel begins a new file; write %p in the name");
+        return failed("--trace: each start of the kernel begins a new file; write %p in the name");
 
     std::error_code error;
     const std::string self = own_file().native();
@@ -121,15 +120,15 @@ int install(const KernelOptions &options) {
 
     const std::string file = (*folder / "kernel.json").native();
     if (!options.replace && fs::exists(file, error))
-        return wrong(file + " exists already; choose another --name, or --replace it");
+        return failed(file + " exists already; choose another --name, or --replace it");
     const std::string shown = display_name_of(options);
     const std::string argv = json::list(run, json::text);
     const std::string text = fmt::format(
         "{{\n \"argv\": {},\n \"display_name\": {},\n \"language\": {},\n \"metadata\": {}\n}}\n", argv,
         json::text(shown), json::text(options.language), options.command.empty() ? "{\"debugger\": true}" : "{}");
     fs::create_directories(*folder, error);
-    if (error) return wrong("cannot make " + folder->native() + ": " + error.message());
-    if (const auto why = replace_file(file, text)) return wrong(*why);
+    if (error) return failed("cannot make " + folder->native() + ": " + error.message());
+    if (const auto why = replace_file(file, text)) return failed(*why);
     announce(options, file, shown, argv);
     return 0;
 }

@@ -10,6 +10,7 @@
 #include "command/command.hpp"
 #include "control/client.hpp"
 #include "machine/selection.hpp"
+#include "machine/sim.hpp"
 #include "machine/target.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
@@ -29,12 +30,13 @@ struct ReleaseOptions {
     Selection selection;
     std::optional<std::string> bytes;
     std::vector<std::string> steps;  // in this order
-    bool json = false;
+    bool json = false, sim = false;
 
     void declare(Options &takes) {
         selection.declare(takes);
         takes.option("--bytes", bytes, "SIZE", "Stop once this much is free: 2GiB, 512MiB");
         takes.options("--step", steps, "NAME", "Take this step instead of the policy's; several in the order given");
+        takes.sim(sim);
         takes.json(json);
     }
 };
@@ -181,9 +183,10 @@ void print_sum(const std::vector<Asked> &processes) {
 
 int release(const ReleaseOptions &options) {
     const auto request = request_of(options);
-    if (!request) return failed("release: " + request.error());
+    if (!request) return failed(request.error());
+    if (const auto fault = use_sim(options.sim)) return failed(*fault);
     const auto processes = found(options.selection, "release");
-    if (!processes) return failed("release: " + processes.error());
+    if (!processes) return failed(processes.error());
     std::vector<Asked> asked;
     for (const int pid : *processes) asked.push_back({pid});
     ask_all(asked, *request, options);
@@ -213,7 +216,7 @@ Examples:
   curb release 4711
   curb release --all --json                   one answer a process
   curb release --name '*train*' --user alice  what matches both
-  curb release --gpu nvml:1                   the processes on one GPU
+  curb release --gpu 1                        the processes on one GPU
   curb release 4711 --bytes 2GiB              stops once 2 GiB are back
   curb release 4711 --step pools              that step alone)",
     .takes = takes<ReleaseOptions, release>,

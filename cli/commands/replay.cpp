@@ -383,19 +383,19 @@ std::string replay_json(const ReplayOptions &options, const Outcome &outcome) {
 
 int replay(const ReplayOptions &options) {
     if (!options.policy && options.limit_words().empty())
-        return failed("replay: there is no policy to replay it under; add --policy FILE or --cap SIZE");
-    if (const auto fault = options.fault()) return failed("replay: " + *fault);
+        return failed("there is no policy to replay it under; add --policy FILE or --cap SIZE");
+    if (const auto fault = options.fault()) return failed(*fault);
     const auto piped = std::count(options.traces.begin(), options.traces.end(), "-") + (options.policy == "-" ? 1 : 0);
-    if (piped > 1) return failed("replay: only one of the files can come from standard input; name the others");
+    if (piped > 1) return failed("only one of the files can come from standard input; name the others");
     const auto recordings = read_traces(options.traces);
-    if (!recordings) return failed("replay: " + recordings.error(), 1);
+    if (!recordings) return failed(recordings.error(), 1);
     int status = 0;
     std::optional<Outcome> outcome = load(options, *recordings, status);
     if (!outcome) return status;
     for (const Process &process : outcome->processes)
         if (!has_sizes(process))
             return failed(
-                "replay: the trace does not have the size of the GPU, so a size in percent means nothing; write it in "
+                "the trace does not have the size of the GPU, so a size in percent means nothing; write it in "
                 "bytes");
     const std::vector<JobGpu> gpus = gpus_of_job(*recordings);
     judge(*recordings, gpus, *outcome);

@@ -89,11 +89,10 @@ void print_report(bool json, std::span<const Recording> recordings, const Record
 
 int report(const ReportOptions &options) {
     if (options.output)
-        if (const std::string fault = fault_of(*options.output, options.traces); !fault.empty())
-            return failed("report: " + fault);
+        if (const std::string fault = fault_of(*options.output, options.traces); !fault.empty()) return failed(fault);
     const bool is_job = options.traces.size() > 1;
     const auto recordings = read_traces(options.traces);
-    if (!recordings) return failed("report: " + recordings.error(), 1);
+    if (!recordings) return failed(recordings.error(), 1);
     const std::vector<JobGpu> gpus = gpus_of_job(*recordings);
     const Recording all = is_job ? together(*recordings, gpus) : Recording();
     const Recording &whole = is_job ? all : recordings->front();
@@ -104,12 +103,11 @@ int report(const ReportOptions &options) {
             for (const Recording &one : *recordings) parts.push_back({&one, summarise(one)});
         const std::string text =
             is_page(*options.output) ? html_page(whole, summary, parts) : svg_picture(whole, summary);
-        if (const auto fault = replace_file(*options.output, text, mode_of_new_files()))
-            return failed("report: " + *fault);
+        if (const auto fault = replace_file(*options.output, text, mode_of_new_files())) return failed(*fault);
     }
     for (const Recording &one : *recordings)
-        for (const std::string &missing : one.missing) say::warning("report: " + one.name + ": " + missing);
-    for (const std::string &one : what_they_lack(*recordings)) say::warning("report: " + one);
+        for (const std::string &missing : one.missing) say::warning(one.name + ": " + missing);
+    for (const std::string &one : what_they_lack(*recordings)) say::warning(one);
     if (!options.output || options.json) print_report(options.json, *recordings, whole, summary);
     return 0;
 }

@@ -33,16 +33,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct RunOptions : LimitOptions {
-    bool strict = false;
-    bool sim = false, quiet = false, dry_run = false;
+struct RunOptions : StartOptions {
+    bool dry_run = false;
     std::vector<std::string> command;
 
     void declare(Options &takes) {
-        LimitOptions::declare(takes);
-        takes.flag("--strict", strict, "Fail if the program would run without curb, instead of warning");
-        takes.flag("--sim", sim, "Use the simulated driver: no GPU is needed or touched");
-        takes.flag("--quiet", quiet, "Print errors only; curb's messages in the program are those of --log");
+        StartOptions::declare(takes);
         takes.flag("--dry-run", dry_run, "Print what would be set and run, and the policy that results; then stop");
         takes.rest(command, Rest::at_first_word);
     }
@@ -244,7 +240,7 @@ int become(const std::vector<std::string> &command) {
 int run(const RunOptions &options) {
     if (options.quiet) say::only_errors();
     if (options.command.empty()) {
-        say::error("run: there is no command to run");
+        say::error("there is no command to run");
         return failed(
             "usage: curb run [OPTIONS] -- COMMAND [ARGUMENTS...], as in: curb run --cap 8GiB -- python train.py");
     }

@@ -62,7 +62,7 @@ std::string text_of(const Findings &findings, const Screen &screen) {
 }
 
 int doctor(const DoctorOptions &options) {
-    if (const auto fault = use_sim(options.sim)) return failed("doctor: " + *fault);
+    if (const auto fault = use_sim(options.sim)) return failed(*fault);
     const Findings findings = options.pid == 0 ? examine(inspect_machine()) : examine(inspect_process(options.pid));
     print(options.json ? json_of(findings, options.pid) : text_of(findings, screen_of_stdout()));
     return has_problem(findings) ? 1 : 0;

@@ -52,7 +52,7 @@ bool is_on(const Patterns &keys, const View &view, std::size_t process) {
     return std::any_of(view.gpus.begin(), view.gpus.end(), [&](const ViewGpu &gpu) {
         return std::any_of(gpu.uses.begin(), gpu.uses.end(), [&](const ViewUse &use) {
             return use.process == process && std::any_of(keys.begin(), keys.end(), [&](const std::string &key) {
-                       return policy::names(*policy::parse_gpu_key(key), identity(view, gpu, use));
+                       return policy::names(*typed_gpu_key(key), identity(view, gpu, use));
                    });
         });
     });
@@ -80,14 +80,18 @@ void Selection::declare(Options &takes, Takes what) {
 }
 
 void Selection::declare_filters(Options &takes, Takes what) {
-    if (what != Takes::no_all) takes.flag("--all", all, "All processes that can be asked");
+    if (what != Takes::no_all) takes.flag("-a,--all", all, "All processes that can be asked");
     takes.options("--name", names, "GLOB", "Processes whose name, script or command line matches: python3, '*train*'");
     takes.options("--user", users, "USER", "Processes of this user");
     if (what != Takes::for_cap) {
-        takes.options("--gpu", gpus, "KEY", "Processes on this GPU: nvml:1 (nvidia-smi's index), GPU-8f3a, cuda:0");
+        takes.options("--gpu", gpus, "KEY", "Processes on this GPU: 1 (nvidia-smi's index), GPU-8f3a, cuda:0");
         takes.options("--job", jobs, "JOB", "Processes of this job, as curb ps names it: 'slurm 42', 42, '4711-*'");
     }
     takes.pid_options("--tree", trees, "Processes that this one started, and itself");
+}
+
+policy::Result<policy::GpuKey, std::string> typed_gpu_key(const std::string &text) {
+    return policy::parse_gpu_key(policy::whole_number(text) ? "nvml:" + text : text);
 }
 
 bool fits(const Selection &selection, const View &view, std::size_t process) {
@@ -110,7 +114,7 @@ std::string fault_of(const Selection &selection) {
     if (!selection.pids.empty() && selection.is_described())
         return "write either the processes or a description of them (--all, --name, --user, …), not both";
     for (const std::string &key : selection.gpus)
-        if (const auto parsed = policy::parse_gpu_key(key); !parsed) return "--gpu: " + parsed.error();
+        if (const auto parsed = typed_gpu_key(key); !parsed) return "--gpu: " + parsed.error();
     return {};
 }
 

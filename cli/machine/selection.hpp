@@ -7,6 +7,7 @@
 
 #include "command/command.hpp"
 #include "machine/view.hpp"
+#include "policy/values/gpu_key.hpp"
 #include "policy/values/result.hpp"
 
 namespace curb::cli {
@@ -28,6 +29,9 @@ struct Selection {
         return !names.empty() || !users.empty() || !gpus.empty() || !jobs.empty() || !trees.empty();
     }
 };
+
+// Reads the key of a GPU as people type it: a policy's key, or the index that nvidia-smi prints, "1" for nvml:1.
+policy::Result<policy::GpuKey, std::string> typed_gpu_key(const std::string &text);
 
 // True if the description matches the process. Precondition: fault_of() has found the GPU keys valid. Pure, except that
 // --tree reads /proc.

@@ -1,4 +1,4 @@
-// Loads the simulated driver into this command, for `--sim` of ps, top, doctor, suspend and resume.
+// Loads the simulated driver into this command, for `--sim` of the commands that look at processes or GPUs.
 #pragma once
 
 #include <optional>

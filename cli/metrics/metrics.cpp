@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "command/command.hpp"
+#include "machine/sim.hpp"
 #include "machine/view.hpp"
 #include "metrics/families.hpp"
 #include "terminal/messages.hpp"
@@ -16,8 +17,10 @@ namespace {
 
 struct MetricsOptions {
     std::optional<std::string> textfile;
+    bool sim = false;
 
     void declare(Options &takes) {
+        takes.sim(sim);
         takes.option("--textfile", textfile, "FILE", "Write them to this file, for node_exporter's collector");
     }
 };
@@ -25,6 +28,7 @@ struct MetricsOptions {
 constexpr auto kMetricsPatience = std::chrono::seconds(1);  // far below Prometheus's scrape timeout, 10 s
 
 int metrics(const MetricsOptions &options) {
+    if (const auto fault = use_sim(options.sim)) return failed(*fault, 1);
     const std::string text = text_of(families_of(poll_all(kMetricsPatience), CURB_VERSION));
     std::optional<std::string> fault;
     if (options.textfile) {
@@ -33,7 +37,7 @@ int metrics(const MetricsOptions &options) {
         if (errno == EPIPE) return 1;
         fault = std::string("standard output cannot be written: ") + std::strerror(errno);
     }
-    if (fault) say::error("metrics: " + *fault);
+    if (fault) say::error(*fault);
     return fault ? 1 : 0;
 }
 

@@ -250,7 +250,7 @@ std::string program_json(const Program &program) {
 
 int policy_explain(const ExplainOptions &options) {
     if (options.command.empty()) {
-        say::error("policy explain: there is no command to explain");
+        say::error("there is no command to explain");
         return failed("usage: curb policy explain [--json] [FILE] -- COMMAND [ARGUMENTS...]");
     }
     int status = 0;

@@ -16,8 +16,8 @@ namespace {
 
 // Valid as it is, and after any of its commented fields is enabled.
 constexpr const char *kFirstPolicy =
-    R"curb(// A policy for curb. Every line of it may be edited while programs run under it; curb policy check finds mistakes.
-// All fields: man curb-policy.
+    R"curb(// A policy for curb. It may be edited while programs run under it; "frameworks" takes effect when a program starts.
+// To use a line that begins with //, remove the //; curb policy check finds mistakes. All fields: man curb-policy.
 {
   "version": 1,
   "gpu": {
@@ -29,8 +29,9 @@ constexpr const char *kFirstPolicy =
         // "every": "10s",              // at most once in this time
         // "keep_free": "4GiB",         // leave this much of the GPU free for others
         "wait": "30s"                   // a request waits up to this long for memory before it fails
-      }
-      // "cache": { "max": "1GiB" }     // keep freed memory for the next request of the same size
+      },
+      // "cache": { "max": "1GiB" },    // keep freed memory for the next request of the same size
+      "report": "cap"                   // the size of the GPU that programs see: "cap", or "device"
     }
   },
   "release": {
@@ -109,7 +110,7 @@ int policy_init(const InitOptions &options) {
     if (options.machine) {
         const auto users = policy::whole_number<int>(*options.machine);
         if (!users || *users < 1 || *users > kMostUsers)
-            return failed("policy init: --machine: " + policy::quote(*options.machine) +
+            return failed("--machine: " + policy::quote(*options.machine) +
                           " is no number of users; write one from 1 to 100");
         const int share = 100 / *users;
         text = fmt::format(kCeiling, *users, share);

@@ -30,7 +30,7 @@ struct PsOptions {
         selection.declare_filters(takes, Selection::Takes::no_all);
         takes.json(json);
         takes.sim(sim);
-        takes.option_or("--watch", watch, "[SECONDS]", "2", "Repeat after so many seconds (2), until Ctrl-C");
+        takes.option_or("-w,--watch", watch, "[SECONDS]", "2", "Repeat after so many seconds (2), until Ctrl-C");
     }
 };
 
@@ -116,9 +116,9 @@ void complain(std::map<int, std::string> &messages) {
 
 int ps(const PsOptions &options) {
     const auto interval = every(options);
-    if (!interval) return failed("ps: " + interval.error());
-    if (const std::string fault = fault_of(options.selection); !fault.empty()) return failed("ps: " + fault);
-    if (const auto fault = use_sim(options.sim)) return failed("ps: " + *fault);
+    if (!interval) return failed(interval.error());
+    if (const std::string fault = fault_of(options.selection); !fault.empty()) return failed(fault);
+    if (const auto fault = use_sim(options.sim)) return failed(*fault);
     const std::vector<int> pids = programs_of(options.selection.pids);
     std::map<int, std::string> complaints;
     const auto frame = [&](const Screen &screen) {

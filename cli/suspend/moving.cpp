@@ -59,9 +59,9 @@ policy::Bytes Moving::recorded() const {
 }
 
 int each(const char *command, bool is_out_after, const MoveOptions &options, const Move &move) {
-    if (const auto fault = use_sim(options.sim)) return failed(command + (": " + *fault));
+    if (const auto fault = use_sim(options.sim)) return failed(*fault);
     const auto processes = found(options.selection, command);
-    if (!processes) return failed(command + (": " + processes.error()));
+    if (!processes) return failed(processes.error());
     std::vector<std::string> answers;
     int status = 0;
     bool none = true;

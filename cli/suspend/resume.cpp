@@ -263,7 +263,7 @@ class Resuming : Moving {
 
 int resume(const ResumeOptions &options) {
     const auto manner = manner_of(options);
-    if (!manner) return failed("resume: " + manner.error());
+    if (!manner) return failed(manner.error());
     return each("resume", false, options,
                 [&](int pid, auto *answers) { return Resuming(*manner, pid, answers).run(); });
 }

@@ -25,6 +25,7 @@ using policy::Bytes;
 using policy::format_human;
 
 struct SuspendOptions : MoveOptions {
+    const char *name = "suspend";
     std::string timeout = "10s";
     bool force = false, until_used = false, nap = false;
     std::vector<std::string> host_memory;
@@ -51,7 +52,7 @@ class Suspending : Moving {
   public:
     // `patience`: that of --timeout.
     Suspending(const SuspendOptions &options, policy::Duration patience, int pid, std::vector<std::string> *answers)
-        : Moving("suspend", "suspended", pid, answers), options_(options), patience_(patience), gate_(pid) {}
+        : Moving(options.name, "suspended", pid, answers), options_(options), patience_(patience), gate_(pid) {}
 
     [[nodiscard]] const suspended::Process &process() const { return target_.process; }
 
@@ -282,16 +283,47 @@ class Suspending : Moving {
 
 int suspend(const SuspendOptions &options) {
     const auto patience = policy::parse_duration(options.timeout);
-    if (!patience) return failed("suspend: --timeout: " + patience.error());
-    if (patience->count() == 0) return failed("suspend: --timeout: 0 would wait for ever; give a time");
-    return each("suspend", true, options, [&](int pid, auto *answers) {
+    if (!patience) return failed("--timeout: " + patience.error());
+    if (patience->count() == 0) return failed("--timeout: 0 would wait for ever; give a time");
+    return each(options.name, true, options, [&](int pid, auto *answers) {
         Suspending suspending(options, *patience, pid, answers);
         const int status = suspending.run();
         return status == 0 && options.nap ? bring_back_when_asked(suspending.process()) : status;
     });
 }
 
+struct NapOptions : SuspendOptions {
+    void declare(Options &takes) {
+        selection.declare(takes);
+        takes.option("--timeout", timeout, "DURATION", "How long the process may take to leave its GPUs [10s]");
+        takes.sim(sim);
+        takes.json(json);
+    }
+};
+
+int nap(const NapOptions &typed) {
+    SuspendOptions options = typed;
+    options.name = "nap";
+    options.until_used = true;
+    return suspend(options);
+}
+
 }  // namespace
+
+extern const Command kNap{
+    .name = "nap",
+    .line = "Move a process out of its GPUs until its next CUDA call",
+    .help = R"(
+The process moves itself into host memory, as with suspend.idle in a policy, and its next CUDA call brings it back: the
+same as curb suspend --until-used. Refused while a call is under way. See curb suspend --help.
+
+Exit status 0: it naps, 1: not, and it runs as before, 125: wrong arguments.
+
+Examples:
+  curb nap 4711
+  curb nap --user bob --gpu 1                 bob's processes on that GPU)",
+    .takes = takes<NapOptions, nap>,
+};
 
 extern const Command kSuspend{
     .name = "suspend",
@@ -307,14 +339,13 @@ calls bypass curb. The driver ends such a process if it synchronises while it is
 Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error names, 125: wrong arguments,
 130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
 
---until-used begins a nap: the process moves itself, and its next CUDA call brings it back, as with suspend.idle in a
-policy. Refused while a call is under way.
+--until-used begins a nap, as curb nap does.
 
 Several processes are moved one after the other.
 
 Examples:
   curb suspend 4711
-  curb suspend --user bob --gpu nvml:1        bob's processes on that GPU
+  curb suspend --user bob --gpu 1             bob's processes on that GPU
   curb suspend --until-used 4711              until its next CUDA call
   curb suspend --json 4711 | jq '.[].bytes')",
     .takes = takes<SuspendOptions, suspend>,

@@ -17,6 +17,8 @@
 namespace curb::cli {
 namespace {
 
+std::optional<bool> colour;  // by --color
+
 bool can_be_run(const std::string &path) {
     struct stat status {};
     return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
@@ -72,6 +74,18 @@ bool has_utf8_locale() {
     return false;
 }
 
+bool use_colour(std::string_view when) {
+    if (when != "auto" && when != "always" && when != "never") return false;
+    colour = when == "auto" ? std::nullopt : std::optional(when == "always");
+    return true;
+}
+
+bool wants_colour(bool by_itself) {
+    if (colour) return *colour;
+    if (const std::string force = variable("FORCE_COLOR"); !force.empty()) return force != "0" && force != "false";
+    return by_itself && variable("NO_COLOR").empty();
+}
+
 Screen screen_of_stdout() {
     Screen out;
     const bool terminal = ::isatty(STDOUT_FILENO) != 0;
@@ -83,7 +97,7 @@ Screen screen_of_stdout() {
     if (!out.width) out.width = policy::whole_number<std::size_t>(variable("COLUMNS"));
     if (out.width == 0) out.width.reset();
     out.redraws = terminal && variable("TERM") != "dumb" && !variable("TERM").empty();
-    out.colour = out.redraws && variable("NO_COLOR").empty();
+    out.colour = wants_colour(out.redraws);
     out.unicode = has_utf8_locale();
     return out;
 }

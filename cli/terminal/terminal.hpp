@@ -34,10 +34,14 @@ struct Screen {
     bool unicode = true;   // it shows UTF-8
 };
 // Returns the size of stdout. Takes the width from COLUMNS if the terminal does not report it or stdout is not a
-// terminal. NO_COLOR and TERM=dumb turn colours off.
+// terminal. It has colours if wants_colour(), by itself on a terminal that obeys escape sequences.
 Screen screen_of_stdout();
 // True if LC_ALL, LC_CTYPE or LANG, the first of them that is set, names UTF-8. The locale need not be installed.
 bool has_utf8_locale();
+// Takes the value of --color: auto, always or never. False if it is none of them.
+bool use_colour(std::string_view when);
+// True if the output is to have colours: by --color, else by FORCE_COLOR (0: none), else `by_itself` without NO_COLOR.
+bool wants_colour(bool by_itself);
 
 // The SGR codes of ECMA-48.
 enum class Ink { plain = 0, bold = 1, dim = 2, reverse = 7, red = 31, green = 32, yellow = 33 };

@@ -280,7 +280,7 @@ class Terminal {
         ::curs_set(0);
         ::mousemask(BUTTON1_PRESSED | BUTTON4_PRESSED | BUTTON5_PRESSED, nullptr);
         ::mouseinterval(0);  // a press is a click at once
-        if (variable("NO_COLOR").empty() && ::has_colors()) {
+        if (wants_colour(true) && ::has_colors()) {
             ::start_color();
             ::use_default_colors();
             ::init_pair(1, COLOR_RED, -1);
@@ -303,14 +303,14 @@ class Terminal {
 
 int top(const TopOptions &options) {
     if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0)
-        return failed("top: it needs a terminal; curb ps --watch 2 prints the same into a file or pipe");
-    if (const auto fault = use_sim(options.sim)) return failed("top: " + *fault);
+        return failed("top needs a terminal; curb ps --watch 2 prints the same into a file or pipe");
+    if (const auto fault = use_sim(options.sim)) return failed(*fault);
     std::setlocale(LC_ALL, "");
     // A container often has no other locale than this, whichever LANG names.
     if (has_utf8_locale() && std::string_view(::nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
     const Terminal terminal;
     if (!terminal)
-        return failed("top: nothing is known of the terminal " + policy::quote(variable("TERM")) +
+        return failed("nothing is known of the terminal " + policy::quote(variable("TERM")) +
                       "; set TERM, as in TERM=xterm curb top");
     return Top(options).run();
 }

@@ -18,6 +18,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from curb_help import commands_of  # noqa: E402
 from simulated import Machine  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
@@ -73,9 +74,14 @@ def unbroken(line, **options):
 
 
 RUN = [
-    "--cap", "--dry-run", "--growth", "--help", "--job-cap", "--keep-free", "--log", "--nap", "--policy", "--quiet",
+    "--cap", "--color", "--dry-run", "--growth", "--help", "--job-cap", "--keep-free", "--log", "--nap", "--policy", "--quiet",
     "--sim", "--stacks", "--steer", "--strict", "--trace", "--verbose", "--wait",
 ]  # fmt: skip
+
+FREE = {"SIZE", "[KEY=]SIZE", "START:STEP:EVERY", "TIME", "DURATION", "[SECONDS]", "TEXT", "LANGUAGE", "USERS", "NAME", "JOB"}
+"""Values that people make up, or that only a process could tell."""
+OF_PROCESSES = {"PID", "GLOB"}
+"""Values that may be none, because no process runs."""
 
 
 class Words(unittest.TestCase):
@@ -93,6 +99,31 @@ class Words(unittest.TestCase):
         self.assertEqual(completed("curb policy check --j"), ["--json"])
         self.assertIn("--version", completed("curb -"))
         self.assertNotIn("--version", completed("curb run -"))
+
+    def test_every_value_that_curb_knows(self):
+        shapes = set()
+        for command in commands_of(CURB).all():
+            for left, _ in command.options:
+                names, _, shape = left.removesuffix("...").partition(" ")
+                if not shape:
+                    continue
+                shapes.add(shape)
+                for name in names.split(","):
+                    line = [CURB, "--complete", *command.words[1:], name, ""]
+                    offered = subprocess.run(line, capture_output=True, text=True, check=True).stdout.splitlines()
+                    if shape not in OF_PROCESSES:
+                        self.assertEqual(not offered, shape in FREE and name != "--step", line)
+        self.assertTrue(FREE | OF_PROCESSES | {"FILE", "WHEN", "USER", "KEY"} <= shapes, shapes)
+        self.assertEqual(completed("curb --color "), ["auto  (on a terminal)", "always", "never"])
+        self.assertEqual(completed("curb --color never po"), ["policy"])
+        self.assertEqual(completed("curb run -vp no-such-f"), [])
+        self.assertEqual(completed("curb run --log w"), ["warning"])
+
+    def test_help(self):
+        self.assertEqual(set(completed("curb help ")) | {"help", "version"}, set(completed("curb ")))
+        self.assertEqual(sorted(completed("curb help policy ")), ["check", "explain", "init", "schema", "show"])
+        self.assertEqual(completed("curb help policy check "), [])
+        self.assertEqual(completed("curb he"), ["help"])
 
     def test_keys_of_gpus(self):
         self.assertTrue({"cuda:0", "nvml:0", "\\*"} <= set(completed("curb cap 1 8GiB --gpu ")))

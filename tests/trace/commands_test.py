@@ -89,7 +89,7 @@ class Commands(unittest.TestCase):
     def test_pages_are_written_whole_or_not_at_all(self):
         out = self.file("kept.html", "kept")
         refused = curb(CURB, "report", self.file("no.json", "nonsense"), "-o", out, status=1)
-        self.assertRegex(refused.stderr, r"\Acurb: report: '.*no\.json' is .*\n\Z")
+        self.assertRegex(refused.stderr, r"\Acurb: '.*no\.json' is .*\n\Z")
         self.assertEqual(out.read_text(), "kept")
         curb(CURB, "report", self.trace, "-o", out)
         self.assertTrue(out.read_text().startswith("<!DOCTYPE html>"))

@@ -46,6 +46,10 @@ TEST_CASE("on a terminal curb ps fits the width, and has colours unless NO_COLOR
     CHECK_THAT(shown(40, {}), !contains("RELEASED") && contains("COMMAND"));
     CHECK_THAT(shown(120, {{"NO_COLOR", "1"}}), !contains("\x1b["));
     CHECK_THAT(shown(120, {{"TERM", "dumb"}}), !contains("\x1b["));
+    CHECK_THAT(shown(120, {{"NO_COLOR", "1"}, {"FORCE_COLOR", "1"}}), contains("\x1b[1mGPU 0"));
+    CHECK_THAT(machine.curb({"ps"}, {{"FORCE_COLOR", "1"}}).out, contains("\x1b[1mGPU 0"));
+    CHECK_THAT(machine.curb({"ps", "--color", "always"}, {{"NO_COLOR", "1"}}).out, contains("\x1b[1mGPU 0"));
+    CHECK_THAT(machine.curb({"--color=never", "ps"}, {{"FORCE_COLOR", "1"}}).out, !contains("\x1b["));
     const Outcome piped = machine.curb({"ps"});
     CHECK_THAT(piped.out, contains("RELEASED") && !contains("\x1b["));
     CHECK_THAT(machine.curb({"ps"}, {{"COLUMNS", "40"}}).out, !contains("RELEASED"));
@@ -187,7 +191,7 @@ TEST_CASE("every command fails if its answer cannot be written") {
     }
     const Outcome metrics = in_shell(machine, "$CURB metrics > /dev/full");
     CHECK(metrics.status == 1);
-    CHECK(metrics.err == "curb: metrics: standard output cannot be written: No space left on device\n");
+    CHECK(metrics.err == "curb: standard output cannot be written: No space left on device\n");
 }
 
 TEST_CASE("curb run leaves closed standard streams closed for the program", "[own-runtime]") {

@@ -427,11 +427,12 @@ TEST_CASE("a process may fork in a nap", "[fork-child]") { comes_back_after("for
 
 TEST_CASE("a process may close its descriptors in a nap", "[foreign-close]") { comes_back_after("close for sockets"); }
 
-TEST_CASE("curb suspend --until-used begins a nap, whatever the policy says") {
+TEST_CASE("curb nap and curb suspend --until-used begin a nap, whatever the policy says") {
     const Machine machine;
     Holding program(machine, 2048);
-    for (int i = 0; i < 2; ++i) {
-        const Outcome out = machine.succeeds({"suspend", "--until-used", program.id()});
+    for (const bool by_name : {false, true}) {
+        const Outcome out = by_name ? machine.succeeds({"nap", program.id()})
+                                    : machine.succeeds({"suspend", "--until-used", program.id()});
         CHECK_THAT(out.out, contains("naps: 2.5") && contains("its next CUDA call brings it back"));
         CHECK(machine.state(program.pid()) == "checkpointed");
         CHECK_THAT(machine.curb({"ps", program.id()}).out, contains("in host memory until its next CUDA call"));
