@@ -112,6 +112,7 @@ std::string answer_json(const Asked &process) {
                          {"steps", json::list(report.steps, step_json)},
                          {"freed", control::freed(report)},
                          {"milliseconds", policy::json_text(report.milliseconds)},
+                         {"seconds", policy::json_text(report.milliseconds / 1000)},
                          {"returns_nothing", json::list(report.returns_nothing, json::text)}});
 }
 

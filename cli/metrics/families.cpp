@@ -151,6 +151,8 @@ void add_nap(Families &out, const Labels &labels, const control::NapStatus &nap)
     out.add(Id::nap_kept, labels, nap.kept);
     out.add(Id::nap_waited, labels, seconds(nap.waited_ms));
     out.add(Id::nap_waited_total, labels, seconds(nap.waited_total_ms));
+    out.add(Id::nap_waited_ms, labels, nap.waited_ms);
+    out.add(Id::nap_waited_total_ms, labels, nap.waited_total_ms);
 }
 
 void add_process(Families &out, const ViewProcess &process) {

@@ -181,6 +181,7 @@ std::string ps_json(const View &view, const std::vector<PsError> &errors, contro
         return object({{"pid", one.pid}, {"message", json::text(one.message)}});
     };
     return object({{"time", now},
+                   {"time_unix_seconds", policy::json_text(static_cast<double>(now) / 1000)},
                    {"nvml_fault", text_or_null(view.nvml_fault)},
                    {"gpus", list(view.gpus, [&](const ViewGpu &gpu) { return gpu_json(view, gpu); })},
                    {"processes", list(view.processes, process_json)},

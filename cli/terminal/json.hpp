@@ -36,8 +36,23 @@ using Members = std::vector<Member>;
 inline std::string text(std::string_view value) { return policy::json_text(policy::valid_utf8(value)); }
 // Returns the JSON of a text. "null" if it is empty.
 inline std::string text_or_null(std::string_view value) { return value.empty() ? "null" : text(value); }
+// Returns nanoseconds ("null" if they are not known) in seconds, exactly.
+inline std::string seconds_of_ns(std::string ns) {
+    constexpr std::size_t kDecimals = 9;
+    if (ns == "null") return ns;
+    if (ns.size() <= kDecimals) ns.insert(0, kDecimals + 1 - ns.size(), '0');
+    ns.insert(ns.size() - kDecimals, 1, '.');
+    return ns;
+}
+// Returns the object. A member whose name ends in _ns has one in seconds beside it: "at_ns" and "at_seconds".
 inline std::string object(const Members &members) {
-    const auto member = [](const auto &one) { return text(one.first) + ":" + one.second.json(); };
+    const auto member = [](const Member &one) {
+        const std::string_view name = one.first;
+        const std::string json = text(name) + ":" + one.second.json();
+        if (!name.ends_with("_ns")) return json;
+        return json + "," + text(std::string(name.substr(0, name.size() - 3)) + "_seconds") + ":" +
+               seconds_of_ns(one.second.json());
+    };
     return "{" + policy::joined(members, ",", member) + "}";
 }
 // Returns a list of make(one) for each one. Without `make`: each is JSON already.

@@ -59,6 +59,21 @@ inline constexpr double kMostMilliseconds = 4e9;
 // is not known.
 enum class For : bool { the_wire, readers };
 
+// Times are in milliseconds on the wire. Readers find each in seconds too, under the second name; those of instants
+// count from 1970.
+inline constexpr std::pair<std::string_view, const char *> kInSeconds[] = {
+    {"milliseconds", "seconds"},
+    {"out_ms", "out_seconds"},
+    {"back_ms", "back_seconds"},
+    {"waited_ms", "waited_seconds"},
+    {"waited_total_ms", "waited_total_seconds"},
+    {"since", "since_unix_seconds"},
+    {"no_room_since", "no_room_since_unix_seconds"},
+    {"at", "at_unix_seconds"},
+    {"until", "until_unix_seconds"},
+    {"step", "step_unix_seconds"},
+};
+
 class Writing {
   public:
     explicit Writing(For whom = For::the_wire) : whom_(whom) {}
@@ -66,6 +81,11 @@ class Writing {
     void operator()(const char *name, const T &value) {
         begin(name);
         write(value);
+        if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
+            if (const char *seconds = in_seconds(name)) {
+                begin(seconds);
+                write(static_cast<double>(value) / 1000);
+            }
     }
     template <class T>
     void operator()(const char *name, const std::optional<T> &value) {
@@ -101,6 +121,13 @@ class Writing {
     void null(const char *name) {
         begin(name);
         out_ += "null";
+        if (const char *seconds = in_seconds(name)) null(seconds);
+    }
+    // Returns the name of the member in seconds. null if there is none.
+    [[nodiscard]] const char *in_seconds(std::string_view name) const {
+        const auto *found = std::find_if(std::begin(kInSeconds), std::end(kInSeconds),
+                                         [=](const auto &one) { return one.first == name; });
+        return whom_ == For::readers && found != std::end(kInSeconds) ? found->second : nullptr;
     }
     void write(const std::string &value) {
         out_ += value.empty() && whom_ == For::readers ? "null" : policy::json_text(policy::valid_utf8(value));

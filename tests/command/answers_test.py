@@ -103,6 +103,36 @@ class ReleaseAndMoves(Answers):
         self.assertEqual(json.loads(self.machine.curb("resume", "--json", "--tree", os.getpid()).stdout), [])
 
 
+class Times(Answers):
+    def test_every_time_is_in_seconds_too(self) -> None:
+        instants = {"time", "since", "at", "until", "step", "no_room_since"}
+        seen = set()
+
+        def look(value: Any) -> None:
+            for one in value.values() if isinstance(value, dict) else value:
+                if isinstance(one, (dict, list)):
+                    look(one)
+            for name, one in value.items() if isinstance(value, dict) else ():
+                for ending, divisor in (("milliseconds", 1e3), ("_ms", 1e3), ("_ns", 1e9), ("", 1e3)):
+                    if name.endswith(ending) and (ending or (name in instants and not isinstance(one, str))):
+                        break
+                else:
+                    continue
+                seconds = name.removesuffix(ending) + ("seconds" if ending != "" else "_unix_seconds")
+                seconds = seconds if ending in ("milliseconds", "") else name.removesuffix(ending) + "_seconds"
+                seen.add(seconds)
+                self.assertIn(seconds, value)
+                if one is None:
+                    self.assertIsNone(value[seconds])
+                else:
+                    self.assertAlmostEqual(value[seconds], one / divisor, places=6)
+
+        for file in FOLDER.glob("*.json"):
+            with self.subTest(file.name):
+                look(json.loads(file.read_text()))
+        self.assertTrue({"seconds", "time_unix_seconds", "step_unix_seconds", "at_seconds", "began_unix_seconds"} <= seen, seen)
+
+
 class Steering(Answers):
     gpus = 2
 

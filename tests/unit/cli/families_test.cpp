@@ -159,6 +159,7 @@ TEST_CASE("waits, faults of the policy, the trace and suspension are series of a
         control::NapStatus{.out = true, .since = 1, .count = 3, .bytes = GiB, .waited_ms = 1'500, .refused = {}};
     check("curb_napping", 1);
     check("curb_nap_waited_seconds", 1.5);
+    check("curb_nap_waited_milliseconds", 1'500);
     check("curb_suspended", 0);  // not by curb suspend
     check("curb_nap_light", 0);
     CHECK(samples(view, "curb_nap_move_seconds").empty());

@@ -244,6 +244,12 @@ TEST_CASE("json_of() writes every member, and null for unknown figures") {
                                R"("waits":[])", R"("bytes":null,"why":)", R"("held":0,"limit":null)"})
         CHECK_THAT(text, contains(member));
     CHECK_THAT(text, !contains("gpus"));
+    // Times are in seconds too, for readers alone.
+    CHECK_THAT(text, contains(R"("since":null,"since_unix_seconds":null)"));
+    status.nap = NapStatus{.since = 1'500, .waited_ms = 250, .refused = {}};
+    CHECK_THAT(json_of(status), contains(R"("since":1500,"since_unix_seconds":1.5)") &&
+                                    contains(R"("waited_ms":250,"waited_seconds":0.25)"));
+    CHECK_THAT(curb::control::text(Reply(status)), contains(R"("waited_ms":250)") && !contains("seconds"));
     const GpuStatus full = everything_set().gpus.back();
     CHECK(refused(full) == 15);  // the sums
     CHECK(released(full) == 42);
