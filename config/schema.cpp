@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "parse/keys.hpp"
 #include "parse/values.hpp"
 #include "policy/fields.hpp"
 #include "policy/names.hpp"
@@ -304,8 +305,10 @@ std::string schema() {
         if (*type.description != '\0') definition["description"] = type.description;
         definition.update(type.schema);
     }
-    // Rules have the same objects as the file.
+    // Rules have the same objects as the file, and those of its own fields that a rule may have.
     json &rule = objects["rule"];
+    for (const auto &[name, field] : file["properties"].items())
+        if (is_field("/rules/*/" + name)) rule["properties"][name] = field;
     for (json *holder : {&file, &rule}) {
         (*holder)["properties"]["gpu"] = reference("gpu");
         for (const Object &object : kObjects)

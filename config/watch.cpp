@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/inotify.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,6 +83,11 @@ std::string target_of(const std::string &path) {
     return real == nullptr ? std::string() : std::string(real.get());
 }
 
+bool is_link(const std::string &path) {
+    struct stat status {};
+    return ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+}
+
 }  // namespace
 
 Watch::Watch(std::vector<std::string> paths, Unreadable unreadable)
@@ -128,6 +134,8 @@ Watch::Texts Watch::read() {
             now[i] = std::move(text).value();
         } else if (::access(paths_[i].c_str(), F_OK) == 0) {
             trouble_[i] = text.error();
+        } else if (texts_[i]) {
+            trouble_[i].message = is_link(paths_[i]) ? "it is a link to a file that is gone" : "the file is gone";
         }
     }
     return now;

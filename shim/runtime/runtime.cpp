@@ -239,9 +239,10 @@ void enforce(const config::Loaded &loaded) {
     try {
         update_trace();
         log_all(lines);
-        log::write(policy::LogLevel::info,
+        // Warnings, which the default level shows: whoever edits limits wants to see that they hold.
+        log::write(policy::LogLevel::warning,
                    file_in_force() + ": new policy in force" + (loaded.rule.empty() ? "" : ", " + loaded.rule));
-        for (const std::string &line : changes) log::write(policy::LogLevel::info, "  " + line);
+        for (const std::string &line : changes) log::write(policy::LogLevel::warning, "  " + line);
     } catch (...) {
         log::write(policy::LogLevel::error, "out of host memory: some changes of the new policy are not logged");
     }

@@ -158,6 +158,11 @@ class Schema(unittest.TestCase):
         self.assertGreater(len(texts), 100)
         self.assertGreater(accepted, 10)
 
+    def test_a_rule_may_have_all_that_a_file_may(self):
+        own = {"$schema", "version", "rules"}
+        self.assertEqual(set(self.schema["properties"]) - own, set(self.schema["$defs"]["rule"]["properties"]) - {"name", "match"})
+        self.assertEqual(self.agree([b'{"version": 1, "rules": [{"match": {}, "environment": false, "share": "order"}]}']), 1)
+
     def test_both_judge_generated_documents_alike(self):
         texts = sorted({json.dumps(document).encode() for document in generated(self.schema)})
         accepted = self.agree(texts)

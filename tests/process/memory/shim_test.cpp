@@ -228,6 +228,7 @@ constexpr const char *kOneGiB = R"({ "version": 1, "gpu": { "*": { "cap": "1GiB"
 
 TEST_CASE("an edited policy is in force within a second, and a bad one never") {
     const Outcome outcome = succeeds(Job().policy(kOneGiB).run("an_edit_is_in_force_within_a_second"));
+    CHECK_THAT(outcome.err, contains(": new policy in force"));
     CHECK_THAT(outcome.err, contains("the last good policy stays in force"));
 }
 

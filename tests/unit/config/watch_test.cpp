@@ -456,6 +456,7 @@ TEST_CASE("Writing the same text again is no change") {
 
 TEST_CASE("A file that cannot be read is reported once, and once more when it can be read again, each time") {
     const TempDir dir;
+    const std::string how = GENERATE("it is a directory", "the file is gone", "it is a link to a file that is gone");
     const std::string path = dir.write("p.json", "one");
     std::mutex mutex;
     std::condition_variable news;
@@ -466,12 +467,14 @@ TEST_CASE("A file that cannot be read is reported once, and once more when it ca
         news.notify_all();
     };
     Watching watching(std::make_unique<Watch>(std::vector{path, (dir / "never.json").string()}, report));
+    REQUIRE(watching.sees(Texts{"one", std::nullopt}));
     std::unique_lock lock(mutex);
     for (std::size_t turn = 1; turn <= 2; ++turn) {
         fs::remove_all(path);
-        fs::create_directory(path);
+        if (how == "it is a directory") fs::create_directory(path);
+        if (how == "it is a link to a file that is gone") fs::create_symlink(dir / "nothing.json", path);
         REQUIRE(news.wait_for(lock, kLimit, [&] { return reports.size() == 2 * turn - 1; }));
-        CHECK_THAT(reports.back(), contains("p.json: it is a directory"));
+        CHECK_THAT(reports.back(), contains("p.json: " + how));
         CHECK_FALSE(news.wait_for(lock, 2 * Watch::kPoll, [&] { return reports.size() >= 2 * turn; }));
         fs::remove(path);
         dir.write("p.json", "two");
