@@ -282,11 +282,11 @@ class Screenful {
         out.push_back({column(has_jobs(), process.status ? process.status->job : "", kJob) +
                            column(has_containers(), process.container, kContainer),
                        of(Ink::plain)});
-        const std::size_t taken = width_in(out);
-        out.push_back({shortened_command(process.elsewhere && process.command.empty() ? "(in another pid namespace)"
-                                                                                      : policy::plain(process.command),
-                                         width_ > taken ? width_ - taken : 0, u),
-                       of(Ink::plain)});
+        const std::size_t taken = width_in(out), left = width_ > taken ? width_ - taken : 0;
+        const std::string text = process.elsewhere && process.command.empty() ? "(in another pid namespace)"
+                                                                              : policy::plain(process.command);
+        const std::string command = shortened_command(text, left, u);
+        out.push_back({selected ? padded(command, left) : command, of(Ink::plain)});
         return out;
     }
 

@@ -224,6 +224,17 @@ TEST_CASE("The selection stays on an existing row, and the rows scroll with it")
     CHECK(state.first == 0);
 }
 
+TEST_CASE("The selected row is marked up to the window's edge") {
+    const View view = machine();
+    TopState state;
+    state.at = 1;
+    const auto lines = top_screen(view, state, 200, 24, kNow);
+    const ScreenLine &row = lines.at(state.line + 1);
+    CHECK(width_of(text_of(row)) == 200);
+    CHECK(std::all_of(row.begin(), row.end(), [](const Span &span) { return span.ink == Ink::reverse; }));
+    CHECK(width_of(text_of(lines.at(state.line))) < 200);
+}
+
 TEST_CASE("A history has a limited length, and is deleted with its process") {
     View view = machine();
     TopState state;
