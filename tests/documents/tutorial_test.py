@@ -57,6 +57,8 @@ class Shell:
 
     def type(self, command):
         """Returns the output. A command in the background has then taken its memory."""
+        log = self.folder / "log"
+        log.unlink(missing_ok=True)
         self.bash.stdin.write(command.replace("4711", self.pid) + f"\necho; echo {END}\n")
         self.bash.stdin.flush()
         output = "".join(iter(self.bash.stdout.readline, END + "\n"))
@@ -67,7 +69,7 @@ class Shell:
                 pass
             self.pid = line
             until = time.monotonic() + SECONDS
-            while "step 1:" not in (self.folder / "log").read_text() and time.monotonic() < until:
+            while not (log.exists() and "step 1:" in log.read_text()) and time.monotonic() < until:
                 time.sleep(0.02)
         return output
 
