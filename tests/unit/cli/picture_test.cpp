@@ -148,7 +148,7 @@ TEST_CASE("A nap lasts until the process is back, and is a band of every device'
     CHECK_THAT(svg_picture(run, summary), contains("fill-opacity") && contains("by a suspend for 10.0 s"));
     CHECK_THAT(text_report(run, summary), contains("by a nap, for 1 min 0 s, the way back took 500 ms"));
     CHECK_THAT(report_json(run, summary),
-               contains(R"("how":"nap","bytes":2147483648,"out_ns":null,"wake_ns":500000000)"));
+               contains(R"("how":"nap","bytes":2147483648,"out_ns":null,)") && contains(R"("wake_ns":500000000,)"));
 }
 
 TEST_CASE("A light nap is one until the driver has moved the rest; both moves count") {
@@ -161,8 +161,8 @@ TEST_CASE("A light nap is one until the driver has moved the rest; both moves co
     const Summary summary = summarise(deep);
     REQUIRE(summary.absences.size() == 1);
     CHECK(summary.absences[0].began_ns == 10 * kSecond);
-    CHECK_THAT(report_json(deep, summary),
-               contains(R"("how":"nap","bytes":3221225472,"out_ns":400000000,"wake_ns":1000000000)"));
+    CHECK_THAT(report_json(deep, summary), contains(R"("how":"nap","bytes":3221225472,"out_ns":400000000,)") &&
+                                               contains(R"("wake_ns":1000000000,)"));
 }
 
 TEST_CASE("A nap that began before the trace, or lasts at its end, is drawn as far as it is known") {
