@@ -244,8 +244,9 @@ TEST_CASE("an invalid policy refuses every allocation, and curb reports the reas
     const Outcome file = succeeds(Job()
                                       .policy("{ \"version\": 1,\n  \"gpus\": {} }")
                                       .run("a_policy_that_cannot_be_used_refuses_every_allocation"));
-    CHECK_THAT(file.err, contains("job.json:2:3") && contains("gpu"));
-    CHECK(lines(file.err).size() == 2);
+    CHECK_THAT(file.err, contains("gpu"));
+    CHECK(count(file.err, "job.json:2:3") == 1);
+    CHECK(count(file.err, "the policy cannot be used") == 1);
     succeeds(Job().policy("{").cap("1GiB").run("a_mended_policy_is_still_narrowed"));
     const Outcome cap = succeeds(Job().cap("8Gib").run("a_policy_that_cannot_be_used_refuses_every_allocation"));
     CHECK_THAT(cap.err, contains("CURB_CAP"));
