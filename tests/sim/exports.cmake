@@ -1,5 +1,5 @@
 # Writes the version script OUT of a simulated driver: it exports the functions of CUDA VERSION (11040),
-# by the versions that SIM_CU gives in SOURCES.
+# by the versions that SIM_CU gives in SOURCES, and those of NVML.
 #   cmake -DVERSION=… -DSOURCES=…;… -DOUT=… -P exports.cmake
 set(LATER "")
 foreach(source IN LISTS SOURCES)
@@ -10,4 +10,7 @@ foreach(source IN LISTS SOURCES)
     endif()
   endforeach()
 endforeach()
+if(VERSION LESS 11060) # NVML of drivers before 510
+  string(APPEND LATER "nvmlDeviceGet*RunningProcesses_v3; nvmlDeviceGetMemoryInfo_v2; nvmlDeviceGetMemoryLimits_v1;\n        ")
+endif()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/exports.map.in ${OUT} @ONLY)

@@ -23,12 +23,18 @@
  *                              driver, a new object gets the handle of its type that was freed last
  *   CURB_SIM_PROC=FOLDER       the /proc of the pid namespace whose pids NVML shows, for programs in containers: where the
  *                              host's is mounted; the calls of checkpoints know the caller alone by its own pid
- *   CURB_SIM_NVML=MODE         nopids: NVML lists no processes, as in some containers; broken: it cannot be initialised;
- *                              late: the first attempt fails; absurd: every process holds 2^60 bytes; crowd: it counts
- *                              40 million processes; hangs:init, hangs:processes, hangs:memory: that call never returns
+ *   CURB_SIM_NVML=MODE         nopids: NVML lists no processes, as in some containers; nolist: it does not support such
+ *                              lists, as on WSL2; broken: it cannot be initialised; late: the first attempt fails; absurd:
+ *                              every process holds 2^60 bytes; crowd: it counts 40 million processes; hangs:init,
+ *                              hangs:processes, hangs:memory: that call never returns
  *   CURB_SIM_MIG=1             each GPU is divided, and CUDA sees one instance of it: cuDeviceGetUuid_v2 returns the
  *                              UUID of the instance, cuDeviceGetUuid that of the GPU. NVML finds the instance by
  *                              "MIG-…"; for the GPU, "GPU-…", it returns no process's memory
+ *   CURB_SIM_UNIFIED=FILE      the one GPU shares the host's memory: it is an integrated device, and NVML has no figures of
+ *                              its memory, nor of what processes hold. FILE is the machine's /proc/meminfo: mount it there.
+ *                              Its MemTotal is the memory of the device, of which allocations take what MemAvailable says.
+ *                              cuMemGetInfo returns 256 MiB less, for the page cache. Host memory that programs allocate
+ *                              is not in it
  *   CURB_SIM_PERSISTENCE=off   NVML reports persistence mode off for every GPU
  *   CURB_SIM_MPS=1             NVML reports every process as one that shares its GPU through MPS
  *   CUDA_VISIBLE_DEVICES, CUDA_MODULE_LOADING

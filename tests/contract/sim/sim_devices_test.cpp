@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 
 #include "contract.hpp"
 
@@ -144,4 +145,46 @@ TEST_CASE("in MIG mode CUDA is on an instance, which NVML finds by a UUID of its
     CHECK(run_case("the child: is on an instance of a GPU",
                    {"CURB_SIM_MIG=1", "CURB_SIM_MACHINE=0",
                     "CUDA_VISIBLE_DEVICES=MIG-317b513d-0000-4000-8000-000000000000"}) == 0);
+}
+
+TEST_CASE("the child: is on a machine whose GPU shares the host's memory", "[.child]") {
+    const std::string meminfo = environment("CURB_SIM_UNIFIED");
+    const auto available = [&] {
+        std::ifstream file(meminfo);
+        std::string word;
+        for (int64_t kib = 0; file >> word;)
+            if (word == "MemAvailable:" && file >> kib) return kib * kKiB;
+        return int64_t{-1};
+    };
+    REQUIRE(cuInit(0) == CUDA_SUCCESS);
+    CHECK(available() == 8 * kGiB);
+    CUcontext context = nullptr;
+    int integrated = 0;
+    REQUIRE(cuDeviceGetAttribute(&integrated, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0) == CUDA_SUCCESS);
+    CHECK(integrated == 1);
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    CHECK(available() == 8 * kGiB - kContext);
+    CUdeviceptr block = 0;
+    REQUIRE(cuMemAlloc_v2(&block, 1 * kGiB) == CUDA_SUCCESS);
+    CHECK(available() == 7 * kGiB - kContext);
+    size_t free = 0, total = 0;
+    REQUIRE(cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
+    CHECK(free == 7 * kGiB - kContext - 256 * kMiB);                                       // without the page cache
+    CHECK(cuMemAlloc_v2(&block, static_cast<size_t>(free + 128 * kMiB)) == CUDA_SUCCESS);  // which it can have
+    const Nvml nvml;
+    nvmlMemory_t memory{};
+    CHECK(nvmlDeviceGetMemoryInfo(nvml.device(), &memory) == NVML_ERROR_NOT_SUPPORTED);
+    REQUIRE(nvml.processes(nvml.device()).size() == 1);
+    CHECK(nvml.processes(nvml.device())[0].usedGpuMemory == NVML_VALUE_NOT_AVAILABLE);
+    REQUIRE(cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+    CHECK(available() == 8 * kGiB);
+}
+
+TEST_CASE("a GPU can share the host's memory, whose figures are in a file for /proc/meminfo") {
+    const TempDir dir;
+    const std::string file = "CURB_SIM_UNIFIED=" + dir.write("meminfo", "");
+    CHECK(run_case("the child: is on a machine whose GPU shares the host's memory", {file, "CURB_SIM_MEMORY=8GiB"}) ==
+          0);
+    CHECK(run_case("the child: there is no device", {file, "CURB_SIM_GPUS=2"}) == 0);
 }

@@ -27,7 +27,7 @@ SIM_CU(2000, cuDeviceGet, (CUdevice * device, int ordinal), (device, ordinal)) {
 SIM_CU(2000, cuDeviceGetName, (char *name, int length, CUdevice device), (name, length, device)) {
     find_device(device);
     if (!name || length <= 0) throw CUDA_ERROR_INVALID_VALUE;
-    std::snprintf(name, static_cast<size_t>(length), "%s", kDeviceName);
+    std::snprintf(name, static_cast<size_t>(length), "%s", device_name());
 }
 
 static void uuid_of(CUuuid *uuid, CUdevice device, Uuid (*of_gpu)(int)) {
@@ -59,6 +59,7 @@ SIM_CU(2000, cuDeviceGetAttribute, (int *value, CUdevice_attribute attribute, CU
         case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = kMultiprocessors; break;
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = kResidentThreads; break;
         case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
+        case CU_DEVICE_ATTRIBUTE_INTEGRATED: *value = is_unified(); break;
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = pci_bus(found->gpu); break;
         case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
         case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:

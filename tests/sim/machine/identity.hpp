@@ -9,11 +9,12 @@
 #include <string>
 
 #include "environment.hpp"
+#include "meminfo.hpp"
 
 namespace curb::sim {
 
 inline constexpr const char *kDriverVersion = "580.159.04";
-inline constexpr const char *kDeviceName = "NVIDIA H100 80GB HBM3";
+inline const char *device_name() { return is_unified() ? "NVIDIA GB10" : "NVIDIA H100 80GB HBM3"; }
 inline constexpr unsigned kMultiprocessors = 132;
 inline constexpr unsigned kResidentThreads = 2048;  // of each of them
 

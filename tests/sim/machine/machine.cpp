@@ -23,6 +23,7 @@
 
 #include "environment.hpp"
 #include "latency.hpp"
+#include "meminfo.hpp"
 
 namespace curb::sim {
 
@@ -191,6 +192,15 @@ struct Machine::Books {
     }
     static bool lives(const Process &process) { return process.pid && start_time(process.pid) == process.start; }
 
+    [[nodiscard]] DeviceMemory memory(int device) const {
+        return {total[device], firm[device] + std::min(managed[device], total[device] - firm[device])};
+    }
+    // After each change: the GPU's memory is the host's.
+    void show_in_meminfo() const {
+        static char *const meminfo = Meminfo::map();
+        if (meminfo) Meminfo::write(meminfo, total[0], memory(0).free());
+    }
+
     // Sums up the processes again: one may have died between changing its own figure and the sum.
     void add_up() {
         for (int device = 0; device < kMaxDevices; ++device) {
@@ -262,7 +272,10 @@ class Machine::Lock {
             pthread_mutex_consistent(&books_->mutex);
         }
     }
-    ~Lock() { pthread_mutex_unlock(&books_->mutex); }
+    ~Lock() {
+        books_->show_in_meminfo();
+        pthread_mutex_unlock(&books_->mutex);
+    }
     Lock(const Lock &) = delete;
     Lock &operator=(const Lock &) = delete;
 
@@ -348,6 +361,7 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
     machine->looks_closely_ = !may_create;
     machine->notes_high_ = *environment("CURB_SIM_HIGH") != '\0';
     if (!usable) return refuse(kNotOurs);
+    if (is_unified() && books->device_count != 1) return refuse("CURB_SIM_UNIFIED is for a machine of one GPU");
     if (has_other_gpus) return refuse("CURB_SIM_GPUS says another number than this machine has; remove the file");
     if (has_other_memory) return refuse("CURB_SIM_MEMORY says another size than this machine has; remove the file");
     return machine;
@@ -480,9 +494,7 @@ uint64_t Machine::overlaps(int device) const {
 DeviceMemory Machine::memory(int device) {
     reap();
     const Lock lock(books_);
-    const uint64_t total = books_->total[device];
-    const uint64_t firm = books_->firm[device];
-    return {total, firm + std::min(books_->managed[device], total - firm)};
+    return books_->memory(device);
 }
 
 std::vector<ProcessHolding> Machine::processes(int device, bool forget_highs) {

@@ -210,7 +210,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsi
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned length) {
-    return of_gpu(handle, name, [=](int) { return write(name, length, kDeviceName); });
+    return of_gpu(handle, name, [=](int) { return write(name, length, device_name()); });
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *info) {
@@ -227,6 +227,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInf
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory) {
     may_hang("memory");
     return of_gpu(handle, memory, [=](int gpu) {
+        if (is_unified()) return NVML_ERROR_NOT_SUPPORTED;
         const DeviceMemory now = machine()->memory(gpu);
         *memory = {.total = now.total + kReserved, .free = now.free(), .used = now.used + kReserved};
         spend_time_of("nvmlDeviceGetMemoryInfo", 0);
@@ -237,6 +238,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory) {
     return of_gpu(handle, memory, [=](int gpu) {
         if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+        if (is_unified()) return NVML_ERROR_NOT_SUPPORTED;
         const DeviceMemory now = machine()->memory(gpu);
         *memory = {.version = memory->version,
                    .total = now.total + kReserved,
@@ -276,14 +278,16 @@ namespace {
 nvmlReturn_t list(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out, bool any,
                   const char *name = __builtin_FUNCTION()) {
     const auto answer = [=](int gpu) {
+        if (environment_is("CURB_SIM_NVML", "nolist")) return NVML_ERROR_NOT_SUPPORTED;
         if (*count && !out) return NVML_ERROR_INVALID_ARGUMENT;
         const auto processes = any ? processes_of(gpu) : std::vector<ProcessHolding>{};
         const unsigned room = *count;
         *count = static_cast<unsigned>(processes.size());
         if (environment_is("CURB_SIM_NVML", "crowd")) *count = 40'000'000;
         if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
-        // For a divided GPU, NVML lists the processes without their memory; its instances have the figures.
-        const bool divided = mig_mode(), is_known = !divided || is_instance(handle);
+        // For a divided GPU, NVML lists the processes without their memory; its instances have the figures. So it does
+        // for one that shares the host's memory.
+        const bool divided = mig_mode(), is_known = divided ? is_instance(handle) : !is_unified();
         const bool absurd = environment_is("CURB_SIM_NVML", "absurd");
         std::transform(processes.begin(), processes.end(), out, [=](const ProcessHolding &process) {
             return nvmlProcessInfo_t{.pid = static_cast<unsigned>(process.pid),
@@ -310,7 +314,7 @@ NVML_EXPORT void curb_sim_set_utilization(unsigned percent) { utilization.store(
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *out,
                                                          unsigned *count, unsigned long long since) {
     return of_gpu(handle, count, [=](int gpu) {
-        if (mig_mode()) return NVML_ERROR_NOT_SUPPORTED;
+        if (mig_mode() || environment_is("CURB_SIM_NVML", "nolist")) return NVML_ERROR_NOT_SUPPORTED;
         const auto clock = std::chrono::system_clock::now().time_since_epoch();
         const auto now =
             static_cast<unsigned long long>(std::chrono::duration_cast<std::chrono::microseconds>(clock).count());
@@ -357,6 +361,16 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t
                                                                     nvmlProcessInfo_t *out) {
     return list(handle, count, out, environment_is("CURB_SIM_MPS", "1"));
 }
+
+// The older names of these lists, which drivers before 510 have alone.
+#define SIM_OLDER_LIST(name)                                                                          \
+    NVML_EXPORT nvmlReturn_t name##_v2(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out); \
+    nvmlReturn_t name##_v2(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_t *out) {            \
+        return name##_v3(handle, count, out);                                                         \
+    }
+SIM_OLDER_LIST(nvmlDeviceGetComputeRunningProcesses)
+SIM_OLDER_LIST(nvmlDeviceGetMPSComputeRunningProcesses)
+SIM_OLDER_LIST(nvmlDeviceGetGraphicsRunningProcesses)
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t handle, unsigned *on) {
     return of_gpu(handle, on, [=](int) {

@@ -33,7 +33,7 @@ SIM_CU(3020, cuMemGetInfo_v2, (size_t * free, size_t *total), (free, total)) {
     Context *context = current_context();
     if (!free || !total) throw CUDA_ERROR_INVALID_VALUE;
     const DeviceMemory memory = memory_of(context->device);
-    *free = memory.free();
+    *free = memory.free() - (is_unified() ? std::min(memory.free(), kPageCache) : 0);
     *total = memory.total;
 }
 
