@@ -57,6 +57,10 @@ foreach(driver "" 11.4 12.2 12.8)
   elseif(NOT CURB_NIGHTLY)
     set(not_under NOT_UNDER thread BECAUSE "one thread looks functions up, and the nightly run has it")
   endif()
+  if(driver) # and without NVML, as in some containers
+    curb_test(conformance${suffix}_without_nvml
+      COMMAND conformance --driver ${PROJECT_BINARY_DIR}/sim/${driver} --nvml no ${not_under})
+  endif()
   curb_test(conformance${suffix} COMMAND conformance --driver ${PROJECT_BINARY_DIR}/sim/${driver} ${not_under}
     ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/sim)
 endforeach()

@@ -32,6 +32,7 @@ namespace {
 struct Options {
     Setting setting{.curb = here() / "../lib/libcurb.so", .library_paths = {}};
     fs::path driver;
+    bool has_nvml = true;
 };
 Options options;
 
@@ -166,6 +167,8 @@ bool asks_for_proc_address(const Channel &channel) {
     return std::any_of(std::begin(kProcChannels), std::end(kProcChannels),
                        [&](const Channel &one) { return std::string_view(one.how) == channel.how; });
 }
+// True if the program or a preload of it is linked with NVML.
+bool needs_nvml(const Channel &channel) { return channel.linked || channel.before || channel.behind; }
 bool without_driver(const Channel &channel) {
     return std::string_view(channel.how).find("none") != std::string_view::npos;
 }
@@ -367,7 +370,7 @@ std::vector<std::string> call_requests(bool with_nvml) {
 }
 
 [[noreturn]] void usage() {
-    std::fputs("usage: conformance [--driver DIR] [--curb FILE]\n", stderr);
+    std::fputs("usage: conformance [--driver DIR] [--curb FILE] [--nvml no]\n", stderr);
     std::exit(2);
 }
 
@@ -379,6 +382,8 @@ void read_options(int argc, char **argv) {
             options.driver = argv[i + 1];
         else if (option == "--curb")
             options.setting.curb = argv[i + 1];
+        else if (option == "--nvml" && std::string_view(argv[i + 1]) == "no")
+            options.has_nvml = false;
         else
             usage();
     }
@@ -399,7 +404,7 @@ int main(int argc, char **argv) {
             return 77;
         }
         // In front of the folders that are set, since a driver's folder may lack NVML.
-        const char *path = std::getenv("LD_LIBRARY_PATH");
+        const char *path = options.has_nvml ? std::getenv("LD_LIBRARY_PATH") : nullptr;
         setenv("LD_LIBRARY_PATH", (options.driver.string() + (path ? std::string(":") + path : "")).c_str(), 1);
     }
 
@@ -416,14 +421,16 @@ int main(int argc, char **argv) {
     }
 
     const auto rows = row_requests([](const Row &) { return true; });
-    const std::vector<Channel> by_symbol = symbol_channels();
+    std::vector<Channel> by_symbol = symbol_channels(), by_proc{std::begin(kProcChannels), std::end(kProcChannels)};
+    for (auto *channels : {&by_symbol, &by_proc})
+        std::erase_if(*channels, [](const Channel &channel) { return !options.has_nvml && needs_nvml(channel); });
     for (const Channel &channel : by_symbol) {
         cases.begin(channel.name);
         compare_places(channel, channel.bound_by_loader ? rows : symbols);
     }
     const auto own = row_requests([](const Row &row) { return *row.base != 0; });
     auto swept = proc_requests(), recorded = recorded_requests();
-    for (const Channel &channel : kProcChannels) {
+    for (const Channel &channel : by_proc) {
         cases.begin(channel.name);
         compare_places(channel, own);
         compare_places(channel, swept);
@@ -437,9 +444,9 @@ int main(int argc, char **argv) {
     for (const Channel &channel : by_symbol) {
         if (channel.behind_curb || without_driver(channel)) continue;
         cases.begin("calls, " + channel.name);
-        compare_calls(channel, call_requests(true));
+        compare_calls(channel, call_requests(options.has_nvml));
     }
-    for (const Channel &channel : kProcChannels) {
+    for (const Channel &channel : by_proc) {
         cases.begin("calls, " + channel.name);
         compare_calls(channel, call_requests(false));
     }
