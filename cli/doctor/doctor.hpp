@@ -61,6 +61,7 @@ struct DriverCondition {
     int cuda = 0;           // of cuDriverGetVersion: 13000
     bool has_checkpoint = false;
     std::vector<std::string> no_vmm;     // devices without virtual memory management: "cuda:1"
+    std::vector<std::string> unified;    // devices that share the host's memory
     std::string version;                 // of the driver: "580.159.04"; empty: not known
     std::string kernel;                  // of the kernel module; empty: not loaded, or not visible here
     bool has_device_files = false;       // /dev/nvidiactl exists

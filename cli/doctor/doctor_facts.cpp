@@ -62,17 +62,16 @@ std::vector<std::string> closed_device_files() {
     return out;
 }
 
-std::vector<std::string> without_vmm(const Driver &driver) {
+// Returns the devices that have this attribute, or those that do not.
+std::vector<std::string> devices_by(const Driver &driver, CUdevice_attribute attribute, bool with) {
     std::vector<std::string> out;
     int count = 0;
     if (!driver.cuDeviceGetCount || driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) return out;
     for (int device = 0; device < count; ++device) {
         int has = 0;
-        if (!driver.cuDeviceGetAttribute ||
-            driver.cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) !=
-                CUDA_SUCCESS ||
-            has == 0)
-            out.push_back("cuda:" + std::to_string(device));
+        const bool is_known =
+            driver.cuDeviceGetAttribute && driver.cuDeviceGetAttribute(&has, attribute, device) == CUDA_SUCCESS;
+        if ((is_known && has != 0) == with) out.push_back("cuda:" + std::to_string(device));
     }
     return out;
 }
@@ -93,10 +92,10 @@ DriverCondition driver_condition() {
     const auto answer = within(kDriverPatience, [driver = *loaded] { return driver.cuInit(0); });
     out.silent = !answer;
     out.init = answer.value_or(CUDA_SUCCESS);
-    if (out.init != CUDA_SUCCESS)
-        out.init_text = loaded->text(out.init);
-    else if (!out.silent)
-        out.no_vmm = without_vmm(*loaded);
+    if (out.init != CUDA_SUCCESS) out.init_text = loaded->text(out.init);
+    if (out.init != CUDA_SUCCESS || out.silent) return out;
+    out.no_vmm = devices_by(*loaded, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, false);
+    out.unified = devices_by(*loaded, CU_DEVICE_ATTRIBUTE_INTEGRATED, true);
     return out;
 }
 
@@ -281,7 +280,8 @@ int forked_from(const Target &target, const std::vector<Mapped> &curb, const std
 // Returns the processes that hold GPU memory. nullopt if NVML does not list them.
 std::optional<std::vector<int>> listed_by_nvml() {
     const auto gpus = nvml_gpus();
-    if (!gpus) return std::nullopt;
+    if (!gpus || std::any_of(gpus->begin(), gpus->end(), [](const GpuState &gpu) { return !gpu.lists_processes; }))
+        return std::nullopt;
     std::vector<int> out;
     for (const GpuUser *user : users_of(*gpus)) out.push_back(user->pid);
     return out;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 
 #include "doctor/doctor.hpp"
@@ -21,10 +22,11 @@ void add_fault(const Check &check, const std::string &message) {
 }
 
 void judge_naps(const DriverCondition &driver, const Check &check) {
-    check.note(
-        !driver.no_vmm.empty(),
-        policy::joined(driver.no_vmm, ", ") + ": no virtual memory management, so curb itself moves nothing in naps",
-        "the driver moves all, at its own rate") ||
+    check.note(!driver.unified.empty(), "there are none: they would make no room in memory that GPU and host share") ||
+        check.note(!driver.no_vmm.empty(),
+                   policy::joined(driver.no_vmm, ", ") +
+                       ": no virtual memory management, so curb itself moves nothing in naps",
+                   "the driver moves all, at its own rate") ||
         check.ok(true, "curb itself can move what a program has allocated, at the rate of the bus");
 }
 
@@ -74,6 +76,12 @@ void judge(const DriverCondition &driver, Findings &out) {
                  "context on the GPU",
                  "that takes driver 570 (CUDA 12.8) or newer");
     judge_naps(driver, Check("naps", out));
+    Check("host-memory", out)
+        .note(!driver.unified.empty(),
+              policy::joined(driver.unified, ", ") +
+                  " shares the host's memory, of which NVML has no figures: caps count what curb knows, and keep_free "
+                  "and free memory go by what the host has available (MemAvailable)",
+              "cap all programs or set growth.keep_free: a program that takes all memory takes the host's");
 }
 
 // Returns the processes under curb that have a context on a GPU and that NVML does not list there.
@@ -83,7 +91,7 @@ std::vector<std::string> unlisted(const View &view) {
         for (const ViewUse &use : gpu.uses) {
             const ViewProcess &process = view.processes[use.process];
             const control::GpuStatus *books = books_of(view, use);
-            if (books && books->contexts > 0 && !use.nvml && !process.suspended)
+            if (books && books->contexts > 0 && !use.nvml && !process.suspended && !gpu.shares_host_memory)
                 out.push_back(std::to_string(process.pid));
         }
     return out;
@@ -94,15 +102,22 @@ void judge(const NvmlGpus &nvml, const DriverCondition &driver, const View &view
     const Check check("nvml", out), mig("mig", out), mps("mps", out), persistence("persistence", out);
     const auto hidden = unlisted(view);
     if (!nvml) {
-        check.problem(true,
-                      nvml.error().substr(0, nvml.error().find("; ")) +
-                          ", so curb foresees what the driver takes instead of measuring it",
-                      "give the container NVML too (NVIDIA_DRIVER_CAPABILITIES=compute,utility), or fix it "
-                      "until nvidia-smi works");
+        // Boards with such a GPU may have none that is usable.
+        check.note(!driver.unified.empty(), nvml.error().substr(0, nvml.error().find("; "))) ||
+            check.problem(true,
+                          nvml.error().substr(0, nvml.error().find("; ")) +
+                              ", so curb foresees what the driver takes instead of measuring it",
+                          "give the container NVML too (NVIDIA_DRIVER_CAPABILITIES=compute,utility), or fix it "
+                          "until nvidia-smi works");
         return;
     }
-    check.ok(hidden.empty(), "reports what processes hold");
-    check.note(!hidden.empty(),
+    const bool lists_none =
+        std::any_of(nvml->begin(), nvml->end(), [](const auto &gpu) { return !gpu.lists_processes; });
+    check.note(lists_none, std::string(kListsNone) +
+                               ", so what the driver takes for code is not measured, and processes without curb are "
+                               "not seen") ||
+        check.ok(hidden.empty() && driver.unified.empty(), "reports what processes hold");
+    check.note(!lists_none && !hidden.empty(),
                "NVML does not list process " + policy::joined(hidden, ", ") +
                    ", as in some containers, so what the driver takes for code there is not measured",
                "let the container share the machine's pids (docker run --pid=host), if that matters");

@@ -14,6 +14,10 @@ constexpr const char *kRun = "start it by: curb run -- COMMAND";
 std::string machine_of(const std::optional<Elf> &file) { return file ? architecture_of(*file) : ""; }
 bool differ(const std::optional<Elf> &a, const std::optional<Elf> &b) { return a && b && !same_architecture(*a, *b); }
 
+bool shares_host_memory(const control::Status &status) {
+    return std::any_of(status.gpus.begin(), status.gpus.end(), [](const auto &gpu) { return gpu.shares_host_memory; });
+}
+
 class Examination {
   public:
     explicit Examination(const ProcessCondition &facts) : facts_(facts), pid_(std::to_string(facts.pid)) {}
@@ -23,9 +27,11 @@ class Examination {
         of("nap").ok(naps, facts_.name + " naps: its memory is in host memory until its next call of CUDA");
         if (facts_.status && facts_.status->nap) {
             const control::NapStatus &nap = *facts_.status->nap;
-            of("nap").note(!nap.refused.empty(),
-                           facts_.name + " could not leave its GPUs when it was idle: " + nap.refused,
-                           "curb tries again by itself, at most an hour later");
+            const bool never = shares_host_memory(*facts_.status);
+            of("nap").note(never, facts_.name + " has no naps: " + nap.refused) ||
+                of("nap").note(!nap.refused.empty(),
+                               facts_.name + " could not leave its GPUs when it was idle: " + nap.refused,
+                               "curb tries again by itself, at most an hour later");
             of("nap").problem(nap.illegal_address,
                               facts_.name +
                                   " has used an address on the GPU at which there is no memory "
@@ -273,10 +279,14 @@ class Examination {
                 has_waited_long(one, facts_.now),
                 fmt::format("it waits on cuda:{} for {}", one.gpu, wait_text(one, facts_.pid, facts_.now)),
                 remedy_for(one.why, facts_.pid));
-        of("nvml").note(
-            is_used && facts_.listed && !is_listed(),
-            "NVML does not list it, as in some containers, so what the driver takes for code is not measured",
-            "let the container share the machine's pids (docker run --pid=host), if that matters");
+        const bool shares = shares_host_memory(status);
+        of("nvml").note(is_used && shares,
+                        "its GPU shares the host's memory, of which NVML has no figures, so what the driver takes for "
+                        "code is not measured") ||
+            of("nvml").note(
+                is_used && facts_.listed && !is_listed(),
+                "NVML does not list it, as in some containers, so what the driver takes for code is not measured",
+                "let the container share the machine's pids (docker run --pid=host), if that matters");
     }
 
     void in_effect(const control::Status &status) {

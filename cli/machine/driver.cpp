@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "abi/nvml_abi.h"
+#include "control/proc.hpp"
 #include "machine/target.hpp"
 #include "machine/within.hpp"
 #include "terminal/messages.hpp"
@@ -72,26 +73,26 @@ policy::Result<Driver, std::string> open_driver() {
 
 // ---- NVML ----
 
-#define CURB_NVML_CALLS(X)                        \
-    X(nvmlInit_v2)                                \
-    X(nvmlErrorString)                            \
-    X(nvmlSystemGetDriverVersion)                 \
-    X(nvmlDeviceGetCount_v2)                      \
-    X(nvmlDeviceGetHandleByIndex_v2)              \
-    X(nvmlDeviceGetUUID)                          \
-    X(nvmlDeviceGetMemoryInfo)                    \
+#define CURB_NVML_CALLS(X)           \
+    X(nvmlInit_v2)                   \
+    X(nvmlErrorString)               \
+    X(nvmlSystemGetDriverVersion)    \
+    X(nvmlDeviceGetCount_v2)         \
+    X(nvmlDeviceGetHandleByIndex_v2) \
+    X(nvmlDeviceGetUUID)             \
+    X(nvmlDeviceGetMemoryInfo)
+// Older drivers lack some of these.
+#define CURB_NVML_MORE(X)                         \
+    X(nvmlDeviceGetName)                          \
+    X(nvmlDeviceGetMemoryInfo_v2)                 \
     X(nvmlDeviceGetComputeRunningProcesses_v3)    \
     X(nvmlDeviceGetMPSComputeRunningProcesses_v3) \
-    X(nvmlDeviceGetMigMode)
-// Optional calls.
-#define CURB_NVML_MORE(X)                       \
-    X(nvmlDeviceGetName)                        \
-    X(nvmlDeviceGetMemoryInfo_v2)               \
-    X(nvmlDeviceGetGraphicsRunningProcesses_v3) \
-    X(nvmlDeviceGetMaxMigDeviceCount)           \
-    X(nvmlDeviceGetMigDeviceHandleByIndex)      \
-    X(nvmlDeviceGetPersistenceMode)             \
-    X(nvmlDeviceGetUtilizationRates)            \
+    X(nvmlDeviceGetGraphicsRunningProcesses_v3)   \
+    X(nvmlDeviceGetMigMode)                       \
+    X(nvmlDeviceGetMaxMigDeviceCount)             \
+    X(nvmlDeviceGetMigDeviceHandleByIndex)        \
+    X(nvmlDeviceGetPersistenceMode)               \
+    X(nvmlDeviceGetUtilizationRates)              \
     X(nvmlDeviceGetTemperature)
 
 namespace {
@@ -113,8 +114,15 @@ policy::Result<NvmlCalls, std::string> open_nvml() {
 #undef CURB_FIND
 #define CURB_THERE(name) &&calls.name != nullptr
     if (!(true CURB_NVML_CALLS(CURB_THERE)))
-        return std::string("NVML lacks a call that curb needs; a driver of 570 or newer has them");
+        return std::string("NVML lacks a call that curb needs; a driver of 470 or newer has them");
 #undef CURB_THERE
+    // Drivers before 510 have the same lists under older names.
+    const auto unless_found = [&](auto &slot, const char *older) {
+        if (!slot) slot = reinterpret_cast<std::remove_reference_t<decltype(slot)>>(::dlsym(*library, older));
+    };
+    unless_found(calls.nvmlDeviceGetComputeRunningProcesses_v3, "nvmlDeviceGetComputeRunningProcesses_v2");
+    unless_found(calls.nvmlDeviceGetMPSComputeRunningProcesses_v3, "nvmlDeviceGetMPSComputeRunningProcesses_v2");
+    unless_found(calls.nvmlDeviceGetGraphicsRunningProcesses_v3, "nvmlDeviceGetGraphicsRunningProcesses_v2");
     if (const nvmlReturn_t error = calls.nvmlInit_v2(); error != NVML_SUCCESS)
         return std::string("NVML cannot be initialised: ") + calls.nvmlErrorString(error) +
                "; see whether nvidia-smi works here";
@@ -129,9 +137,10 @@ const policy::Result<NvmlCalls, std::string> &the_nvml() {
 
 using ListCall = decltype(&nvmlDeviceGetComputeRunningProcesses_v3);
 
-// Lists processes by `call`. Asks again with a larger buffer while the list does not fit.
+// Lists processes by `call`, which may be null. Asks again with a larger buffer while the list does not fit.
 nvmlReturn_t list(ListCall call, nvmlDevice_t device, std::vector<nvmlProcessInfo_t> &out) {
-    out.resize(64);
+    out.resize(call ? 64 : 0);
+    if (!call) return NVML_ERROR_NOT_SUPPORTED;
     for (;;) {
         auto count = static_cast<unsigned>(out.size());
         const nvmlReturn_t result = call(device, &count, out.data());
@@ -155,37 +164,52 @@ void add_users(GpuState &gpu, const std::vector<nvmlProcessInfo_t> &processes) {
     }
 }
 
-// Reads a GPU or an instance. Returns the error. Empty on success.
-std::string read(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
-    const auto fault = [&](const char *call, nvmlReturn_t error) {
-        return std::string(call) + ": " + nvml.nvmlErrorString(error);
-    };
-    std::array<char, 96> text{};
+// Fills in the memory of a GPU. Where NVML has no figures, because it is the host's, takes those of the host.
+nvmlReturn_t read_memory(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
     nvmlMemory_t memory{};
-    if (const auto error = nvml.nvmlDeviceGetUUID(device, text.data(), text.size()))
-        return fault("nvmlDeviceGetUUID", error);
-    gpu.uuid = text.data();
-    if (nvml.nvmlDeviceGetName && nvml.nvmlDeviceGetName(device, text.data(), text.size()) == NVML_SUCCESS)
-        gpu.name = text.data();
-    if (const auto error = nvml.nvmlDeviceGetMemoryInfo(device, &memory))
-        return fault("nvmlDeviceGetMemoryInfo", error);
+    const nvmlReturn_t error = nvml.nvmlDeviceGetMemoryInfo(device, &memory);
+    const auto host =
+        error == NVML_ERROR_NOT_SUPPORTED && !gpu.mig ? control::file_text("/proc/meminfo") : std::nullopt;
+    if (host) {
+        gpu.shares_host_memory = true;
+        gpu.total = control::number_in(*host, "MemTotal:") * policy::KiB;
+        gpu.free = std::min(control::number_in(*host, "MemAvailable:") * policy::KiB, gpu.total);
+        gpu.used = gpu.total - gpu.free;
+        return NVML_SUCCESS;
+    }
+    if (error != NVML_SUCCESS) return error;
     gpu.total = memory.total;
     gpu.free = memory.free;
     gpu.used = memory.used;
     nvmlMemory_v2_t detailed{nvmlMemory_v2, 0, 0, 0, 0};
     if (nvml.nvmlDeviceGetMemoryInfo_v2 && nvml.nvmlDeviceGetMemoryInfo_v2(device, &detailed) == NVML_SUCCESS)
         gpu.used = detailed.used;
+    return NVML_SUCCESS;
+}
+
+// Reads a GPU or an instance. Returns the error. Empty on success.
+std::string read(const NvmlCalls &nvml, nvmlDevice_t device, GpuState &gpu) {
+    const auto fault = [&](const char *call, nvmlReturn_t error) {
+        return std::string(call) + ": " + nvml.nvmlErrorString(error);
+    };
+    std::array<char, 96> text{};
+    if (const auto error = nvml.nvmlDeviceGetUUID(device, text.data(), text.size()))
+        return fault("nvmlDeviceGetUUID", error);
+    gpu.uuid = text.data();
+    if (nvml.nvmlDeviceGetName && nvml.nvmlDeviceGetName(device, text.data(), text.size()) == NVML_SUCCESS)
+        gpu.name = text.data();
+    if (const auto error = read_memory(nvml, device, gpu)) return fault("nvmlDeviceGetMemoryInfo", error);
     std::vector<nvmlProcessInfo_t> processes;
     const auto listed = list(nvml.nvmlDeviceGetComputeRunningProcesses_v3, device, processes);
-    if (listed != NVML_SUCCESS && !gpu.mig) return fault("nvmlDeviceGetComputeRunningProcesses", listed);
+    gpu.lists_processes = listed != NVML_ERROR_NOT_SUPPORTED;
+    if (listed != NVML_SUCCESS && gpu.lists_processes && !gpu.mig)
+        return fault("nvmlDeviceGetComputeRunningProcesses", listed);
     add_users(gpu, processes);
     list(nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, device, processes);
     add_users(gpu, processes);
     for (const nvmlProcessInfo_t &one : processes) gpu.mps_clients.push_back(static_cast<int>(one.pid));
-    if (nvml.nvmlDeviceGetGraphicsRunningProcesses_v3) {
-        list(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, device, processes);
-        add_users(gpu, processes);
-    }
+    list(nvml.nvmlDeviceGetGraphicsRunningProcesses_v3, device, processes);
+    add_users(gpu, processes);
     return {};
 }
 
@@ -230,7 +254,8 @@ NvmlGpus read_gpus() {
         // A GPU that this container may not use, or that has fallen off the bus: no process on it could be moved.
         if (nvml.nvmlDeviceGetHandleByIndex_v2(index, &device) != NVML_SUCCESS) continue;
         unsigned current = 0, pending = 0;  // a GPU without MIG answers NOT_SUPPORTED
-        gpu.mig = nvml.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS && current == 1;
+        gpu.mig = nvml.nvmlDeviceGetMigMode && nvml.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS &&
+                  current == 1;
         if (std::string fault = read(nvml, device, gpu); !fault.empty()) return fault;
         read_load(nvml, device, gpu);
         if (gpu.mig) read_instances(nvml, device, gpu);

@@ -55,6 +55,8 @@ struct GpuState {
     std::string name;  // "NVIDIA H100 80GB HBM3"; empty: not known
     policy::Bytes total = 0, free = 0;
     policy::Bytes used = 0;  // by all processes, as nvidia-smi shows it: without the memory that the driver reserves
+    bool shares_host_memory = false;  // the figures are those of the host: NVML has none
+    bool lists_processes = true;      // false: NVML does not support it here, as on WSL2
     bool mig = false;
     bool kept_awake = true;  // persistence mode; true if not known
     std::optional<unsigned> utilization;  // percent of the last moments in which a kernel ran; nullopt: not known
@@ -79,6 +81,8 @@ policy::Bytes held_on(const std::vector<GpuState> &gpus, const std::string &uuid
 // does not return, the error says so after kDriverPatience, and at once until it has returned. One thread at a time.
 using NvmlGpus = policy::Result<std::vector<GpuState>, std::string>;
 NvmlGpus nvml_gpus();
+// Why NVML says of no process what it holds, where it does not support that.
+inline constexpr const char *kListsNone = "NVML lists no processes here, as on WSL2";
 // Returns "580.159.04". Empty if NVML does not report it, or does not return: then as nvml_gpus().
 std::string nvml_driver_version();
 

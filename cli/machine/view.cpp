@@ -221,9 +221,11 @@ class Join {
     }
 
     void add_gpu(const GpuState &gpu, const std::string &parent = {}) {
+        if (!gpu.lists_processes) view_.nvml_fault = kListsNone;
         ViewGpu out{gpu.index, gpu.uuid, parent, gpu.name, gpu.total, gpu.used, gpu.free, gpu.mig, {}};
         out.utilization = gpu.utilization;
         out.temperature = gpu.temperature;
+        out.shares_host_memory = gpu.shares_host_memory;
         for (const GpuUser &user : gpu.users)
             if (const auto found = indices_.find(user.pid); found != indices_.end())
                 out.uses.push_back({found->second, std::nullopt, user.held});
@@ -276,6 +278,7 @@ class Join {
     // Adds a device that NVML does not list. A MIG instance goes behind its GPU.
     ViewGpu &add_device(const control::GpuStatus &books) {
         ViewGpu out{{}, books.uuid, books.parent, {}, books.total, {}, {}, !books.parent.empty(), {}};
+        out.shares_host_memory = books.shares_host_memory;
         auto at = std::find_if(view_.gpus.begin(), view_.gpus.end(),
                                [&](const ViewGpu &one) { return out.mig && one.uuid == books.parent; });
         if (at != view_.gpus.end()) {

@@ -51,10 +51,11 @@ struct ViewGpu {
     std::string parent;        // of an instance: the GPU that it is part of, "GPU-…"
     std::string name;          // "NVIDIA H100 80GB HBM3"; empty: not known
     policy::Bytes total = 0;
-    std::optional<policy::Bytes> used, free;  // as NVML reports; nullopt: not known
+    std::optional<policy::Bytes> used, free;  // as NVML reports, or of the host; nullopt: not known
     bool mig = false;                         // it is divided, or an instance of one that is
     std::vector<ViewUse> uses;                // the largest first
     std::optional<unsigned> utilization{}, temperature{};  // in percent, in degrees Celsius; nullopt: not known
+    bool shares_host_memory = false;          // the figures are those of the host
 };
 
 struct View {

@@ -234,7 +234,12 @@ class Notes {
     std::vector<std::string> done() && {
         if (!view_.nvml_fault.empty()) say("{}; so only processes under curb are shown", plain(view_.nvml_fault));
         for (std::size_t i = 0; i < view_.processes.size(); ++i) about(i);
-        for (const ViewGpu &gpu : view_.gpus) about_idle(gpu);
+        for (const ViewGpu &gpu : view_.gpus) {
+            about_idle(gpu);
+            if (gpu.shares_host_memory)
+                say("{} shares the host's memory: NVML has no figures of it, and used and free are those of the host",
+                    gpu_label(view_, gpu));
+        }
         return std::move(out_);
     }
 

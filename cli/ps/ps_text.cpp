@@ -37,6 +37,7 @@ std::string gpu_json(const View &view, const ViewGpu &gpu) {
                    {"parent", text_or_null(gpu.parent)},
                    {"name", text_or_null(gpu.name)},
                    {"mig", gpu.mig},
+                   {"shares_host_memory", gpu.shares_host_memory},
                    {"total", gpu.total},
                    {"used", gpu.used},
                    {"free", gpu.free},

@@ -109,10 +109,13 @@ bool shared_in_hardware(Guard &guard, const SuspendFacts &facts, const std::vect
                      kReleaseInstead))
         return true;
     return std::any_of(gpus.begin(), gpus.end(), [&](const GpuState *gpu) {
-        return guard.refuse(
-            gpu->is_mps_client(pid),
-            "it shares " + gpu_name(*gpu) + " through MPS, and the driver cannot move a client of MPS out of it",
-            kReleaseInstead);
+        return guard.refuse(gpu->shares_host_memory,
+                            gpu_name(*gpu) + " shares the host's memory, so a suspend would make no room",
+                            kReleaseInstead) ||
+               guard.refuse(
+                   gpu->is_mps_client(pid),
+                   "it shares " + gpu_name(*gpu) + " through MPS, and the driver cannot move a client of MPS out of it",
+                   kReleaseInstead);
     });
 }
 

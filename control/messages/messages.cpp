@@ -49,6 +49,7 @@ void describe(Io &io, Is<GpuStatus> auto &value) {
     io("uuid", value.uuid);
     io.where_set("parent", value.parent);
     io("total", value.total);
+    io.where_set("shares_host_memory", value.shares_host_memory);
     io("held", value.held);
     io("kinds", each_of<policy::Kind>(value.kinds));
     io("cached", value.cached);

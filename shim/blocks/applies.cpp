@@ -41,6 +41,7 @@ const char *reason() noexcept {
     const policy::SuspendPolicy &policy = now->policy.suspend;
     if (!policy.idle && !policy.when_others_wait) return "its policy had no naps when it began";
     if (!policy.light.value_or(true)) return "its policy has \"light\": false";
+    if (devices::sharing_host_memory()) return "a GPU shares the host's memory";
     if (policy::count_of_ranks(getenv)) return "it is one of several ranks, which map each other's memory";
     if (peers_map_memory()) return "UCX gives its peers the addresses of its memory";
     return all_have_vmm() ? "" : "a GPU has no virtual memory management";

@@ -37,7 +37,8 @@ void discover() noexcept {
         CUuuid gpu{}, own{};
         ask_twice<&Driver::cuDeviceGetUuid>(&gpu, ordinal);
         if (ask_twice<&Driver::cuDeviceGetUuid_v2>(&own, ordinal) != CUDA_SUCCESS) own = gpu;
-        device.meter.identify(gpu, own, total != 0 ? total : ~Bytes{0});
+        device.shares_host_memory = attribute(CU_DEVICE_ATTRIBUTE_INTEGRATED, ordinal) != 0;
+        device.meter.identify(gpu, own, total != 0 ? total : ~Bytes{0}, device.shares_host_memory);
         detail::known.count = ordinal + 1;
     }
 }
@@ -58,6 +59,12 @@ bool any_stale() noexcept {
     constexpr std::uint64_t kOldMs = 1000;
     return std::any_of(all().begin(), all().end(),
                        [](const Device &device) { return in_use(device) && device.freshness.age_ms() >= kOldMs; });
+}
+
+const Device *sharing_host_memory() noexcept {
+    const auto found =
+        std::find_if(all().begin(), all().end(), [](const Device &device) { return device.shares_host_memory; });
+    return found == all().end() ? nullptr : &*found;
 }
 
 void measure_soon(Device &device) noexcept {

@@ -51,9 +51,10 @@ struct Device {
     // From the driver, at the first cuInit.
     int ordinal = 0;
     Bytes total = 0;
-    std::array<char, 32> pci{};     // "0000:3b:00.0", in the driver's spelling; empty if unknown
-    std::array<char, 128> model{};  // "NVIDIA H200". Stored: the driver may have shut down when a trace begins
-    Bytes resident_threads = 0;     // the most that can be resident; the driver allocates a stack for each
+    std::array<char, 32> pci{};       // "0000:3b:00.0", in the driver's spelling; empty if unknown
+    std::array<char, 128> model{};    // "NVIDIA H200". Stored: the driver may have shut down when a trace begins
+    Bytes resident_threads = 0;       // the most that can be resident; the driver allocates a stack for each
+    bool shares_host_memory = false;  // an integrated GPU: NVML has no figures of its memory
 
     Ledger ledger;
     Meter meter;
@@ -123,6 +124,8 @@ inline void measure_returned_soon(Device &device) noexcept { device.freshness.no
 // Count the device's contexts. context_gone() returns true for the last one.
 void context_made(Device &device) noexcept;
 bool context_gone(Device &device) noexcept;
+// Returns a device that shares the host's memory. Null if none does.
+const Device *sharing_host_memory() noexcept;
 // Returns the number of live contexts whose creation curb saw, on all devices.
 inline int contexts() noexcept { return detail::known.contexts; }
 

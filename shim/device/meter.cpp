@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/keep_errno.hpp"
 #include "control/proc.hpp"
 #include "driver/driver.hpp"
 #include "driver/nvml.hpp"
@@ -50,6 +51,17 @@ std::optional<std::uint64_t> largest_of_others(Processes processes) noexcept {
 
 // A larger process count from NVML must be wrong and is rejected.
 constexpr unsigned kMostProcesses = 1U << 16;
+
+// Returns the bytes that programs can still allocate of the host's memory, at most `total`. nullopt if /proc/meminfo
+// cannot be read. Keeps errno.
+std::optional<Bytes> available_of_host(Bytes total) noexcept try {
+    const KeepErrno keep_errno;
+    const auto meminfo = control::file_text("/proc/meminfo");
+    if (!meminfo || control::field_in(*meminfo, "MemAvailable:").empty()) return std::nullopt;
+    return std::min(control::number_in(*meminfo, "MemAvailable:") * policy::KiB, total);
+} catch (...) {
+    return std::nullopt;  // out of host memory
+}
 
 // nullopt if the figures cannot be those of a device of `total` bytes. NVML's total is somewhat above the driver's.
 std::optional<nvmlMemory_t> memory_of(nvmlDevice_t on, Bytes total) noexcept {
@@ -97,10 +109,10 @@ std::optional<Meter::Holder> Meter::largest_other() noexcept {
     return out.bytes <= total_ ? std::optional(out) : std::nullopt;
 }
 
-std::optional<Bytes> Meter::used_by_all() noexcept { return ask(Figure::used); }
+std::optional<Bytes> Meter::used_by_all() noexcept { return is_hosts_ ? std::nullopt : ask(Figure::used); }
 
 std::optional<Bytes> Meter::free() noexcept {
-    if (const auto free = ask(Figure::free)) return free;
+    if (const auto free = is_hosts_ ? available_of_host(total_) : ask(Figure::free)) return free;
     std::size_t bytes = 0, total = 0;
     if (driver().cuMemGetInfo_v2(&bytes, &total) == CUDA_SUCCESS) return bytes;
     return std::nullopt;

@@ -41,11 +41,13 @@ struct Question {
 class Meter {
   public:
     // Call it once, before the first reading. `gpu`: the GPU's UUID. `device`: the device's own UUID, which differs for
-    // a MIG instance. `total`: its memory; readings above it are rejected.
-    void identify(const CUuuid &gpu, const CUuuid &device, Bytes total) noexcept {
+    // a MIG instance. `total`: its memory; readings above it are rejected. `is_hosts`: its memory is the host's, of
+    // which NVML has no figures, or those of the host.
+    void identify(const CUuuid &gpu, const CUuuid &device, Bytes total, bool is_hosts) noexcept {
         gpu_ = gpu;
         own_ = device;
         total_ = total;
+        is_hosts_ = is_hosts;
         list();
     }
     [[nodiscard]] bool is_mig() const noexcept { return std::memcmp(&gpu_, &own_, sizeof gpu_) != 0; }
@@ -70,10 +72,12 @@ class Meter {
         Bytes bytes = 0;  // in whole MiB
     };
     std::optional<Holder> largest_other() noexcept;
-    // Returns the bytes all processes hold. nullopt if NVML is missing.
+    // Returns the bytes all processes hold. nullopt if NVML is missing, or if the memory is the host's.
     std::optional<Bytes> used_by_all() noexcept;
 
-    // Returns the free bytes of the device. nullopt if NVML is missing and no context is current.
+    // Returns the free bytes of the device. If its memory is the host's: what the kernel says that programs can still
+    // allocate (MemAvailable). The driver's own figure leaves out the page cache, which it can have. nullopt if NVML or
+    // /proc is missing and no context is current.
     std::optional<Bytes> free() noexcept;
 
     // Returns how many milliseconds ago NVML last saw a kernel of this process run. nullopt if none ran within
@@ -109,6 +113,7 @@ class Meter {
     CUuuid gpu_{};
     CUuuid own_{};
     Bytes total_ = 0;
+    bool is_hosts_ = false;
     std::atomic<nvmlDevice_st *> device_{nullptr};
     std::atomic<int> after_index_{0};  // the index + 1; 0: not known yet
     std::array<Question, kFigures> questions_;

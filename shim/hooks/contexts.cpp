@@ -73,10 +73,15 @@ class ContextCost {
   private:
     // Without NVML nothing can be measured.
     Bytes assumed() const noexcept {
-        log::write(policy::LogLevel::warning,
-                   "NVML cannot be used: a context on " + device_.name() +
-                       " is taken to cost 518 MiB, and the code of kernels to cost nothing. In a container, "
-                       "NVIDIA_DRIVER_CAPABILITIES=compute,utility brings NVML in");
+        if (device_.shares_host_memory)
+            log::write(policy::LogLevel::info,
+                       "the GPU shares the host's memory, and NVML has no figures of it: a context on " +
+                           device_.name() + " is taken to cost 518 MiB");
+        else
+            log::write(policy::LogLevel::warning,
+                       "NVML cannot be used: a context on " + device_.name() +
+                           " is taken to cost 518 MiB, and the code of kernels to cost nothing. In a container, "
+                           "NVIDIA_DRIVER_CAPABILITIES=compute,utility brings NVML in");
         return kContext;
     }
 

@@ -49,6 +49,8 @@ struct Figures {
 // Returns the figures to show instead of the device's own.
 Figures figures_shown(Device &device, const Shown &shown, Figures actual) noexcept {
     if (shown.nothing) return {actual.total, 0};
+    // The driver does not count as free what the page cache has, and curb grants it.
+    if (device.shares_host_memory && !shown.changes_nothing()) actual.free = device.meter.free().value_or(actual.free);
     // Kept blocks are free to the program: they serve its next request, or are freed for it.
     const Bytes cached = device.kept.bytes;
     const Bytes unused = std::min(actual.total, policy::added(actual.free, cached));

@@ -18,6 +18,7 @@
 #include "device/wait_queue.hpp"
 #include "driver/gate.hpp"
 #include "host/clock.hpp"
+#include "host/log.hpp"
 #include "host/process_state.hpp"
 #include "host/real_libc.hpp"
 #include "limits/in_force.hpp"
@@ -113,6 +114,16 @@ void begin(bool by_request) noexcept {
 
 bool has_naps(const policy::SuspendPolicy &policy) noexcept { return policy.idle || policy.when_others_wait; }
 
+// True if the process can never leave its GPUs. Logs once why.
+bool never_naps() {
+    static const bool never = [] {
+        const std::string why = why_never();
+        if (!why.empty()) log::write(policy::LogLevel::info, "no naps: " + why);
+        return !why.empty();
+    }();
+    return never;
+}
+
 // The present idle period. Only the worker uses it.
 struct Period {
     policy::IdlePeriod idle{now_ms()};
@@ -201,7 +212,7 @@ std::optional<std::uint64_t> poll() noexcept try {
     auto &period = leaked<std::optional<Period>>();
     trim_host_memory();
     const policy::SuspendPolicy policy = in_force::snapshot()->policy.suspend;
-    if (!has_naps(policy)) {
+    if (!has_naps(policy) || never_naps()) {
         period.reset();
         return std::nullopt;
     }
@@ -261,13 +272,17 @@ void moved_out_by_command(policy::Bytes bytes) noexcept {
 std::optional<control::NapStatus> status() {
     const bool by_policy = has_naps(in_force::snapshot()->policy.suspend);
     const policy::Bytes kept = move::kept().bytes;
+    const std::string never = why_never();
     return locked([&](const State &state) -> std::optional<control::NapStatus> {
         if (!by_policy && !state.was_requested) return std::nullopt;
         control::NapStatus now = state.status;
         // The gate opens when the process is back. The nap's thread goes on until its helper has ended.
         now.kept = kept;
         now.illegal_address = blocks::has_seen_illegal_address();
-        if (now.not_light.empty()) now.not_light = blocks::why_not();
+        if (!never.empty())
+            now.refused = never;
+        else if (now.not_light.empty())
+            now.not_light = blocks::why_not();
         now.out =
             gate::is_closed() && (state.phase > Phase::leaving || (state.phase == Phase::leaving && now.is_light));
         now.leaving = gate::is_closed() && state.phase == Phase::leaving && !now.out;

@@ -96,7 +96,15 @@ void stop(const std::string &why) {
 
 }  // namespace
 
-std::string why_no_nap() { return captures::any() ? "a graph capture is under way" : ""; }
+std::string why_never() {
+    const Device *device = devices::sharing_host_memory();
+    return device ? device->name() + " shares the host's memory, so a nap would make no room" : "";
+}
+
+std::string why_no_nap() {
+    if (std::string why = why_never(); !why.empty()) return why;
+    return captures::any() ? "a graph capture is under way" : "";
+}
 
 std::string why_not_deep() {
     if (shared::any())

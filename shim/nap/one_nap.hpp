@@ -62,8 +62,9 @@ class OneNap : NoCopy {
     std::string last_;  // what the helper said last
 };
 
-// Returns why the process cannot leave its GPUs in any way now, and why the driver could not move it. Empty if no
-// reason is known. Thread-safe. May throw std::bad_alloc.
+// Returns why the process can never leave its GPUs, why it cannot in any way now, and why the driver could not move it.
+// Empty if no reason is known. Thread-safe. May throw std::bad_alloc.
+std::string why_never();
 std::string why_no_nap();
 std::string why_not_deep();
 bool holds_memory() noexcept;  // of a GPU

@@ -16,6 +16,7 @@
 #include "contexts/captures.hpp"
 #include "device/activity.hpp"
 #include "device/devices.hpp"
+#include "driver/gate.hpp"
 #include "host/clock.hpp"
 #include "host/log.hpp"
 #include "limits/in_force.hpp"
@@ -76,10 +77,13 @@ double milliseconds_since(Clock::time_point start) {
 }
 
 // Returns the bytes that this process holds of the device, by NVML. If NVML does not see the process, the bytes that
-// all processes hold. nullopt if NVML does not answer.
+// all processes hold; without NVML, what the ledger says. nullopt while the process is out of its GPUs.
 std::optional<std::uint64_t> held_on(Device &device) {
-    const auto figure = device.meter.held_by_process();
-    return figure ? figure : device.meter.used_by_all();
+    if (const auto figure = device.meter.held_by_process()) return figure;
+    if (const auto used = device.meter.used_by_all()) return used;
+    if (gate::is_closed()) return std::nullopt;
+    reconcile(device);
+    return device.ledger.held();
 }
 
 std::string run_body(policy::Step step) {

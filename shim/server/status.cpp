@@ -61,6 +61,7 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     out.uuid = device.meter.uuid();
     if (device.meter.is_mig()) out.parent = device.meter.gpu_uuid();
     out.total = device.total;
+    out.shares_host_memory = device.shares_host_memory;
     out.held = device.ledger.held();
     for (std::size_t kind = 0; kind < policy::kKinds; ++kind)
         out.kinds[kind] = device.ledger.of(static_cast<Kind>(kind));

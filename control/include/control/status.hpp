@@ -43,6 +43,7 @@ struct GpuStatus {
     std::uint64_t waited = 0;                // requests that have waited for memory
     std::uint64_t waiting = 0;               // requests that wait now
     ByStep released{};                       // bytes that releases gave back
+    bool shares_host_memory = false;         // its memory is the host's
     friend bool operator==(const GpuStatus &, const GpuStatus &) = default;
 };
 

@@ -320,6 +320,7 @@ TEST_CASE("curb doctor notes harmless facts: a sleeping or divided GPU, an older
     notes({}, " is not under curb and holds 518 MiB of GPU 0");
     Capped unlisted = capped(machine, {tested::kPluginHost, "CUDA"}, {{"CURB_CAP", "8GiB"}});
     notes({{"CURB_SIM_NVML", "nopids"}}, "NVML does not list process ");
+    notes({{"CURB_SIM_NVML", "nolist"}}, "NVML lists no processes here, as on WSL2, so what the driver takes");
 }
 
 TEST_CASE("curb doctor notes a stopped process, and does not count it as a problem") {

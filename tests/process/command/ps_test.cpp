@@ -179,6 +179,17 @@ TEST_CASE("without NVML, and where NVML lists no process, curb ps shows the book
     CHECK(row(answer, capped).held == Json(machine.held_of(0, capped.pid())));
     CHECK(row(answer, capped).nvml.is_null());
     CHECK(!row(answer, bare).is_there);
+    // On WSL2 NVML has the GPU's figures alone.
+    CHECK_THAT(machine.succeeds({"ps"}, {{"CURB_SIM_NVML", "nolist"}}).out,
+               contains(" GiB used, ") && contains(capped.id() + "  ") && !contains(bare.id()) &&
+                   contains("NVML lists no processes here, as on WSL2; so only processes under curb are shown"));
+}
+
+TEST_CASE("curb ps knows the older names of NVML's lists") {
+    const Machine machine;
+    Askable capped(machine);
+    const Json answer = answer_of(machine, {{"LD_LIBRARY_PATH", tested::kSim + "/11.4/nvml:" + tested::kSim}});
+    CHECK(row(answer, capped).nvml == Json(machine.held_of(0, capped.pid())));
 }
 
 TEST_CASE("a process on an instance of a divided GPU is shown under that instance") {

@@ -35,6 +35,11 @@ class Job {
         ceiling_ = &ceiling;
         return *this;
     }
+    // On a machine whose GPU shares the host's memory. Needs can_mount().
+    Job &unified() {
+        meminfo_ = dir_.write("meminfo", "");
+        return with("CURB_SIM_UNIFIED", meminfo_);
+    }
     [[nodiscard]] const fs::path &folder() const { return dir_.path(); }
     [[nodiscard]] fs::path log() const { return folder() / "curb.log"; }
 
@@ -62,6 +67,7 @@ class Job {
                               close_range(3, ~0U, 0);  // the scenario must not inherit the test's descriptors
                               alarm(seconds_);
                               if (ceiling_ && !ceiling_->put_in_place()) _exit(96);
+                              if (!meminfo_.empty() && !mount_over(meminfo_, "/proc/meminfo")) _exit(96);
                           },
                       .patience = std::chrono::seconds(seconds_ + 30)});
     }
@@ -69,6 +75,7 @@ class Job {
   private:
     TempDir dir_;
     const Ceiling *ceiling_ = nullptr;  // nullptr: the machine's own
+    std::string meminfo_;               // empty: the machine's own
     Environment environment_;
     bool in_its_folder_ = false;
     unsigned seconds_ = 60;

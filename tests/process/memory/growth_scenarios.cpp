@@ -269,6 +269,14 @@ SCENARIO_NAMED(keep_free_stays_free) {
     EXPECT(free_of_device(1 * GiB) < 4 * GiB + Program::kBlock);
 }
 
+// 8 GiB, which GPU and host share, keep_free 4 GiB
+SCENARIO_NAMED(the_program_sees_what_the_host_has_available) {
+    start();
+    const auto [free_bytes, total] = mem_info();
+    EXPECT_EQ(total, 8 * GiB);
+    EXPECT_EQ(free_bytes, 4 * GiB - kContext);  // the driver's figure leaves out the page cache
+}
+
 // 8 GiB device, wait 20 s, with keep_free 4 GiB or without
 SCENARIO_NAMED(sizes_that_no_device_has_are_not_waited_for) {
     start();

@@ -289,9 +289,15 @@ TEST_CASE("a thread that is cancelled while curb waits or logs ends alone") {
 constexpr const char *kStillCounts = "where_nvml_cannot_see_the_process_the_context_still_counts";
 
 TEST_CASE("the context is counted where NVML does not list the process, or has figures that no device can have") {
-    const std::string nvml = GENERATE("nopids", "absurd", "crowd");
+    const std::string nvml = GENERATE("nopids", "nolist", "absurd", "crowd");
     CAPTURE(nvml);
     succeeds(Job().cap("1GiB").with("CURB_SIM_NVML", nvml).run(kStillCounts));
+}
+
+TEST_CASE("NVML of a driver before 510 is measured too") {
+    const Outcome outcome = succeeds(
+        Job().cap("1GiB").with("LD_LIBRARY_PATH", tested::kSim + "/11.4/nvml:" + tested::kSim).run(kStillCounts));
+    CHECK_THAT(outcome.err, !contains("NVML"));
 }
 
 TEST_CASE("without NVML a context counts 518 MiB, which is reported once") {

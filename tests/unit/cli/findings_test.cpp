@@ -191,6 +191,11 @@ TEST_CASE("findings about missing figures of NVML and the settings of GPUs") {
     const Examined<M> with(machine());
     with(problem, "there is no NVML (libnvidia-ml.so.1: no such file), so curb foresees", "utility",
          [](M &m) { m.nvml = std::string("there is no NVML (libnvidia-ml.so.1: no such file); run curb elsewhere"); });
+    MachineCondition board = machine();  // it may have no NVML
+    board.driver.unified = {"cuda:0"};
+    board.nvml = std::string("there is no NVML (libnvidia-ml.so.1: no such file); run curb elsewhere");
+    CHECK(found(examine(board), note, "there is no NVML (libnvidia-ml.so.1: no such file)") != nullptr);
+    CHECK(!has_problem(examine(board)));
     const auto unlisted = with.after([](M &m) { m.view.gpus[0].uses[0].nvml.reset(); });
     unlisted(note, "NVML does not list process 4711", "--pid=host");
     // A process that holds nothing need not be listed.
