@@ -14,7 +14,7 @@ namespace curb::control::board {
 namespace {
 
 constexpr std::size_t kMostOfUser = 1024;
-constexpr std::string_view kHidden = "-", kNone = "none", kHead = "curb", kVersion = "1";
+constexpr std::string_view kHidden = "-", kNone = "none", kHead = "curb", kVersion = "1", kTurns = "turns";
 constexpr std::size_t kLongestUuid = 64;
 
 // Splits off the next word of a line. Words are separated by one blank.
@@ -60,6 +60,13 @@ std::optional<Gpu> parse_gpu(std::string_view line) {
     out.cap = words.bytes_or(out.held ? kNone : kHidden);
     out.wants = words.number<policy::Bytes>();
     out.since = words.number<UnixMs>();
+    if (!words.line.empty()) {
+        words.is(kTurns);
+        out.turn.emplace();
+        out.turn->leaves = words.number<policy::Bytes>();
+        out.turn->ends = words.number<UnixMs>();
+        out.lately = std::chrono::milliseconds(words.number<std::uint32_t>());
+    }
     if (!is_uuid || !words.good || !words.line.empty() || out.since < 0 || (out.wants == 0) != (out.since == 0) ||
         (!out.held && out.cap))
         return std::nullopt;
@@ -121,6 +128,12 @@ std::string text_of(const Entry &entry) {
         add(gpu.cap ? std::to_string(*gpu.cap) : std::string(no_cap));
         add(std::to_string(gpu.wants));
         add(std::to_string(gpu.since));
+        if (gpu.turn) {
+            add(std::string(kTurns));
+            add(std::to_string(gpu.turn->leaves));
+            add(std::to_string(gpu.turn->ends));
+            add(std::to_string(gpu.lately.count()));
+        }
         out += '\n';
     }
     return out;

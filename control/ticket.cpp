@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
+#include <chrono>
 #include <optional>
 #include <utility>
 
 #include "control/board.hpp"
 #include "control/text_link.hpp"
+#include "policy/decisions/turns.hpp"
+#include "policy/values/size.hpp"
 #include "policy/values/words.hpp"
 
 namespace curb::control {
@@ -22,7 +24,7 @@ using text_link::Life;
 
 constexpr std::size_t kStampDigits = 20;
 constexpr std::size_t kMostOfUser = 1024;
-constexpr std::string_view kReserved = " reserved";  // ends the text of a request that has reserved its bytes
+constexpr std::string_view kTurns = "turns", kSeldom = "seldom", kReserved = "reserved", kClaims = "claims";
 constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(Ticket::kLongest).count();
 
 // Nanoseconds since boot: the same for all processes.
@@ -51,36 +53,74 @@ std::string name_of(const std::string &begins) {
 
 }  // namespace
 
-// The request behind one file: "4194304 4711 123456 4026531836 reserved": bytes, pid, start, pid namespace.
+// The request behind one file: "4194304 4711 123456 4026531836 turns 90000 0 seldom reserved": bytes, pid, start,
+// pid namespace; of a process that takes turns, its milliseconds on the GPU lately and its keep_free; its state.
 struct Ticket::Entry {
     std::string name;
     uid_t owner = 0;
     Bytes bytes = 0;
     ProcessName process{};
     std::uint64_t pid_namespace = 0;
-    bool has_reserved = false;
+    std::optional<std::chrono::milliseconds> lately{};  // nullopt: it does not take turns
+    Bytes keeps_free = 0;
+    bool is_seldom_busy = false;
+    State state = State::waits;
 
     static std::optional<Entry> parse(std::string name, uid_t owner, std::string_view text);
+    [[nodiscard]] std::string text() const;
     // The living requests of these processes whose names begin so. Deletes the files of this user's dead ones.
     static std::vector<Entry> all(const Places &places, const std::string &begins, Among among);
     // In the order of their names, which the time begins.
     [[nodiscard]] bool came_before(const Entry &other) const { return name < other.name; }
+    [[nodiscard]] bool is_of_same_process(const Entry &other) const {
+        return owner == other.owner && process == other.process && pid_namespace == other.pid_namespace;
+    }
 };
+
+std::string Ticket::Entry::text() const {
+    std::string out = std::to_string(bytes);
+    const auto add = [&](std::string_view word) { out.append(" ").append(word); };
+    add(std::to_string(process.pid));
+    add(std::to_string(process.start));
+    add(std::to_string(pid_namespace));
+    if (lately) {
+        add(kTurns);
+        add(std::to_string(lately->count()));
+        add(std::to_string(keeps_free));
+    }
+    if (is_seldom_busy) add(kSeldom);
+    if (state == State::has_reserved) add(kReserved);
+    if (state == State::claims) add(kClaims);
+    return out;
+}
 
 std::optional<Ticket::Entry> Ticket::Entry::parse(std::string name, uid_t owner, std::string_view text) {
     Entry out{std::move(name), owner};
-    out.has_reserved = text.ends_with(kReserved);
-    if (out.has_reserved) text.remove_suffix(kReserved.size());
     const auto word = [&] {
         const std::string_view first = text.substr(0, text.find(' '));
         text.remove_prefix(std::min(text.size(), first.size() + 1));
         return first;
     };
+    const auto takes = [&](std::string_view next) {
+        const bool is_next = text.substr(0, text.find(' ')) == next;
+        if (is_next) word();
+        return is_next;
+    };
     const auto bytes = policy::whole_number<Bytes>(word());
     const auto pid = policy::whole_number<int>(word());
     const auto start = policy::whole_number<std::uint64_t>(word());
     const auto pid_namespace = policy::whole_number<std::uint64_t>(word());
-    if (!bytes || !pid || *pid <= 0 || !start || !pid_namespace || !text.empty()) return std::nullopt;
+    if (!bytes || !pid || *pid <= 0 || !start || !pid_namespace) return std::nullopt;
+    if (takes(kTurns)) {
+        const auto lately = policy::whole_number<std::uint32_t>(word());
+        const auto keeps_free = policy::whole_number<Bytes>(word());
+        if (!lately || !keeps_free) return std::nullopt;
+        out.lately = std::chrono::milliseconds(*lately);
+        out.keeps_free = *keeps_free;
+    }
+    out.is_seldom_busy = takes(kSeldom);
+    out.state = takes(kReserved) ? State::has_reserved : takes(kClaims) ? State::claims : State::waits;
+    if (!text.empty()) return std::nullopt;
     out.bytes = *bytes;
     out.process = {*pid, *start};
     out.pid_namespace = *pid_namespace;
@@ -108,15 +148,16 @@ std::vector<Ticket::Entry> Ticket::Entry::all(const Places &places, const std::s
                 text_link::life_of(entry->process, entry->pid_namespace, folder.owner, found->age_ms, pid_namespace);
             if (life == Life::dead && folder.owner == own) ::unlinkat(opened->number(), name.c_str(), 0);
             // What is reserved is in use: its process may be within a long call of the driver.
-            const bool is_in_use = entry->has_reserved && found->age_ms <= text_link::kDeadMs;
+            const bool is_in_use = entry->state == State::has_reserved && found->age_ms <= text_link::kDeadMs;
             if (life == Life::lives || (life == Life::silent && is_in_use)) out.push_back(*std::move(entry));
         }
     }
     return out;
 }
 
-Ticket::Ticket(Places places, const std::string &uuid, Bytes bytes, Among among, bool shown)
-    : places_(std::move(places)), among_(among), begins_(beginning(uuid)), bytes_(bytes) {
+Ticket::Ticket(Places places, const std::string &uuid, Bytes bytes, Among among, bool shown,
+               std::optional<InTurns> in_turns)
+    : places_(std::move(places)), among_(among), begins_(beginning(uuid)), bytes_(bytes), in_turns_(in_turns) {
     const uid_t user = ::geteuid();
     const bool is_public = among == Among::all && shown;
     const auto folder = is_public ? public_directory(places_, user) : runtime_directory(places_, user);
@@ -124,7 +165,7 @@ Ticket::Ticket(Places places, const std::string &uuid, Bytes bytes, Among among,
     pid_namespace_ = text_link::own_pid_namespace();
     name_ = name_of(begins_);
     path_ = folder->path + "/" + name_;
-    if (!write(false)) path_.clear();
+    if (!write(State::waits)) path_.clear();
 }
 
 Ticket::Ticket(Ticket &&other) noexcept
@@ -134,23 +175,32 @@ Ticket::Ticket(Ticket &&other) noexcept
       name_(std::move(other.name_)),
       path_(std::exchange(other.path_, {})),
       bytes_(other.bytes_),
+      in_turns_(other.in_turns_),
       pid_namespace_(other.pid_namespace_),
       renewed_ns_(other.renewed_ns_),
       held_back_since_ns_(other.held_back_since_ns_),
-      holdings_(std::move(other.holdings_)),
-      holdings_read_ns_(other.holdings_read_ns_) {}
+      claimed_since_ns_(other.claimed_since_ns_),
+      holdings_(std::move(other.holdings_)) {}
 
 Ticket::~Ticket() {
     if (!path_.empty()) ::unlink(path_.c_str());
 }
 
-bool Ticket::write(bool reserved) {
-    const auto self = control::name_of(::getpid());
-    const std::string text = std::to_string(bytes_) + " " + std::to_string(::getpid()) + " " +
-                             std::to_string(self ? self->start : 0) + " " + std::to_string(pid_namespace_) +
-                             std::string(reserved ? kReserved : "");
+Ticket::Entry Ticket::own() const {
+    Entry out{name_, ::geteuid(), bytes_, control::name_of(::getpid()).value_or(ProcessName{::getpid(), 0})};
+    out.pid_namespace = pid_namespace_;
+    if (!in_turns_) return out;
+    out.lately = in_turns_->lately;
+    out.keeps_free = in_turns_->keeps_free;
+    out.is_seldom_busy = in_turns_->is_seldom_busy;
+    return out;
+}
+
+bool Ticket::write(State state) {
+    Entry now = own();
+    now.state = state;
     renewed_ns_ = now_ns();
-    return text_link::write(path_, text).empty();
+    return text_link::write(path_, now.text()).empty();
 }
 
 void Ticket::renew() noexcept {
@@ -167,33 +217,45 @@ std::vector<Ticket::Entry> Ticket::others() const {
     return all;
 }
 
-// True if the other request goes before this one. Reads the board, if the other one is another user's.
-bool Ticket::goes_first(const Entry &other, const Entry &own) {
-    if (other.owner == own.owner) return other.came_before(own);
+void Ticket::Holdings::read(const Places &places, const std::string &begins) {
     constexpr std::uint64_t kAgainNs = 500'000'000;
     const std::uint64_t now = now_ns();
-    if (holdings_read_ns_ == 0 || now - holdings_read_ns_ >= kAgainNs) {
-        holdings_.clear();
-        for (const board::Posted &process : board::read_all(places_))
-            for (const board::Gpu &gpu : process.entry.gpus) {
-                if (beginning(gpu.uuid) != begins_) continue;
-                const auto known = std::find_if(holdings_.begin(), holdings_.end(),
-                                                [&](const Holding &holding) { return holding.user == process.owner; });
-                Holding &holding = known != holdings_.end() ? *known : holdings_.emplace_back(Holding{process.owner});
-                // A user who hides it counts as one who holds all.
-                constexpr Bytes kAll = std::numeric_limits<Bytes>::max();
-                const Bytes held = gpu.held.value_or(kAll);
-                holding.bytes = held > kAll - holding.bytes ? kAll : holding.bytes + held;
-            }
-        holdings_read_ns_ = now_ns();
-    }
-    const auto held_by = [&](uid_t user) {
-        const auto known = std::find_if(holdings_.begin(), holdings_.end(),
-                                        [&](const Holding &holding) { return holding.user == user; });
-        return known == holdings_.end() ? 0 : known->bytes;
+    if (read_ns_ != 0 && now - read_ns_ < kAgainNs) return;
+    all_.clear();
+    for (const board::Posted &process : board::read_all(places))
+        for (const board::Gpu &gpu : process.entry.gpus) {
+            if (beginning(gpu.uuid) != begins) continue;
+            const auto known = std::find_if(all_.begin(), all_.end(),
+                                            [&](const Holding &holding) { return holding.user == process.owner; });
+            Holding &holding = known != all_.end() ? *known : all_.emplace_back(Holding{process.owner});
+            // A user who hides it counts as one who holds all, and always has.
+            holding.bytes = policy::added(holding.bytes, gpu.held.value_or(policy::kUnbounded));
+            holding.lately += gpu.held ? gpu.lately : std::chrono::hours(24);
+        }
+    read_ns_ = now_ns();
+}
+
+Ticket::Holdings::Holding Ticket::Holdings::of(uid_t user) const {
+    const auto known =
+        std::find_if(all_.begin(), all_.end(), [&](const Holding &holding) { return holding.user == user; });
+    return known == all_.end() ? Holding{user} : *known;
+}
+
+bool Ticket::Holdings::goes_first(const Places &places, const std::string &begins, const Entry &a, const Entry &b) {
+    const bool take_turns = a.lately && b.lately;
+    const auto is_less = [](std::chrono::milliseconds less, std::chrono::milliseconds more) {
+        return less + policy::turns::kAlike <= more;
     };
-    const Bytes theirs = held_by(other.owner), ours = held_by(own.owner);
-    return theirs != ours ? theirs < ours : other.came_before(own);
+    if (a.owner != b.owner) {
+        read(places, begins);
+        const Holding of_a = of(a.owner), of_b = of(b.owner);
+        if (take_turns && (is_less(of_a.lately, of_b.lately) || is_less(of_b.lately, of_a.lately)))
+            return of_a.lately < of_b.lately;
+        if (!take_turns && of_a.bytes != of_b.bytes) return of_a.bytes < of_b.bytes;
+    }
+    if (take_turns && is_less(*a.lately, *b.lately)) return true;
+    if (take_turns && is_less(*b.lately, *a.lately)) return false;
+    return a.came_before(b);
 }
 
 // Returns whether others have delayed this request for longer than they may.
@@ -204,13 +266,25 @@ bool Ticket::is_held_back_for_long(bool is_held_back) noexcept {
     return is_held_back && now - held_back_since_ns_ >= kLongestNs;
 }
 
+// True while this request leaves what is free to a process whose turn it is. Not for ever: others may lie.
+bool Ticket::heeds_claim(const std::vector<Entry> &all) noexcept {
+    const std::uint64_t now = now_ns();
+    const std::chrono::nanoseconds most = in_turns_ ? in_turns_->patience : std::chrono::milliseconds(kLongest);
+    if (std::none_of(all.begin(), all.end(), [](const Entry &one) { return one.state == State::claims; })) {
+        claimed_since_ns_ = 0;
+        return false;
+    }
+    if (claimed_since_ns_ == 0) claimed_since_ns_ = now;
+    return now - claimed_since_ns_ < static_cast<std::uint64_t>(most.count());
+}
+
 namespace {
 
 // Returns `room` less the bytes that requests of `whom` have reserved.
-template <class Entries, class Whom>
-Bytes unreserved(const Entries &all, Bytes room, Whom whom) {
+template <class Entries, class Reserves>
+Bytes unreserved(const Entries &all, Bytes room, Reserves reserves) {
     for (const auto &one : all)
-        if (one.has_reserved && whom(one)) room -= std::min(room, one.bytes);
+        if (reserves(one)) room -= std::min(room, one.bytes);
     return room;
 }
 
@@ -219,15 +293,23 @@ Bytes unreserved(const Entries &all, Bytes room, Whom whom) {
 bool Ticket::may_take(Bytes room) {
     if (path_.empty()) return true;
     renew();
-    const std::vector<Entry> all = others();
-    const Entry own{name_, ::geteuid(), bytes_};
+    std::vector<Entry> all = others();
+    const Entry own = this->own();
+    const auto has_reserved = [](const Entry &one) { return one.state == State::has_reserved; };
     const Bytes need = std::min(room, bytes_);
-    if (unreserved(all, room, [&](const Entry &one) { return one.owner == own.owner; }) < need) return false;
-    const auto is_first = [&](const Entry &one) { return !one.has_reserved && goes_first(one, own); };
+    if (unreserved(all, room, [&](const Entry &one) { return one.owner == own.owner && has_reserved(one); }) < need)
+        return false;
+    if (std::any_of(all.begin(), all.end(),
+                    [&](const Entry &one) { return one.state == State::claims && one.is_of_same_process(own); }))
+        return true;
+    if (heeds_claim(all)) return false;
+    const auto is_first = [&](const Entry &one) {
+        return one.state == State::waits && holdings_.goes_first(places_, begins_, one, own);
+    };
     // Room that comes between this call and the attempt is for those that go first.
     if (bytes_ > room) return std::none_of(all.begin(), all.end(), is_first);
     // What is left when they have what they want.
-    Bytes left = unreserved(all, room, [](const Entry &) { return true; });
+    Bytes left = unreserved(all, room, has_reserved);
     for (const Entry &one : all)
         if (one.bytes <= left && is_first(one)) left -= one.bytes;
     const bool is_held_back = left < need;
@@ -236,19 +318,44 @@ bool Ticket::may_take(Bytes room) {
 
 bool Ticket::reserve(Bytes room) {
     if (path_.empty()) return true;
-    write(true);
+    write(State::has_reserved);
     // Checked only now: of two that reserve at once, at least one finds the other here.
     const std::vector<Entry> all = others();
     const bool is_own_only = held_back_since_ns_ != 0 && now_ns() - held_back_since_ns_ >= kLongestNs;
-    const Bytes left =
-        unreserved(all, room, [&](const Entry &one) { return !is_own_only || one.owner == ::geteuid(); });
+    const Bytes left = unreserved(all, room, [&](const Entry &one) {
+        return one.state == State::has_reserved && (!is_own_only || one.owner == ::geteuid());
+    });
     const bool fits = bytes_ <= left;
     if (!fits) give_up_reservation();
     return fits;
 }
 
 void Ticket::give_up_reservation() {
-    if (!path_.empty()) write(false);
+    if (!path_.empty()) write(State::waits);
+}
+
+void Ticket::claim() {
+    if (!path_.empty()) write(State::claims);
+}
+
+std::optional<Ticket::Lacking> Ticket::first_lacking(const Places &places, const std::string &uuid, Bytes room) {
+    const std::string begins = beginning(uuid);
+    Holdings holdings;
+    std::optional<Entry> first;
+    for (Entry &one : Entry::all(places, begins, Among::all))
+        if (one.state == State::waits && policy::added(one.bytes, one.keeps_free) > room &&
+            (!first || holdings.goes_first(places, begins, one, *first)))
+            first = std::move(one);
+    if (!first) return std::nullopt;
+    const auto stamp = policy::whole_number<std::uint64_t>(
+        std::string_view(first->name).substr(std::min(begins.size(), first->name.size()), kStampDigits));
+    const std::uint64_t now = now_ns(), began = std::min(now, stamp.value_or(now));
+    return Lacking{first->owner,
+                   first->process,
+                   first->pid_namespace,
+                   policy::added(first->bytes, first->keeps_free) - room,
+                   first->is_seldom_busy,
+                   std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(now - began))};
 }
 
 void Ticket::remove_stale(const Places &places) {

@@ -69,6 +69,14 @@ Fault read_nap(std::string_view text, Flags &into) {
     return std::nullopt;
 }
 
+Fault read_turn(std::string_view text, Flags &into) {
+    std::optional<Duration> turn;
+    if (auto fault = take(text, turn, parse_duration)) return fault;
+    if (*turn < std::chrono::milliseconds(100)) return quote(text) + " is too short; 100ms at least";
+    into.job.suspend.turn = turn;
+    return std::nullopt;
+}
+
 Fault read_trace(std::string_view text, Flags &into) { return path(text, into.job.trace.file); }
 
 Fault read_stacks(std::string_view text, Flags &into) {

@@ -125,6 +125,13 @@ void describe(Io &io, Is<Refusal> auto &value) {
     io.where_known("limit", value.limit);
 }
 template <class Io>
+void describe(Io &io, Is<TurnStatus> auto &value) {
+    io("length_ms", value.length_ms);
+    io("since", value.since);
+    io("count", value.count);
+    io("moved_ms", value.moved_ms);
+}
+template <class Io>
 void describe(Io &io, Is<Waiting> auto &value) {
     io("gpu", value.gpu);
     io("thread", value.thread);
@@ -156,6 +163,7 @@ void describe_process(Io &io, Is<Status> auto &value) {
     io.where_set("job", value.job);
     io("trace", value.trace);
     io("nap", value.nap);
+    io("turn", value.turn);
     io.where_set("releasing", value.releasing);
     io.where_set("waits", value.waits);
     io("refusals", value.refusals);

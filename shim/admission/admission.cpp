@@ -9,6 +9,7 @@
 #include "base/keep_errno.hpp"
 #include "cache/cache.hpp"
 #include "contexts/captures.hpp"
+#include "device/sharers.hpp"
 #include "host/clock.hpp"
 #include "host/log.hpp"
 #include "limits/limits.hpp"
@@ -93,7 +94,6 @@ Bytes room_in(wait_queue::Order order, Device &device, const policy::Growth &gro
 // this request's turn.
 std::optional<policy::Limit> behind_others(Device &device, const policy::Growth &growth, wait_queue::Wait &wait,
                                            Bytes bytes, const policy::Terms &asked) noexcept {
-    if (!wait.left(growth.wait)) return std::nullopt;
     for (const wait_queue::Order order : wait_queue::kOrders) {
         if (order == wait_queue::Order::job && asked.job_cap == 0) continue;
         if (!wait.is_in_order(order) && !wait_queue::others_wait(order, device)) continue;
@@ -101,6 +101,19 @@ std::optional<policy::Limit> behind_others(Device &device, const policy::Growth 
             return order == wait_queue::Order::job ? policy::Limit::job : policy::Limit::device;
     }
     return std::nullopt;
+}
+
+// True if the request waits for its turn on the device (suspend.turn): once others have left, it may be served.
+bool awaits_turn(Device &device, const Snapshot &now, Bytes bytes, const reports::LimitHit &hit,
+                 wait_queue::Wait &wait) noexcept {
+    if (!now.policy.suspend.turn || (hit.why != policy::Limit::device && hit.why != policy::Limit::keep_free))
+        return false;
+    const Bytes wanted = policy::added(bytes, now.of(device.ordinal).terms.growth.keep_free);
+    const Bytes own = device.ledger.held();
+    const auto free = device.meter.free();
+    if (!free || wanted > device.total - std::min(device.total, own)) return false;
+    // What others say of themselves may be a second old.
+    return wait.may_await_turn(wanted <= policy::added(*free, sharers::can_leave(device)));
 }
 
 // How often one request asks the other processes of the job: a third process may take the memory that one of them
@@ -139,7 +152,9 @@ bool until_granted(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wai
         wait.attempt();
         auto in_use = in_force::snapshot();
         const Snapshot::Gpu &gpu = in_use->of(device.ordinal);
-        const auto &[next, hit, sleep_ms] = try_once(in_use, gpu);
+        const auto &[answer, hit, sleep_ms] = try_once(in_use, gpu);
+        const bool waits_for_turn = answer == Next::refuse && awaits_turn(device, *in_use, bytes, hit, wait);
+        const Next next = waits_for_turn ? Next::wait : answer;
         if (next == Next::granted) return true;
         if (next == Next::again) continue;
         if (next == Next::refuse) reports::refusal(device, gpu, bytes, hit);
@@ -201,7 +216,8 @@ class Attempts : NoCopy {
         asked.release_before_growth = *snapshot.policy.release.before_growth;
         asked.may_wait = wait_.left(growth.wait);
         asked.released = released_;
-        if (growth.wait.count() != 0) now.behind = behind_others(device_, growth, wait_, bytes_, asked);
+        const bool takes_turns = snapshot.policy.suspend.turn.has_value();
+        if (takes_turns || wait_.left(growth.wait)) now.behind = behind_others(device_, growth, wait_, bytes_, asked);
         now.verdict = now.behind ? Verdict::wait : device_.ledger.reserve(kind_, bytes_, asked, &now.seen);
         return true;
     }
@@ -338,8 +354,10 @@ bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wa
     });
 }
 
-void granted(Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept {
-    if (wait.began()) reports::waited(device, kind, bytes, wait);
+void granted(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept {
+    if (!wait.began()) return;
+    wait.served();
+    reports::waited(device, kind, bytes, wait);
 }
 
 bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept {

@@ -77,7 +77,7 @@ namespace admission {
 bool reserve(Device &device, Kind kind, Bytes bytes, caller_match::Way retry, wait_queue::Wait &wait) noexcept;
 
 // Reports a granted request, if it has waited.
-void granted(Device &device, Kind kind, Bytes bytes, const wait_queue::Wait &wait) noexcept;
+void granted(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &wait) noexcept;
 
 // Called when the driver is out of memory although the limits grant the request: other processes fill the device. Waits
 // until the device may have `bytes` free. False if the policy's wait is over.

@@ -351,12 +351,22 @@ void allowance(const Device &device, const char *how, Bytes bytes) noexcept {
     });
 }
 
+namespace {
+
+// How long a request waits: "at most 30s".
+std::string most(const Snapshot::Gpu &gpu) {
+    if (in_force::snapshot()->policy.suspend.turn) return "until its turn comes";
+    return "at most " + policy::format(gpu.terms.growth.wait);
+}
+
+}  // namespace
+
 void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept {
     device.counts.note_waited();
     trace::waiting(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     log_line(policy::LogLevel::info, [&] {
-        return "a request for " + human(bytes) + " on " + device.name() + " waits (at most " +
-               policy::format(gpu.terms.growth.wait) + "): " + words(device, gpu, bytes, hit).text;
+        return "a request for " + human(bytes) + " on " + device.name() + " waits (" + most(gpu) +
+               "): " + words(device, gpu, bytes, hit).text;
     });
 }
 
@@ -365,8 +375,8 @@ void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Lim
     report(Once::long_wait, [&] {
         const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()) / 1000 * 1000);
         return "a request for " + human(bytes) + " on " + device.name() + " has waited for " + policy::format(held) +
-               " (at most " + policy::format(gpu.terms.growth.wait) + "): " + words(device, gpu, bytes, hit).text +
-               ". curb ps " + std::to_string(getpid()) + " shows the request";
+               " (" + most(gpu) + "): " + words(device, gpu, bytes, hit).text + ". curb ps " +
+               std::to_string(getpid()) + " shows the request";
     });
 }
 

@@ -39,7 +39,8 @@ bool all_have_vmm() noexcept {
 const char *reason() noexcept {
     const auto now = in_force::snapshot();
     const policy::SuspendPolicy &policy = now->policy.suspend;
-    if (!policy.idle && !policy.when_others_wait) return "its policy had no naps when it began";
+    if (!policy.idle && !policy.when_others_wait && !policy.turn)
+        return "its policy had neither naps nor turns when it began";
     if (!policy.light.value_or(true)) return "its policy has \"light\": false";
     if (devices::sharing_host_memory()) return "a GPU shares the host's memory";
     if (policy::count_of_ranks(getenv)) return "it is one of several ranks, which map each other's memory";

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "base/guarded.hpp"
 #include "base/keep_errno.hpp"
@@ -43,8 +45,18 @@ void remove(const Entry &entry) noexcept {
 
 constinit struct {
     std::atomic<const control::Places *> places{nullptr};
-    bool (*shares)() noexcept = nullptr;  // set before `places`
+    Self self;  // set before `places`
 } orders;
+
+// The served requests with which this process's turn has begun, by device.
+struct Claims {
+    std::array<std::unique_ptr<control::Ticket>, devices::kMost> tickets;
+    std::uint64_t turns = 0;
+};
+template <class Act>
+auto with_claims(Act act) {
+    return leaked<Guarded<Claims>>().locked(act);
+}
 
 // What is known about the processes that wait in one order for one device.
 struct Others {
@@ -56,7 +68,6 @@ struct Others {
 // For each device and order.
 constinit Guarded<std::array<std::array<Others, std::size(kOrders)>, devices::kMost>> others;
 
-const control::Places *places() noexcept { return orders.places; }
 constexpr control::Ticket::Among among(Order order) noexcept {
     return order == Order::job ? control::Ticket::Among::user : control::Ticket::Among::all;
 }
@@ -80,13 +91,15 @@ using detail::waiters;
 
 }  // namespace
 
-void use(const control::Places &places, bool (*shares)() noexcept) noexcept {
-    orders.shares = shares;
+void use(const control::Places &places, Self self) noexcept {
+    orders.self = self;
     orders.places = &places;
 }
+const control::Places *places() noexcept { return orders.places; }
 
 void Wait::end() noexcept {
     const KeepErrno keep_errno;
+    if (was_served_ && entry_) begin_turn();
     for (const control::Ticket *ticket : tickets_) delete ticket;
     if (!entry_) return;
     remove(*entry_);
@@ -107,7 +120,8 @@ void Wait::join(Order order, const Device &device, policy::Bytes bytes) noexcept
     if (!places()) return;
     if (ticket && !is_suspended()) ticket->renew();
     if (ticket) return;
-    ticket = new control::Ticket(*places(), name_of(order, device), bytes, among(order), orders.shares());
+    ticket = new control::Ticket(*places(), name_of(order, device), bytes, among(order), orders.self.shares(),
+                                 order == Order::device ? orders.self.in_turns(device) : std::nullopt);
 } catch (...) {
     // Out of host memory: without an order.
 }
@@ -134,6 +148,42 @@ void Wait::give_up_reservation(Order order) noexcept try {
     if (control::Ticket *ticket = tickets_[static_cast<std::size_t>(order)]) ticket->give_up_reservation();
 } catch (...) {
     // Out of host memory: it ends with the wait.
+}
+
+// The ticket becomes the claim before any other process can find it gone.
+void Wait::begin_turn() noexcept try {
+    control::Ticket *&ticket = tickets_[static_cast<std::size_t>(Order::device)];
+    if (!ticket || !ticket->takes_turns()) return;
+    ticket->claim();
+    with_claims([&](Claims &claims) {
+        claims.tickets[static_cast<std::size_t>(entry_->request.ordinal)].reset(std::exchange(ticket, nullptr));
+        ++claims.turns;
+    });
+} catch (...) {
+    // Out of host memory: without a claim.
+}
+
+bool Wait::may_await_turn(bool is_in_reach) noexcept {
+    constexpr std::uint64_t kMomentMs = 1500;
+    const std::uint64_t now = now_ms();
+    if (is_in_reach || in_reach_ms_ == 0) in_reach_ms_ = now;
+    return now - in_reach_ms_ < kMomentMs;
+}
+
+void Wait::served() noexcept { was_served_ = true; }
+
+std::uint64_t renew_claims() noexcept {
+    return with_claims([](Claims &claims) {
+        for (const auto &ticket : claims.tickets)
+            if (ticket) ticket->renew();
+        return claims.turns;
+    });
+}
+
+void end_claims() noexcept {
+    with_claims([](Claims &claims) {
+        for (auto &ticket : claims.tickets) ticket.reset();
+    });
 }
 
 bool Wait::left(policy::Duration most) const noexcept {

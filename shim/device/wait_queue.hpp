@@ -22,9 +22,16 @@ struct Device;
 
 namespace curb::shim::wait_queue {
 
-// Sets where the order of processes is, and who knows whether other users may see that this one waits (`share`). Before
-// that there is no order among processes. Call it once.
-void use(const control::Places &places, bool (*shares)() noexcept) noexcept;
+// What the order among processes needs to know of this one.
+struct Self {
+    bool (*shares)() noexcept = nullptr;  // other users may see that it waits (`share`)
+    // nullopt: it does not take turns.
+    std::optional<control::InTurns> (*in_turns)(const Device &) noexcept = nullptr;
+};
+// Sets where that order is. Before there is none. Call it once.
+void use(const control::Places &places, Self self) noexcept;
+// Null before use().
+const control::Places *places() noexcept;
 
 // The orders in which processes are served: all that wait for room on a device, and those of a job that wait for room
 // under its cap.
@@ -70,6 +77,12 @@ class Wait : NoCopy {
     // False if others have reserved them.
     [[nodiscard]] bool reserve(Order order, policy::Bytes room) noexcept;
     void give_up_reservation(Order order) noexcept;
+    // Call it when the request has been served. If the process takes turns, and has waited for others to leave the
+    // device, its turn begins: it claims what is free until end_claims().
+    void served() noexcept;
+    // True if the request may go on to wait for its turn: others can leave it enough room, or could a moment ago. What
+    // others say of themselves may be older than that.
+    [[nodiscard]] bool may_await_turn(bool is_in_reach) noexcept;
     // True if the request has waited less than `most` in total.
     [[nodiscard]] bool left(policy::Duration most) const noexcept;
     // Sleeps until a change since attempt(), at most `milliseconds`. The first call only registers the request and
@@ -84,10 +97,17 @@ class Wait : NoCopy {
 
   private:
     void end() noexcept;
+    void begin_turn() noexcept;
 
     std::optional<Entry> entry_;
     control::Ticket *tickets_[std::size(kOrders)]{};
+    bool was_served_ = false;
+    std::uint64_t in_reach_ms_ = 0;  // when it last was; 0: nobody has asked yet
 };
+
+// Renews the claims of this process. Returns how many turns have begun so far. Thread-safe, as end_claims().
+std::uint64_t renew_claims() noexcept;
+void end_claims() noexcept;
 
 // True if another process waits in the order. Reads folders as often as policy::QueueCheck allows for each device, and
 // else only the clock. Thread-safe.

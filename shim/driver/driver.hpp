@@ -11,6 +11,7 @@
 #include "abi/nvml_abi.h"
 #include "driver/gate.hpp"
 #include "driver/stubs.hpp"
+#include "threads/own_thread.hpp"
 
 namespace curb::shim {
 
@@ -32,14 +33,25 @@ template <class... Args>
 class Slot<CUresult(Args...)> {
   public:
     CUresult operator()(Args... args) const {
+        return gate::counts_all() ? counted(args..., *this) : uncounted(args...);
+    }
+    // Calls it whether the gate is open or closed: for moving the process, and for look-ups.
+    CUresult uncounted(Args... args) const {
         auto *function = address.load(std::memory_order_relaxed);
         return function ? function(args...) : call_fallback(args..., *this);
     }
 
     std::atomic<CUresult (*)(Args...)> address{nullptr};
 
+  protected:
+    // `slot` is the last parameter of these two, so that the arguments stay in their registers.
+    [[gnu::noinline]] static CUresult counted(Args... args, const Slot &slot) {
+        if (own_thread::is_own()) return slot.uncounted(args...);
+        const gate::Crossing crossing(&slot);
+        return crossing.passes() ? slot.uncounted(args...) : CUDA_ERROR_DEINITIALIZED;
+    }
+
   private:
-    // `slot` is the last parameter, so that the arguments stay in their registers.
     [[gnu::cold, gnu::noinline]] static CUresult call_fallback(Args... args, const Slot &slot) {
         const stubs::Call call(&slot);
         auto *function =
@@ -49,7 +61,7 @@ class Slot<CUresult(Args...)> {
     }
 };
 
-// A driver function whose calls are counted (gate.hpp).
+// A driver function whose calls are always counted (gate.hpp).
 template <class F>
 class CountedSlot;
 template <class... Args>
@@ -57,10 +69,8 @@ class CountedSlot<CUresult(Args...)> : public Slot<CUresult(Args...)> {
   public:
     CUresult operator()(Args... args) const {
         const gate::Crossing crossing(this);
-        return crossing.passes() ? uncounted(args...) : CUDA_ERROR_DEINITIALIZED;
+        return crossing.passes() ? this->uncounted(args...) : CUDA_ERROR_DEINITIALIZED;
     }
-    // Calls it whether the gate is open or closed: for moving the process.
-    CUresult uncounted(Args... args) const { return Slot<CUresult(Args...)>::operator()(args...); }
 };
 
 // Functions that curb exports come first, in the order of their rows, so a slot's position gives its row.

@@ -40,6 +40,7 @@ struct Gate {
     std::atomic<std::uint64_t> waiting_since_ms{0};
     FutexEvent called;
     std::atomic<bool> ending{false};
+    std::atomic<std::uint64_t> counts_all_since_ms{0};
 
     [[nodiscard]] bool lease_is_over() const noexcept { return now_ms() >= lease_until_ms; }
     // The caller of these two holds the lock.
@@ -156,8 +157,15 @@ void note_back() noexcept {
 }
 bool take_called() noexcept { return (curb_gate.fetch_or(kWatched) & kWatched) == 0; }
 void note_call() noexcept {
-    if (!own_thread::is_own()) curb_gate &= ~kWatched;
+    if ((curb_gate & kWatched) != 0 && !own_thread::is_own()) curb_gate &= ~kWatched;
 }
+
+void count_all(bool from_start) noexcept {
+    if (counts_all()) return;
+    curb_gate |= kCounts;
+    the_gate.counts_all_since_ms = from_start ? 1 : now_ms();
+}
+std::uint64_t counts_all_since() noexcept { return the_gate.counts_all_since_ms; }
 
 void at_exit() noexcept {
     the_gate.ending = true;

@@ -4,7 +4,8 @@
 // synchronisation or a query ends the program by SIGSEGV (measured on an H200: docs/results/driver.md). And curb's own
 // move takes no lock of the driver's, while a copy of pageable memory uses the GPU's memory until it returns. These
 // functions are the CURB_COUNT rows of entry_points.def. If one is running when the gate closes, it must return before
-// the process may be moved. So curb counts these calls, each thread in a record of its own.
+// the process may be moved. So curb counts these calls, each thread in a record of its own. Of a program that leaves
+// its GPUs while it is busy (suspend.turn) it counts all calls.
 //
 // An open gate costs a call one load. Thread-safe.
 #pragma once
@@ -27,6 +28,7 @@ namespace curb::shim::gate {
 inline constexpr std::uint32_t kClosed = 1;
 inline constexpr std::uint32_t kNoDriver = 2;  // libcuda has not been found yet
 inline constexpr std::uint32_t kWatched = 4;   // the program's next call clears this bit, and passes
+inline constexpr std::uint32_t kCounts = 8;    // every call of the program is counted
 
 inline bool is_closed() noexcept { return (curb_gate.load() & kClosed) != 0; }
 
@@ -90,34 +92,47 @@ bool has_ended() noexcept;
 // Opens the gate in a fork child, where the driver refuses all calls.
 void in_fork_child() noexcept;
 
-// Counts a call of a CURB_COUNT function on this thread.
+// From now on every call of the program is counted. For the life of the process. `from_start`: no call that the gate
+// waits for can be under way.
+void count_all(bool from_start) noexcept;
+inline bool counts_all() noexcept { return (curb_gate.load(std::memory_order_relaxed) & kCounts) != 0; }
+// Returns when count_all() was first called (now_ms()). 0: it was not. A call that began before may be uncounted.
+std::uint64_t counts_all_since() noexcept;
+
+// Counts a call on this thread. Within another call that is counted, it passes: the process is not moved before the
+// outer one returns, so that one must not wait for the gate.
 class Crossing : NoCopy {
   public:
     // Waits while the gate is closed. `function`: the slot.
-    explicit Crossing(const void *function) noexcept : reader_(readers::mine()), outer_(reader_.driver_call) {
-        mark(function);
-        while (is_closed()) {
-            leave();
-            passes_ = wait();
-            if (!passes_) return;
-            mark(function);
-        }
+    explicit Crossing(const void *function) noexcept {
+        if (readers::mine().driver_call.load(std::memory_order_relaxed)) return;
+        is_outermost_ = passes_ = begin(function);
     }
-    ~Crossing() { leave(); }
+    ~Crossing() {
+        if (is_outermost_) end();
+    }
 
     [[nodiscard]] bool passes() const noexcept { return passes_; }
 
+    // The same for assembly: an outermost call begins, and ends. False if the process is ending.
+    static bool begin(const void *function) noexcept {
+        readers::Reader &reader = readers::mine();
+        for (mark(reader, function); is_closed(); mark(reader, function)) {
+            end();
+            if (!wait()) return false;
+        }
+        return true;
+    }
+    static void end() noexcept { readers::mine().driver_call.store(nullptr, std::memory_order_release); }
+
   private:
-    void mark(const void *function) noexcept {
-        reader_.driver_call.store(function, std::memory_order_relaxed);
+    static void mark(readers::Reader &reader, const void *function) noexcept {
+        reader.driver_call.store(function, std::memory_order_relaxed);
         // This fence orders the compiler; the closing thread's membarrier orders the processors.
         std::atomic_signal_fence(std::memory_order_seq_cst);
     }
-    void leave() noexcept { reader_.driver_call.store(outer_, std::memory_order_release); }
 
-    readers::Reader &reader_;
-    const void *outer_;  // a signal handler may call within a call
-    bool passes_ = true;
+    bool is_outermost_ = false, passes_ = true;
 };
 
 }  // namespace curb::shim::gate

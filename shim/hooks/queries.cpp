@@ -11,6 +11,7 @@
 #include "base/waiting.hpp"
 #include "blocks/answers.hpp"
 #include "device/devices.hpp"
+#include "device/sharers.hpp"
 #include "driver/gate.hpp"
 #include "driver/nvml.hpp"
 #include "driver/stubs.hpp"
@@ -31,14 +32,18 @@ struct Shown {
         const policy::GpuTerms &terms = now.of(device.ordinal).terms;
         cap = terms.job_cap ? std::min(*terms.job_cap, terms.cap.value_or(policy::kUnbounded)) : terms.cap;
         keep_free = now.of(device.ordinal).terms.growth.keep_free;
+        if (now.policy.suspend.turn) others_leave = sharers::can_leave(device);
     }
 
     bool nothing;    // the policy is unusable
     bool unchanged;  // show the device as it is
     std::optional<Bytes> cap;
     Bytes keep_free = 0;
+    Bytes others_leave = 0;  // what others take out of the device for this process's turn
 
-    [[nodiscard]] bool changes_nothing() const noexcept { return !nothing && !cap && keep_free == 0; }
+    [[nodiscard]] bool changes_nothing() const noexcept {
+        return !nothing && !cap && keep_free == 0 && others_leave == 0;
+    }
 };
 
 struct Figures {
@@ -53,7 +58,7 @@ Figures figures_shown(Device &device, const Shown &shown, Figures actual) noexce
     if (device.shares_host_memory && !shown.changes_nothing()) actual.free = device.meter.free().value_or(actual.free);
     // Kept blocks are free to the program: they serve its next request, or are freed for it.
     const Bytes cached = device.kept.bytes;
-    const Bytes unused = std::min(actual.total, policy::added(actual.free, cached));
+    const Bytes unused = std::min(actual.total, policy::added(policy::added(actual.free, cached), shown.others_leave));
     const Bytes free = unused - std::min(unused, shown.keep_free);
     if (!shown.cap) return {actual.total, free};
     if (device.freshness.has_changed() || device.freshness.age_ms() >= policy::Staleness::kFarMs)

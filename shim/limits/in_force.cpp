@@ -79,6 +79,7 @@ void Publishing::put_in_force(std::unique_ptr<const Snapshot> next) {
     }
     detail::now.limited = some_limited;
     detail::now.caches = next->caches;
+    if (next->policy.suspend.turn) gate::count_all(before_ == nullptr);
     detail::now.snapshot = next.release();
     // Bytes that were reserved ahead were granted under the old limits.
     for (Device &device : devices::all()) device.ledger.take_back_ahead();

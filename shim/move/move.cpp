@@ -283,8 +283,7 @@ bool is_broken(CUcontext context) noexcept {
 
 bool has_any() { return !vmm::movables().movable.empty(); }
 
-bool wait_for_work() {
-    constexpr std::uint64_t kMostMs = 1000;
+bool wait_for_work(std::uint64_t most_ms) {
     auto contexts = all_contexts();
     if (!contexts) return false;
     const bool may_begin = with_sync([&](Sync &sync) {
@@ -298,7 +297,7 @@ bool wait_for_work() {
         return false;
     }
     const auto is_done = [] { return with_sync([](const Sync &sync) { return !sync.running; }); };
-    for (std::uint64_t waited = 0; !is_done() && waited < kMostMs; waited += 10) synchronized.wait(10);
+    for (std::uint64_t waited = 0; !is_done() && waited < most_ms; waited += 10) synchronized.wait(10);
     return with_sync([](const Sync &sync) { return !sync.running && !sync.failed; });
 }
 

@@ -28,9 +28,9 @@ struct Moved {
 // True if there is memory that out() may move.
 bool has_any();
 
-// Waits until the work of all contexts has ended. False if it has not within a second, or an earlier one has not ended
+// Waits until the work of all contexts has ended. False if it has not within this time, or an earlier one has not ended
 // yet.
-bool wait_for_work();
+bool wait_for_work(std::uint64_t most_ms);
 
 // Moves out what can be moved within so much host memory. Asks `goes_on` while it copies. If host memory runs out
 // meanwhile, the blocks leave that are copied. Until then the program's memory is as it was, and so it is after an

@@ -124,7 +124,10 @@ bool bring_back_lightly(bool once) {
     for (std::uint64_t pause_ms = 20;;) {
         if (has_driver_ended()) return gate::at_exit(), false;
         if (room.take()) {
-            switch (move::in()) {
+            const std::uint64_t began_ms = now_ms();
+            const move::Back back = move::in();
+            locked([&](State &state) { state.status.light.back_ms = now_ms() - began_ms; });
+            switch (back) {
                 case move::Back::done: return note_room(false), true;
                 case move::Back::broken:
                     log::write(LogLevel::error,

@@ -26,6 +26,7 @@
 #include "nap/back.hpp"
 #include "nap/one_nap.hpp"
 #include "nap/state.hpp"
+#include "nap/turns.hpp"
 #include "policy/decisions/idle.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
@@ -94,7 +95,8 @@ void at_exit(int status, void *) noexcept {
     syscall(SYS_exit_group, status);
 }
 
-void begin(bool by_request) noexcept {
+enum class Why : std::uint8_t { idle, request, turn };
+void begin(Why why) noexcept {
     // Registered after the exit handlers of curb's threads, so it runs before them.
     static const int registered = of_libc<int(void (*)(int, void *), void *)>("on_exit")(at_exit, nullptr);
     if (registered != 0) return;
@@ -102,7 +104,8 @@ void begin(bool by_request) noexcept {
     const bool may_begin = locked([&](State &state) {
         if (state.process_ends) return false;
         state.phase = Phase::begun;
-        state.by_request = by_request;
+        state.by_request = why == Why::request;
+        state.by_turn = why == Why::turn;
         state.was_kept_out = is_kept_out(state);
         state.no_room_since_ms = 0;
         return true;
@@ -112,7 +115,9 @@ void begin(bool by_request) noexcept {
 
 // ---- when ----
 
-bool has_naps(const policy::SuspendPolicy &policy) noexcept { return policy.idle || policy.when_others_wait; }
+bool has_naps(const policy::SuspendPolicy &policy) noexcept {
+    return policy.idle || policy.when_others_wait || policy.turn;
+}
 
 // True if the process can never leave its GPUs. Logs once why.
 bool never_naps() {
@@ -208,7 +213,7 @@ std::optional<std::uint64_t> poll() noexcept try {
         return locked(
             [](State &state) { return state.phase == Phase::none && std::exchange(state.is_requested, false); });
     };
-    if (!gate::is_closed() && take_request()) begin(true);
+    if (!gate::is_closed() && take_request()) begin(Why::request);
     auto &period = leaked<std::optional<Period>>();
     trim_host_memory();
     const policy::SuspendPolicy policy = in_force::snapshot()->policy.suspend;
@@ -221,6 +226,7 @@ std::optional<std::uint64_t> poll() noexcept try {
     // A waiting request counts as use: out of its GPUs, the process would wait for itself to come back, and block
     // others.
     const bool is_used = gate::take_called() || gate::call_under_way() || wait_queue::any();
+    turns::sample(is_used || gate::waiting_since() != 0);
     const bool begins_anew = locked([&](State &state) {
         if (is_used) state.refusals = 0;  // what prevented the last nap may be over
         return std::exchange(state.is_refused, false) || state.phase != Phase::none;
@@ -228,12 +234,16 @@ std::optional<std::uint64_t> poll() noexcept try {
     // An idle period begins when a nap, or a suspend, has ended, or when a nap was refused.
     if (!period || begins_anew || gate::is_closed())
         period.emplace();
+    else if (turns::is_over())
+        begin(Why::turn);
     else if (is_used || !holds_memory())  // a process that holds nothing has nothing to move
         period->idle.used(now_ms());
     else if (is_due(*period, idle, beside))
-        begin(false);
+        begin(Why::idle);
     constexpr std::uint64_t kWhileKept = 1000;  // in which host memory may run short
-    const std::uint64_t next = policy::IdlePeriod::poll_interval_ms(std::min(idle, beside));
+    constexpr std::uint64_t kWithTurns = 50;
+    const std::uint64_t idle_next = policy::IdlePeriod::poll_interval_ms(std::min(idle, beside));
+    const std::uint64_t next = policy.turn ? std::min(idle_next, kWithTurns) : idle_next;
     return move::kept().bytes == 0 ? next : std::min(next, kWhileKept);
 } catch (...) {
     return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());

@@ -24,6 +24,7 @@
 #include "move/move.hpp"
 #include "nap/back.hpp"
 #include "nap/state.hpp"
+#include "nap/turns.hpp"
 #include "policy/decisions/move.hpp"
 #include "policy/values/size.hpp"
 #include "threads/own_thread.hpp"
@@ -91,6 +92,7 @@ void stop(const std::string &why) {
         state.is_refused = true;
         return std::exchange(state.status.refused, why) != why;
     });
+    if (locked([](const State &state) { return state.by_turn; })) turns::note_refused();
     log::write(is_new ? LogLevel::info : LogLevel::debug, "no nap now: " + why);
 }
 
@@ -160,7 +162,18 @@ OneNap::Refusal OneNap::close_gate() {
     return not_light_.empty() ? std::nullopt : unless_empty(not_deep_);
 }
 
+// At the end of a turn: all calls are counted, and the device finishes what it has. The program's next calls wait
+// meanwhile, and one under way may wait for one of these; so the wait has an end.
+OneNap::Refusal OneNap::wait_for_all_calls() {
+    constexpr std::uint64_t kMostMs = 10'000;
+    if (!not_light_.empty()) return not_light_;
+    if (!poll_until([] { return gate::call_under_way() == nullptr; }, kMostMs))
+        return "a call of CUDA did not return within 10s";
+    return move::wait_for_work(kMostMs) ? std::nullopt : Refusal("work that it has submitted did not end within 10s");
+}
+
 OneNap::Refusal OneNap::wait_for_calls() {
+    if (by_turn_) return wait_for_all_calls();
     const bool by_request = locked([](const State &state) { return state.by_request; });
     if (!poll_until([] { return gate::call_under_way() == nullptr; }, 100) || wait_queue::any())
         return by_request ? "a call of CUDA is under way" : "";
@@ -175,7 +188,7 @@ OneNap::Refusal OneNap::wait_for_calls() {
         if (!by_request || !not_deep_.empty()) return by_request ? "a call of CUDA is under way" : "";
         not_light_ = "a call of CUDA was under way";
     }
-    if (!move::wait_for_work()) return "work that it has submitted did not end within 1s";
+    if (!move::wait_for_work(1000)) return "work that it has submitted did not end within 1s";
     return std::nullopt;
 }
 
@@ -194,6 +207,7 @@ OneNap::Refusal OneNap::leave() {
     if (!is_light_ && not_light_.empty()) not_light_ = "nothing could leave by curb's own copy";
     if (is_light_) return std::nullopt;
     if (locked([](const State &state) { return state.was_kept_out; })) return Refusal(not_light_);  // a client goes on
+    if (by_turn_) return Refusal(not_light_);
     if (policy_.deep == policy::kNever) return "suspend.deep is \"never\", and " + not_light_;
     return not_deep_.empty() ? move_deeply() : Refusal(not_deep_);
 }
@@ -214,15 +228,16 @@ Bytes OneNap::host_budget() const {
 
 OneNap::Refusal OneNap::move_lightly() {
     const auto begin = Clock::now();
-    const auto moved = move::out(host_budget(), [this] {
-        if (is_called() || ends()) return move::GoOn::no;
+    const auto is_used_again = [this] { return !by_turn_ && is_called(); };
+    const auto moved = move::out(host_budget(), [&] {
+        if (is_used_again() || ends()) return move::GoOn::no;
         return host_is_short(milliseconds(100), policy::ends_copying) ? move::GoOn::enough : move::GoOn::yes;
     });
     if (!moved) {
-        if (is_called() || ends()) return "";  // it is used again
+        if (is_used_again() || ends()) return "";
         not_light_ = moved.error();
         locked([&](State &state) { state.status.not_light = not_light_; });
-        return not_deep_.empty() ? std::nullopt : Refusal(not_light_);
+        return not_deep_.empty() && !by_turn_ ? std::nullopt : Refusal(not_light_);
     }
     const std::uint64_t ms = ms_since(begin);
     is_light_ = move::is_out();
@@ -284,7 +299,13 @@ void OneNap::note_out(std::uint64_t took_ms) const {
     const Bytes all = light_bytes_ + deep_bytes_;
     const bool is_first = !(is_light_ && is_deep_);
     gate::note_out(gate::For::nap, all, trace::back);
-    trace::out(is_first ? all : deep_bytes_, is_first ? (is_light_ ? "light nap" : "nap") : "deep", took_ms);
+    trace::out(is_first ? all : deep_bytes_,
+               is_first ? (by_turn_    ? "turn"
+                           : is_light_ ? "light nap"
+                                       : "nap")
+                        : "deep",
+               took_ms);
+    if (by_turn_ && is_first) turns::note_out(took_ms);
     locked([&](State &state) {
         state.phase = Phase::out;
         state.refusals = 0;
@@ -295,7 +316,10 @@ void OneNap::note_out(std::uint64_t took_ms) const {
         state.status.since = control::unix_now();
         ++state.status.count;
     });
-    if (is_first)
+    if (is_first && by_turn_)
+        log::write(LogLevel::info, "the turn is over: " + policy::format_human(all) +
+                                       " moved to host memory; calls of CUDA wait for the next turn");
+    else if (is_first)
         log::write(LogLevel::info, "a nap begins: " + policy::format_human(all) +
                                        " moved to host memory; the next call of CUDA ends it");
     else
@@ -398,12 +422,10 @@ void OneNap::come_back_deeply() {
 bool OneNap::come_back_lightly() {
     // A client that was killed may have left the process where only `curb resume` brings it back.
     if (locked([](const State &state) { return state.was_kept_out; })) wait_for_resume();
-    const auto begin = Clock::now();
     if (!bring_back_lightly(false)) return false;
-    locked([&](State &state) {
+    locked([](State &state) {
         state.is_deep = state.was_kept_out = false;
         state.status.is_light = false;
-        if (is_light_) state.status.light.back_ms = ms_since(begin);
     });
     return true;
 }
@@ -441,7 +463,9 @@ void OneNap::note_back() const {
         state.status.waited_total_ms += waited_ms.value_or(0);
     });
     const std::string waited = waited_ms ? ", and a call waited " + std::to_string(*waited_ms) + " ms for its end" : "";
-    log::write(LogLevel::info, "the nap has ended" + waited + (last_.empty() ? "" : ": " + last_));
+    turns::note_back(locked([](const State &state) { return state.status.light.back_ms; }));
+    log::write(LogLevel::info, (by_turn_ ? "the next turn begins" : "the nap has ended") + waited +
+                                   (last_.empty() ? "" : ": " + last_));
 }
 
 void OneNap::take() {
@@ -450,6 +474,7 @@ void OneNap::take() {
         policy_ = snapshot->policy.suspend;
         ceiling_ = snapshot->policy.host_memory_ceiling;
     }
+    by_turn_ = locked([](const State &state) { return state.by_turn; });
     for (const Step step : kLeaving)
         if (const auto why = (this->*step)()) return stop(*why);
     out_since_ = Clock::now();

@@ -31,6 +31,7 @@ class OneNap : NoCopy {
     Refusal prepare();
     Refusal close_gate();
     Refusal wait_for_calls();
+    Refusal wait_for_all_calls();
     Refusal leave();
     Refusal move_lightly();
     Refusal move_deeply();
@@ -55,6 +56,7 @@ class OneNap : NoCopy {
     policy::SuspendPolicy policy_;
     std::optional<policy::Size> ceiling_;  // of host memory
     std::string not_light_, not_deep_;     // why; empty: it is possible
+    bool by_turn_ = false;                 // others wait, and the process is busy
     bool is_light_ = false, is_deep_ = false;
     policy::Bytes light_bytes_ = 0, copied_ = 0, deep_bytes_ = 0;
     Clock::time_point out_since_, host_seen_;

@@ -16,7 +16,7 @@ enum class Phase : std::uint8_t { none, begun, leaving, out, coming_back, stayin
 struct State {
     Phase phase = Phase::none;
     bool is_requested = false, was_requested = false;  // by begin_soon()
-    bool by_request = false;                           // this nap
+    bool by_request = false, by_turn = false;          // this nap
     bool is_deep = false;                              // the driver has moved the process, or is about to
     // curb suspend keeps a light nap out until then (now_ms()). kForGood: until curb resume.
     static constexpr std::uint64_t kForGood = ~std::uint64_t{0};

@@ -20,6 +20,7 @@
 #include "host/process_state.hpp"
 #include "limits/in_force.hpp"
 #include "nap/nap.hpp"
+#include "nap/turns.hpp"
 #include "policy/names.hpp"
 #include "release/idle.hpp"
 #include "threads/own_thread.hpp"
@@ -62,6 +63,8 @@ bool uses_gpus() {
                        [](const Device &device) { return devices::in_use(device) || device.ledger.held() != 0; });
 }
 
+control::UnixMs ends_of(const board::Gpu &gpu) { return gpu.turn && gpu.turn->leaves != 0 ? gpu.turn->ends : 0; }
+
 board::State state_now() {
     const auto nap = nap::status();
     if ((nap && nap->out) || gate::is_closed()) return board::State::napping;
@@ -87,7 +90,8 @@ class Poster {
     [[nodiscard]] bool same_waits(const board::Entry &now) const {
         return std::equal(now.gpus.begin(), now.gpus.end(), last_.gpus.begin(), last_.gpus.end(),
                           [](const board::Gpu &a, const board::Gpu &b) {
-                              return a.uuid == b.uuid && a.wants == b.wants && a.since == b.since;
+                              return a.uuid == b.uuid && a.wants == b.wants && a.since == b.since &&
+                                     ends_of(a) == ends_of(b);
                           });
     }
     std::uint64_t last_used_ms();
@@ -143,6 +147,7 @@ board::Entry Poster::entry(policy::Share share) {
                 before != last_.gpus.end() && before->wants != 0 && std::abs(before->since - since) < 50;
             gpu.since = goes_on ? before->since : since;
         }
+        if (share == policy::Share::all) turns::post(device, gpu);
         out.gpus.push_back(std::move(gpu));
     }
     return out;

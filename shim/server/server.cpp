@@ -29,6 +29,7 @@
 #include "driver/thunks/thunks.hpp"
 #include "host/log.hpp"
 #include "nap/nap.hpp"
+#include "nap/turns.hpp"
 #include "release/release.hpp"
 #include "runtime/runtime.hpp"
 #include "runtime/worker_queue.hpp"
@@ -512,8 +513,9 @@ void serve() {
 void start() noexcept try {
     // Read here, because the program's other threads may change the environment later.
     socket_places = new control::Places(control::places());
-    wait_queue::use(*socket_places,
-                    []() noexcept { return in_force::snapshot()->policy.share != policy::Share::none; });
+    wait_queue::use(
+        *socket_places,
+        {[]() noexcept { return in_force::snapshot()->policy.share != policy::Share::none; }, turns::in_turns});
     blocks::use(*socket_places);
     socket_file::until_exit();
     inbox();

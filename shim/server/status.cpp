@@ -11,6 +11,7 @@
 #include "driver/bypass.hpp"
 #include "host/clock.hpp"
 #include "nap/nap.hpp"
+#include "nap/turns.hpp"
 #include "policy/flags.hpp"
 #include "policy/values/words.hpp"
 #include "pools/pools.hpp"
@@ -123,6 +124,7 @@ control::Status now(const control::StatusRequest &asked) {
     add_waits(out, in_force);
     out.trace = trace::status();
     out.nap = nap::status();
+    out.turn = turns::status();
     out.releasing = release::is_running();
     out.refusals = reports::last_refusals();
     out.releases = release::history();

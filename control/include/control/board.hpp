@@ -3,6 +3,7 @@
 //
 //   curb 1 4711 123456 4026531836 waiting 1790000000000 1790000000123      pid, start, pid namespace, state, since,
 //   used GPU-8f3a… 1073741824 8589934592 2097152 1790000000000                  held, cap, waits for, since
+//   … turns 536870912 1790000000456 30000          of a process that takes turns: what can leave, end of turn, lately
 //
 // "-" stands for a figure that the process does not tell, "none" for no cap. Times are milliseconds since 1970. The
 // file is PID-START in a public folder of the process's user (runtime_dir.hpp), and a text link (text_link.hpp), by
@@ -10,6 +11,7 @@
 // that lies here lies about itself.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,6 +35,14 @@ struct Gpu {
     std::optional<policy::Bytes> cap{};   // nullopt: none, or `held` is not posted
     policy::Bytes wants = 0;              // the request that has waited longest; 0: none waits
     UnixMs since = 0;                     // it has waited since then
+    // Of a process that takes turns (suspend.turn).
+    struct Turn {
+        policy::Bytes leaves = 0;  // that it takes out of the GPU for others; 0: it is out
+        UnixMs ends = 0;
+        friend bool operator==(const Turn &, const Turn &) = default;
+    };
+    std::optional<Turn> turn{};
+    std::chrono::milliseconds lately{};  // on the GPU (policy/decisions/turns.hpp)
     friend bool operator==(const Gpu &, const Gpu &) = default;
 };
 struct Entry {

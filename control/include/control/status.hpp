@@ -101,6 +101,15 @@ struct NapStatus {
     friend bool operator==(const NapStatus &, const NapStatus &) = default;
 };
 
+// Turns of the process (the policy's suspend.turn).
+struct TurnStatus {
+    std::uint64_t length_ms = 0;
+    UnixMs since = 0;            // of this turn; 0: it is out, or holds no memory of a GPU
+    std::uint64_t count = 0;     // turns so far, this one included
+    std::uint64_t moved_ms = 0;  // that the moves out and back have taken so far
+    friend bool operator==(const TurnStatus &, const TurnStatus &) = default;
+};
+
 struct Refusal {
     UnixMs at = 0;
     int gpu = 0;              // ordinal
@@ -148,6 +157,7 @@ struct Status {
     std::string job;                    // the job whose cap it shares: "tree 4711-8f3a2c11"; empty: none
     std::optional<TraceStatus> trace;   // nullopt: the policy names no trace file
     std::optional<NapStatus> nap;       // nullopt: the policy has no naps
+    std::optional<TurnStatus> turn;     // nullopt: the policy has no turns
     std::vector<GpuStatus> gpus;        // all that the process can use
     bool releasing = false;             // a release is under way
     std::vector<Waiting> waits;         // the longest first; at most kMostWaits

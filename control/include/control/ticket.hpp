@@ -1,6 +1,10 @@
 // The order in which processes that wait for memory of a GPU get it, of all users: first come, first served for the
-// processes of one user; between users the one who holds less of that GPU goes first. A request that does not fit holds
-// up none that does, and one that fits beside the earlier ones does not wait.
+// processes of one user; between users the one who holds less of that GPU goes first. Of two programs that take turns
+// (suspend.turn) the one goes first that has been on the GPU for less time lately, and its user. A request that does
+// not fit holds up none that does, and one that fits beside the earlier ones does not wait.
+//
+// A program whose turn has come does not know yet how much memory it will need: its claim keeps others from coming back
+// until the turn is over.
 //
 // It needs no daemon: each request has a text link (text_link.hpp) in the public folder of its user. Who holds how much
 // is on the board (board.hpp). Users need not trust each other: what others write delays a request by kLongest at most.
@@ -10,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +23,15 @@
 
 namespace curb::control {
 
-// One place in the order. Used by one thread. Uses no descriptor beyond a call.
+// What a process that takes turns says with its request.
+struct InTurns {
+    std::chrono::milliseconds lately{};  // on the GPU (policy/decisions/turns.hpp)
+    policy::Bytes keeps_free = 0;        // of the GPU, beside what it asks for
+    bool is_seldom_busy = false;
+    std::chrono::milliseconds patience{};  // with claims of others
+};
+
+// One request in the order. Used by one thread at a time. Uses no descriptor beyond a call.
 class Ticket {
   public:
     // A request that fits waits at most this long: the processes before it may not take what is free.
@@ -28,7 +41,8 @@ class Ticket {
 
     // Queues a request for `bytes` of this GPU ("GPU-…"). `shown`: other users see it; else they do not wait for it.
     // Without a usable folder there is no order: it may always take. May throw std::bad_alloc.
-    Ticket(Places places, const std::string &uuid, policy::Bytes bytes, Among among = Among::all, bool shown = true);
+    Ticket(Places places, const std::string &uuid, policy::Bytes bytes, Among among = Among::all, bool shown = true,
+           std::optional<InTurns> in_turns = {});
     Ticket(Ticket &&other) noexcept;
     Ticket &operator=(Ticket &&) = delete;
     ~Ticket();
@@ -47,6 +61,23 @@ class Ticket {
     [[nodiscard]] bool reserve(policy::Bytes room);
     void give_up_reservation();
 
+    // The request has been served, and the process's turn begins: until the ticket ends, the process goes before all
+    // others, and none takes what is free. May throw std::bad_alloc.
+    void claim();
+    [[nodiscard]] bool takes_turns() const noexcept { return in_turns_.has_value(); }
+
+    // The first request in the order that does not fit into `room`, of any process, this one too.
+    struct Lacking {
+        uid_t owner = 0;
+        ProcessName process{};
+        std::uint64_t pid_namespace = 0;
+        policy::Bytes missing = 0;
+        bool is_seldom_busy = false;
+        std::chrono::milliseconds waits{};
+    };
+    // May throw std::bad_alloc.
+    static std::optional<Lacking> first_lacking(const Places &places, const std::string &uuid, policy::Bytes room);
+
     // True if another process waits for memory of this GPU. May throw std::bad_alloc.
     static bool others_wait(const Places &places, const std::string &uuid, Among among = Among::all);
     // Deletes the files of this user's dead processes that have waited for any GPU. May throw std::bad_alloc.
@@ -54,24 +85,40 @@ class Ticket {
 
   private:
     struct Entry;
-    [[nodiscard]] bool goes_first(const Entry &other, const Entry &own);
+    enum class State : std::uint8_t { waits, has_reserved, claims };
+    // What each user has of the GPU, by the board.
+    class Holdings {
+      public:
+        // True if `a` goes before `b`.
+        bool goes_first(const Places &places, const std::string &begins, const Entry &a, const Entry &b);
+
+      private:
+        struct Holding {
+            uid_t user = 0;
+            policy::Bytes bytes = 0;
+            std::chrono::milliseconds lately{};
+        };
+        void read(const Places &places, const std::string &begins);
+        [[nodiscard]] Holding of(uid_t user) const;
+
+        std::vector<Holding> all_;
+        std::uint64_t read_ns_ = 0;
+    };
+    [[nodiscard]] Entry own() const;
     [[nodiscard]] bool is_held_back_for_long(bool is_held_back) noexcept;
+    [[nodiscard]] bool heeds_claim(const std::vector<Entry> &all) noexcept;
     [[nodiscard]] std::vector<Entry> others() const;
-    bool write(bool reserved);
+    bool write(State state);
 
     Places places_;
     Among among_;
     std::string begins_, name_, path_;  // path_ is empty: there is no order
     policy::Bytes bytes_;
+    std::optional<InTurns> in_turns_;
     std::uint64_t pid_namespace_ = 0, renewed_ns_ = 0;
     std::uint64_t held_back_since_ns_ = 0;  // when others began to delay it; 0: none does
-    // What each user holds of the GPU, and when that was read.
-    struct Holding {
-        uid_t user = 0;
-        policy::Bytes bytes = 0;
-    };
-    std::vector<Holding> holdings_;
-    std::uint64_t holdings_read_ns_ = 0;
+    std::uint64_t claimed_since_ns_ = 0;    // when a claim of another process began to; 0: there is none
+    Holdings holdings_;
 };
 
 }  // namespace curb::control

@@ -79,6 +79,7 @@ struct ReleasePolicy {
 struct SuspendPolicy {
     std::optional<Duration> idle{};
     std::optional<Duration> when_others_wait{};
+    std::optional<Duration> turn{};
     std::optional<bool> light{};
     std::optional<Duration> deep{};  // kNever: not at all
     std::optional<Size> host_memory{};

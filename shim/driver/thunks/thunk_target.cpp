@@ -1,6 +1,7 @@
 // Where a thunk jumps to if the gate is closed or its slot is empty.
 
 #include <atomic>
+#include <cstdint>
 
 #include "base/keep_errno.hpp"
 #include "driver/driver.hpp"
@@ -8,6 +9,7 @@
 #include "driver/libcuda.hpp"
 #include "driver/stubs.hpp"
 #include "driver/thunks/thunks.hpp"
+#include "threads/own_thread.hpp"
 
 namespace curb::shim::thunks {
 namespace {
@@ -57,15 +59,33 @@ void *without_function(const char *name, const std::atomic<void *> &slot) noexce
 
 }  // namespace
 
-extern "C" __attribute__((used, visibility("hidden"))) void *curb_thunk_target(std::atomic<void *> *slot) noexcept {
+// What a thunk does with its call.
+struct Target {
+    void *function;
+    // 0: it jumps there. Else the call is counted: it calls the function, and curb_thunk_returned() after it.
+    std::uintptr_t is_counted;
+};
+
+extern "C" {
+#define CURB_INTERNAL __attribute__((used, visibility("hidden")))
+
+CURB_INTERNAL Target curb_thunk_target(std::atomic<void *> *slot) noexcept {
     const char *name = name_of(slot);
     gate::note_call();
-    void *target = slot->load();
-    if (gate::is_closed() && !(name && answers_while_closed(name)) && !gate::wait())
-        return name || libcuda::range().has(reinterpret_cast<std::uintptr_t>(target)) ? address_of(is_ending)
-                                                                                      : address_of(nvml_is_ending);
-    target = slot->load();
-    return target ? target : without_function(name, *slot);
+    const void *target = slot->load();
+    const bool answers = name && answers_while_closed(name);
+    const bool is_counted = gate::counts_all() && !answers && !own_thread::is_own() &&
+                            !readers::mine().driver_call.load(std::memory_order_relaxed);
+    const bool passes = is_counted ? gate::Crossing::begin(slot) : answers || !gate::is_closed() || gate::wait();
+    if (!passes) {
+        const bool is_drivers = name || libcuda::range().has(reinterpret_cast<std::uintptr_t>(target));
+        return {is_drivers ? address_of(is_ending) : address_of(nvml_is_ending), 0};
+    }
+    void *function = slot->load();
+    return {function ? function : without_function(name, *slot), is_counted ? 1U : 0U};
+}
+
+CURB_INTERNAL void curb_thunk_returned() noexcept { gate::Crossing::end(); }
 }
 
 }  // namespace curb::shim::thunks

@@ -66,7 +66,9 @@ asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 64\ncurb_named_thunks:\n.cf
     ".balign " CURB_STRING(CURB_FOUND_BYTES) "\n" CURB_FOUND_THUNK("curb_found_slots + 8 * curb_number")
     ".set curb_number, curb_number + 1\n.endr\n.cfi_endproc\n.popsection\n");
 
-// Saves the argument registers, gets the function from curb_thunk_target(slot), and jumps to it.
+// Saves the argument registers, gets the function from curb_thunk_target(slot), and jumps to it. A counted call it
+// calls instead, with a copy of the arguments on the stack: of the driver's functions none has more than 64 bytes of
+// them (cuIpcOpenMemHandle, by value).
 #if defined(__x86_64__)
 asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 16\n.type curb_thunk_slowly, @function\ncurb_thunk_slowly:\n"
     ".cfi_startproc\n"
@@ -82,6 +84,7 @@ asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 16\n.type curb_thunk_slowly
     "movq %r11, %rdi\n"
     "call curb_thunk_target\n"
     "movq %rax, %r11\n"
+    "movq %rdx, %r10\n"
     "movsd (%rsp), %xmm0\nmovsd 8(%rsp), %xmm1\nmovsd 16(%rsp), %xmm2\nmovsd 24(%rsp), %xmm3\n"
     "movsd 32(%rsp), %xmm4\nmovsd 40(%rsp), %xmm5\nmovsd 48(%rsp), %xmm6\nmovsd 56(%rsp), %xmm7\n"
     "addq $72, %rsp\n.cfi_adjust_cfa_offset -72\n"
@@ -91,7 +94,20 @@ asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 16\n.type curb_thunk_slowly
     "popq %rdx\n.cfi_adjust_cfa_offset -8\n"
     "popq %rsi\n.cfi_adjust_cfa_offset -8\n"
     "popq %rdi\n.cfi_adjust_cfa_offset -8\n"
+    "testq %r10, %r10\n"
+    "jnz 1f\n"
     "jmp *%r11\n"
+    "1: subq $72, %rsp\n.cfi_adjust_cfa_offset 72\n"
+    "movl $7, %eax\n"
+    "2: movq 80(%rsp,%rax,8), %r10\nmovq %r10, (%rsp,%rax,8)\n"
+    "decl %eax\n"
+    "jns 2b\n"
+    "call *%r11\n"
+    "movq %rax, (%rsp)\n"
+    "call curb_thunk_returned\n"
+    "movq (%rsp), %rax\n"
+    "addq $72, %rsp\n.cfi_adjust_cfa_offset -72\n"
+    "ret\n"
     ".cfi_endproc\n.size curb_thunk_slowly, .-curb_thunk_slowly\n.popsection\n");
 #elif defined(__aarch64__)
 asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 16\n.type curb_thunk_slowly, %function\ncurb_thunk_slowly:\n"
@@ -102,10 +118,25 @@ asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 16\n.type curb_thunk_slowly
     "mov x0, x17\n"
     "bl curb_thunk_target\n"
     "mov x16, x0\n"
+    "mov x17, x1\n"
     "ldp x0, x1, [sp, #16]\nldp x2, x3, [sp, #32]\nldp x4, x5, [sp, #48]\nldp x6, x7, [sp, #64]\n"
     "ldp d0, d1, [sp, #80]\nldp d2, d3, [sp, #96]\nldp d4, d5, [sp, #112]\nldp d6, d7, [sp, #128]\n"
     "ldp x29, x30, [sp], #144\n.cfi_adjust_cfa_offset -144\n"
+    "cbnz x17, 1f\n"
     "br x16\n"
+    "1: stp x29, x30, [sp, #-80]!\n.cfi_adjust_cfa_offset 80\n.cfi_rel_offset x29, 0\n.cfi_rel_offset x30, 8\n"
+    "sub sp, sp, #64\n.cfi_adjust_cfa_offset 64\n"
+    "ldp x10, x11, [sp, #144]\nstp x10, x11, [sp]\n"
+    "ldp x10, x11, [sp, #160]\nstp x10, x11, [sp, #16]\n"
+    "ldp x10, x11, [sp, #176]\nstp x10, x11, [sp, #32]\n"
+    "ldp x10, x11, [sp, #192]\nstp x10, x11, [sp, #48]\n"
+    "blr x16\n"
+    "str x0, [sp, #80]\n"
+    "bl curb_thunk_returned\n"
+    "ldr x0, [sp, #80]\n"
+    "add sp, sp, #64\n.cfi_adjust_cfa_offset -64\n"
+    "ldp x29, x30, [sp], #80\n.cfi_adjust_cfa_offset -80\n"
+    "ret\n"
     ".cfi_endproc\n.size curb_thunk_slowly, .-curb_thunk_slowly\n.popsection\n");
 #endif
 

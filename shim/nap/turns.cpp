@@ -1,0 +1,192 @@
+#include "nap/turns.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "accounting/vmm.hpp"
+#include "base/guarded.hpp"
+#include "blocks/applies.hpp"
+#include "device/sharers.hpp"
+#include "device/wait_queue.hpp"
+#include "driver/gate.hpp"
+#include "host/clock.hpp"
+#include "limits/in_force.hpp"
+#include "policy/decisions/turns.hpp"
+
+namespace curb::shim::turns {
+namespace {
+
+using policy::Duration;
+using std::chrono::milliseconds;
+
+struct State {
+    bool is_out = false;
+    std::uint64_t since_ms = 0;  // of this turn; 0: the process holds no memory of a GPU
+    control::UnixMs since = 0;   // the same by the clock of all
+    std::uint64_t turns_served = 0;
+    std::uint64_t tries_again_ms = 0;
+    bool is_answer = false;  // others have left for this turn before the end of theirs
+
+    std::uint64_t sampled_ms = now_ms();
+    policy::turns::Seconds seconds = policy::turns::kAllBusy;
+    std::uint64_t second_ms = now_ms();  // when the present second began
+    bool is_busy = false;                // in it
+    Duration lately{};
+
+    Duration out{}, back{};  // what the last moves took
+    control::TurnStatus status;
+
+    void begin() noexcept {
+        since_ms = now_ms();
+        since = control::unix_now();
+        is_answer = policy::turns::is_seldom_busy(seconds);
+        ++status.count;
+    }
+    [[nodiscard]] Duration length(Duration turn) const noexcept {
+        return policy::turns::length(turn, out + back, is_answer);
+    }
+};
+template <class Act>
+auto locked(Act act) {
+    return leaked<Guarded<State>>().locked(act);
+}
+
+std::optional<Duration> turn() noexcept {
+    const auto now = in_force::snapshot();
+    return now->policy.suspend.turn;
+}
+
+using ByDevice = std::array<Bytes, devices::kMost>;
+ByDevice movable() {
+    ByDevice out{};
+    for (const vmm::Movable &one : vmm::movables().movable)
+        out[static_cast<std::size_t>(one.device->ordinal)] += one.bytes;
+    return out;
+}
+
+// True if a call that is under way may be uncounted: it began before all were.
+bool may_miss_calls() noexcept {
+    constexpr std::uint64_t kLongestCallMs = 10'000;
+    const std::uint64_t since = gate::counts_all_since();
+    return since == 0 || now_ms() - since < kLongestCallMs;
+}
+
+// True if the process leaves for the first one that lacks room on this device.
+bool leaves(Device &device, Bytes movable, control::UnixMs ends) {
+    const auto free = device.meter.free();
+    if (movable == 0 || !free || !wait_queue::places()) return false;
+    const auto lacking = control::Ticket::first_lacking(*wait_queue::places(), device.meter.uuid(), *free);
+    const bool is_own = lacking && lacking->process.pid == getpid() && lacking->owner == geteuid() &&
+                        lacking->pid_namespace == control::text_link::own_pid_namespace();
+    if (!lacking || is_own) return false;
+    const policy::turns::Runner self{static_cast<std::uint64_t>(getpid()), ends, movable};
+    return policy::turns::leaves(self, sharers::others(device, lacking->process),
+                                 {lacking->missing, lacking->is_seldom_busy, lacking->waits}, control::unix_now());
+}
+
+}  // namespace
+
+std::optional<control::InTurns> in_turns(const Device &device) noexcept {
+    const auto now = in_force::snapshot();
+    const auto length = now->policy.suspend.turn;
+    if (!length) return std::nullopt;
+    const Bytes keeps_free = now->of(device.ordinal).terms.growth.keep_free;
+    return locked([&](const State &state) {
+        return control::InTurns{state.lately, keeps_free, policy::turns::is_seldom_busy(state.seconds),
+                                state.length(*length)};
+    });
+}
+
+void post(const Device &device, control::board::Gpu &gpu) {
+    const auto length = turn();
+    if (!length) return;
+    const Bytes bytes = movable()[static_cast<std::size_t>(device.ordinal)];
+    constexpr Duration kStep = std::chrono::seconds(5);  // so that the file does not change for this alone
+    locked([&](const State &state) {
+        const auto ends = state.since == 0 ? 0 : state.since + state.length(*length).count();
+        gpu.turn = control::board::Gpu::Turn{state.is_out ? 0 : bytes, ends};
+        gpu.lately = state.lately / kStep * kStep;
+    });
+}
+
+void sample(bool busy) noexcept {
+    const bool takes_turns = turn().has_value();
+    const bool holds = std::any_of(devices::all().begin(), devices::all().end(), devices::in_use);
+    const std::uint64_t served = takes_turns ? wait_queue::renew_claims() : 0;
+    const auto length = turn();
+    const bool ends_claims = locked([&](State &state) {
+        const std::uint64_t now = now_ms();
+        const auto passed = milliseconds(now - std::exchange(state.sampled_ms, now));
+        state.lately = policy::turns::lately(state.lately, passed, holds && !state.is_out);
+        state.is_busy = state.is_busy || busy;
+        constexpr std::uint64_t kSecond = 1000;
+        for (; now - state.second_ms >= kSecond; state.second_ms += kSecond) {
+            state.seconds = policy::turns::after_second(state.seconds, state.is_busy);
+            state.is_busy = false;
+        }
+        if (!takes_turns || !holds) {
+            state.since_ms = 0;
+            state.since = 0;
+            return true;
+        }
+        if (state.since_ms == 0 || std::exchange(state.turns_served, served) != served) state.begin();
+        return state.is_out || now - state.since_ms >= static_cast<std::uint64_t>(state.length(*length).count());
+    });
+    if (ends_claims) wait_queue::end_claims();
+}
+
+bool is_over() {
+    const auto length = turn();
+    if (!length || !blocks::applies() || may_miss_calls()) return false;
+    const auto ends = locked([&](const State &state) -> std::optional<control::UnixMs> {
+        if (state.is_out || state.since_ms == 0 || now_ms() < state.tries_again_ms) return std::nullopt;
+        return state.since + state.length(*length).count();
+    });
+    if (!ends) return false;
+    const auto others_wait = [](const Device &device) {
+        return devices::in_use(device) && wait_queue::others_wait(wait_queue::Order::device, device);
+    };
+    if (std::none_of(devices::all().begin(), devices::all().end(), others_wait)) return false;
+    const ByDevice bytes = movable();
+    return std::any_of(devices::all().begin(), devices::all().end(), [&](Device &device) {
+        return others_wait(device) && leaves(device, bytes[static_cast<std::size_t>(device.ordinal)], *ends);
+    });
+}
+
+void note_refused() noexcept {
+    constexpr std::uint64_t kAgainMs = 2000;
+    locked([](State &state) { state.tries_again_ms = now_ms() + kAgainMs; });
+}
+
+void note_out(std::uint64_t took_ms) noexcept {
+    wait_queue::end_claims();
+    locked([=](State &state) {
+        state.is_out = true;
+        state.out = milliseconds(took_ms);
+        state.status.moved_ms += took_ms;
+    });
+}
+
+void note_back(std::uint64_t took_ms) noexcept {
+    locked([=](State &state) {
+        state.is_out = false;
+        state.back = milliseconds(took_ms);
+        state.status.moved_ms += took_ms;
+        state.begin();
+    });
+}
+
+std::optional<control::TurnStatus> status() {
+    const auto length = turn();
+    if (!length) return std::nullopt;
+    return locked([&](const State &state) {
+        control::TurnStatus out = state.status;
+        out.length_ms = static_cast<std::uint64_t>(state.length(*length).count());
+        out.since = state.is_out ? 0 : state.since;
+        return out;
+    });
+}
+
+}  // namespace curb::shim::turns
