@@ -10,13 +10,16 @@
 #include "driver/libcuda.hpp"
 #include "driver/thunks/thunks.hpp"
 #include "host/real_libc.hpp"
+#include "threads/own_thread.hpp"
 
 namespace curb::shim {
 
 constinit Driver detail::the_driver;
+constinit Driver detail::counting_driver;
 
 namespace {
 
+using detail::counting_driver;
 using detail::the_driver;
 
 enum class StreamForm : std::uint8_t { legacy, per_thread };
@@ -141,14 +144,25 @@ const Driver &ended_driver() noexcept {
 const Driver &detail::driver_slowly() noexcept {
     find_driver();
     gate::note_call();
-    return gate::is_closed() && !gate::wait() ? ended_driver() : the_driver;
+    if (gate::is_closed() && !gate::wait()) return ended_driver();
+    return gate::counts_all() && !own_thread::is_own() ? counting_driver : the_driver;
 }
 
 namespace {
 
+bool is_counting(const void *slot) noexcept { return slot >= &counting_driver && slot < &counting_driver + 1; }
 std::size_t index_of(const void *slot) noexcept {
-    const auto place = static_cast<const char *>(slot) - reinterpret_cast<const char *>(&the_driver);
+    const Driver *table = is_counting(slot) ? &counting_driver : &the_driver;
+    const auto place = static_cast<const char *>(slot) - reinterpret_cast<const char *>(table);
     return static_cast<std::size_t>(place) / sizeof(Slot<CUresult()>);
+}
+// Returns the thunk of a function, and fills the slot with it. Null if libcuda lacks the function.
+void *counting(std::size_t index) noexcept {
+    void *function = reinterpret_cast<Address *>(&the_driver)[index];
+    if (!function) return nullptr;
+    void *thunk = thunks::counting(function);
+    reinterpret_cast<Address *>(&counting_driver)[index].store(thunk);
+    return thunk;
 }
 
 }  // namespace
@@ -160,6 +174,8 @@ const char *name_of_slot(const void *slot) noexcept {
 
 void *detail::fallback_for(const void *slot) noexcept {
     const std::size_t index = index_of(slot);
+    if (is_counting(slot))
+        if (void *thunk = counting(index)) return thunk;
     if (index >= kRowCount) return nullptr;  // a function that curb calls and does not export
     const Row &row = kRows[index];
     const bool loaded = find_driver();

@@ -11,7 +11,6 @@
 #include "abi/nvml_abi.h"
 #include "driver/gate.hpp"
 #include "driver/stubs.hpp"
-#include "threads/own_thread.hpp"
 
 namespace curb::shim {
 
@@ -33,25 +32,14 @@ template <class... Args>
 class Slot<CUresult(Args...)> {
   public:
     CUresult operator()(Args... args) const {
-        return gate::counts_all() ? counted(args..., *this) : uncounted(args...);
-    }
-    // Calls it whether the gate is open or closed: for moving the process, and for look-ups.
-    CUresult uncounted(Args... args) const {
         auto *function = address.load(std::memory_order_relaxed);
         return function ? function(args...) : call_fallback(args..., *this);
     }
 
     std::atomic<CUresult (*)(Args...)> address{nullptr};
 
-  protected:
-    // `slot` is the last parameter of these two, so that the arguments stay in their registers.
-    [[gnu::noinline]] static CUresult counted(Args... args, const Slot &slot) {
-        if (own_thread::is_own()) return slot.uncounted(args...);
-        const gate::Crossing crossing(&slot);
-        return crossing.passes() ? slot.uncounted(args...) : CUDA_ERROR_DEINITIALIZED;
-    }
-
   private:
+    // `slot` is the last parameter, so that the arguments stay in their registers.
     [[gnu::cold, gnu::noinline]] static CUresult call_fallback(Args... args, const Slot &slot) {
         const stubs::Call call(&slot);
         auto *function =
@@ -69,8 +57,10 @@ class CountedSlot<CUresult(Args...)> : public Slot<CUresult(Args...)> {
   public:
     CUresult operator()(Args... args) const {
         const gate::Crossing crossing(this);
-        return crossing.passes() ? this->uncounted(args...) : CUDA_ERROR_DEINITIALIZED;
+        return crossing.passes() ? uncounted(args...) : CUDA_ERROR_DEINITIALIZED;
     }
+    // Calls it whether the gate is open or closed: for moving the process.
+    CUresult uncounted(Args... args) const { return Slot<CUresult(Args...)>::operator()(args...); }
 };
 
 // Functions that curb exports come first, in the order of their rows, so a slot's position gives its row.
@@ -84,6 +74,8 @@ struct Driver {
 
 namespace detail {
 extern constinit Driver the_driver;
+// The same functions by thunks, which count the calls of a program that takes turns. Filled as they are used.
+extern constinit Driver counting_driver;
 // Finds libcuda, or waits at the closed gate.
 const Driver &driver_slowly() noexcept;
 }  // namespace detail

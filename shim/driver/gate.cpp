@@ -167,6 +167,20 @@ void count_all(bool from_start) noexcept {
 }
 std::uint64_t counts_all_since() noexcept { return the_gate.counts_all_since_ms; }
 
+Passing begin_call(const void *function) noexcept {
+    if (own_thread::is_own()) return Passing::uncounted;
+    std::atomic<const void *> &call = readers::mine().driver_call;
+    if (call.load(std::memory_order_relaxed)) return Passing::uncounted;
+    for (;;) {
+        call.store(function, std::memory_order_relaxed);
+        std::atomic_signal_fence(std::memory_order_seq_cst);  // as in Crossing
+        if (!is_closed()) return Passing::counted;
+        end_call();
+        if (!wait()) return Passing::ended;
+    }
+}
+void end_call() noexcept { readers::mine().driver_call.store(nullptr, std::memory_order_release); }
+
 void at_exit() noexcept {
     the_gate.ending = true;
     futex_wake(curb_gate);

@@ -104,35 +104,41 @@ std::uint64_t counts_all_since() noexcept;
 class Crossing : NoCopy {
   public:
     // Waits while the gate is closed. `function`: the slot.
-    explicit Crossing(const void *function) noexcept {
-        if (readers::mine().driver_call.load(std::memory_order_relaxed)) return;
-        is_outermost_ = passes_ = begin(function);
+    explicit Crossing(const void *function) noexcept : reader_(readers::mine()) {
+        if (reader_.driver_call.load(std::memory_order_relaxed)) return;
+        is_outermost_ = true;
+        for (mark(function); is_closed(); mark(function)) {
+            leave();
+            passes_ = wait();
+            if (!passes_) return;
+        }
     }
     ~Crossing() {
-        if (is_outermost_) end();
+        if (is_outermost_) leave();
     }
 
     [[nodiscard]] bool passes() const noexcept { return passes_; }
 
-    // The same for assembly: an outermost call begins, and ends. False if the process is ending.
-    static bool begin(const void *function) noexcept {
-        readers::Reader &reader = readers::mine();
-        for (mark(reader, function); is_closed(); mark(reader, function)) {
-            end();
-            if (!wait()) return false;
-        }
-        return true;
-    }
-    static void end() noexcept { readers::mine().driver_call.store(nullptr, std::memory_order_release); }
-
   private:
-    static void mark(readers::Reader &reader, const void *function) noexcept {
-        reader.driver_call.store(function, std::memory_order_relaxed);
+    void mark(const void *function) noexcept {
+        reader_.driver_call.store(function, std::memory_order_relaxed);
         // This fence orders the compiler; the closing thread's membarrier orders the processors.
         std::atomic_signal_fence(std::memory_order_seq_cst);
     }
+    void leave() noexcept { reader_.driver_call.store(nullptr, std::memory_order_release); }
 
+    readers::Reader &reader_;
     bool is_outermost_ = false, passes_ = true;
 };
+
+// The same without an object, for thunks. A thread that ends in such a call is not counted any more. One that leaves it
+// by longjmp is, and then the process stays on its GPUs.
+enum class Passing : std::uint8_t {
+    ended,      // the process is ending: no call
+    uncounted,  // it is within another call, or of a thread of curb's
+    counted,    // end_call() must follow
+};
+Passing begin_call(const void *function) noexcept;
+void end_call() noexcept;
 
 }  // namespace curb::shim::gate

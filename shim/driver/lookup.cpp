@@ -101,7 +101,7 @@ void replace_address(const char *name, int version, uint64_t flags, CUresult res
 }  // namespace
 
 CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
-    const CUresult result = curb::shim::driver_behind_gate().cuGetProcAddress.uncounted(name, function, version, flags);
+    const CUresult result = curb::shim::driver_behind_gate().cuGetProcAddress(name, function, version, flags);
     replace_address(name, version, flags, result, function);
     return result;
 }
@@ -109,7 +109,7 @@ CUresult cuGetProcAddress(const char *name, void **function, int version, uint64
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
                              CUdriverProcAddressQueryResult *status) {
     const CUresult result =
-        curb::shim::driver_behind_gate().cuGetProcAddress_v2.uncounted(name, function, version, flags, status);
+        curb::shim::driver_behind_gate().cuGetProcAddress_v2(name, function, version, flags, status);
     replace_address(name, version, flags, result, function);
     return result;
 }

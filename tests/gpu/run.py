@@ -34,6 +34,7 @@ from cases.paths import PATH_CASE
 from cases.release import RELEASE
 from cases.see import SEE
 from cases.suspend import SUSPEND
+from cases.turns import TURNS
 from cases.two_gpus import TWO_GPUS
 from lab import Case, Lab
 from machine import describe, differences
@@ -52,6 +53,7 @@ CASES: dict[str, Case] = {
     **SUSPEND,
     **NAP,
     **MOVES,
+    **TURNS,
     **JOB,
     **SEE,
     **CACHE,

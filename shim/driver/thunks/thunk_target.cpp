@@ -9,7 +9,6 @@
 #include "driver/libcuda.hpp"
 #include "driver/stubs.hpp"
 #include "driver/thunks/thunks.hpp"
-#include "threads/own_thread.hpp"
 
 namespace curb::shim::thunks {
 namespace {
@@ -70,22 +69,24 @@ extern "C" {
 #define CURB_INTERNAL __attribute__((used, visibility("hidden")))
 
 CURB_INTERNAL Target curb_thunk_target(std::atomic<void *> *slot) noexcept {
+    using gate::Passing;
     const char *name = name_of(slot);
     gate::note_call();
     const void *target = slot->load();
     const bool answers = name && answers_while_closed(name);
-    const bool is_counted = gate::counts_all() && !answers && !own_thread::is_own() &&
-                            !readers::mine().driver_call.load(std::memory_order_relaxed);
-    const bool passes = is_counted ? gate::Crossing::begin(slot) : answers || !gate::is_closed() || gate::wait();
-    if (!passes) {
+    const bool passes_gate = answers || gate::counts_all() || !gate::is_closed() || gate::wait();
+    const Passing passing = !passes_gate                     ? Passing::ended
+                            : answers || !gate::counts_all() ? Passing::uncounted
+                                                             : gate::begin_call(slot);
+    if (passing == Passing::ended) {
         const bool is_drivers = name || libcuda::range().has(reinterpret_cast<std::uintptr_t>(target));
         return {is_drivers ? address_of(is_ending) : address_of(nvml_is_ending), 0};
     }
     void *function = slot->load();
-    return {function ? function : without_function(name, *slot), is_counted ? 1U : 0U};
+    return {function ? function : without_function(name, *slot), passing == Passing::counted ? 1U : 0U};
 }
 
-CURB_INTERNAL void curb_thunk_returned() noexcept { gate::Crossing::end(); }
+CURB_INTERNAL void curb_thunk_returned() noexcept { gate::end_call(); }
 }
 
 }  // namespace curb::shim::thunks

@@ -13,8 +13,9 @@
 #include "host/real_libc.hpp"
 #include "policy/values/words.hpp"
 
-// libcuda 13.0 has about 670 functions, of which cudart looks up 440. Monitors look up about 20 of NVML's.
-#define CURB_SUPPLY 768
+// libcuda 13.0 has about 670 functions, of which cudart looks up 440. Monitors look up about 20 of NVML's. Those that
+// curb has hooks for need one only in programs that take turns.
+#define CURB_SUPPLY 1024
 
 // A thunk whose slot is at `slot`: with the gate open it jumps to the address in the slot. The slot of a named thunk is
 // empty until libcuda is found. (It has no initial address: the loader would relocate each at the start of every
@@ -260,6 +261,8 @@ void *for_nvml(void *address, const char *name) noexcept {
 }
 
 bool all_gated() noexcept { return !used_up; }
+
+void *counting(void *driver_address) noexcept { return supplied_for(driver_address); }
 
 void fill() noexcept {
     const Preloads preloads;

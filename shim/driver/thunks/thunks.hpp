@@ -27,6 +27,8 @@ void *for_nvml(void *address, const char *name) noexcept;
 
 // False once the supply was used up: then some calls bypass a closed gate.
 bool all_gated() noexcept;
+// Returns a thunk for a function that curb calls for the program, so that the call is counted.
+void *counting(void *driver_address) noexcept;
 
 // True for functions that work while the process is out of its GPUs: those that only read its own data, and those that
 // move it.

@@ -1,7 +1,7 @@
-"""Trains, deterministic to the last bit: `suspend_train.py torch|torch_geometric|jax|tensorflow|cupy|numba large|small STEPS|turns`,
+"""Trains, deterministic to the last bit: `suspend_train.py torch|torch_geometric|jax|tensorflow|cupy|numba huge|large|small STEPS|turns`,
 or one of libraries.py, in one size.
 
-`large` holds more than 8 GiB. With 0 STEPS it trains until a command comes. It prints `training` after the first steps, and at
+`huge` holds about 45 GiB, `large` more than 8. With 0 STEPS it trains until a command comes. It prints `training` after the first steps, and at
 the end `done` with its losses and a digest of its weights. With `turns` it waits for commands: each `train STEPS` trains, and
 reports the time of the driver's first call of the turn. The environment selects how much JAX and TensorFlow take at their start.
 """
@@ -23,7 +23,7 @@ from libraries import Trainer
 from talk import say, wait
 
 # "large" has weights, gradients and momenta of 10 layers: 30 times 256 MiB.
-_WIDTH, _LAYERS, _BATCH = {"large": (8192, 10, 1024), "small": (1024, 4, 256)}[sys.argv[2]]
+_WIDTH, _LAYERS, _BATCH = {"huge": (16384, 14, 1024), "large": (8192, 10, 1024), "small": (1024, 4, 256)}[sys.argv[2]]
 _UNTIMED_STEPS = 3
 _RATE, _KEPT = 0.05, 0.9
 
