@@ -66,6 +66,7 @@ std::optional<Gpu> parse_gpu(std::string_view line) {
         out.turn->leaves = words.number<policy::Bytes>();
         out.turn->ends = words.number<UnixMs>();
         out.lately = std::chrono::milliseconds(words.number<std::uint32_t>());
+        words.good = words.good && out.turn->ends >= 0;
     }
     if (!is_uuid || !words.good || !words.line.empty() || out.since < 0 || (out.wants == 0) != (out.since == 0) ||
         (!out.held && out.cap))

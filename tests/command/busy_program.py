@@ -1,7 +1,7 @@
-"""A program that is always busy on the simulated driver, and checks each word that it gets back.
+"""A program that is always busy on the simulated driver, and checks the words that it gets back.
 
-Commands, one a line: "hold MIB" allocates so much in blocks of 20 MiB; "work SECONDS" uses all blocks again and again and
-says how many rounds it did and in which seconds of the machine's clock it was not held up: "rounds 120 busy 3.02 of 9.11".
+Commands, one a line: "hold MIB" allocates so much, in blocks of 20 MiB; "work SECONDS" uses all blocks again and again, and says
+how often and for how long it was not held up: "rounds 120 busy 3.02 of 9.11"; "free" says what cuMemGetInfo does.
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ class Blocks:
     def __init__(self) -> None:
         self.all: list[ctypes.c_uint64] = []
         self.round = 0
+        self.kernel = ctypes.c_void_p()
+
+    def load(self) -> None:
+        module = ctypes.c_void_p()
+        must(cuda.cuModuleLoadData(ctypes.byref(module), b"curb-sim-module\nkernel short us=100\n"))
+        must(cuda.cuModuleGetFunction(ctypes.byref(self.kernel), module, b"short"))
 
     def hold(self, size: int) -> int:
         """Returns the driver's result."""
@@ -54,6 +60,8 @@ class Blocks:
         self.round += 1
         for number, block in enumerate(self.all):
             must(cuda.cuMemsetD32Async(block, self.word(number), ctypes.c_size_t(1024), None))
+        # Eleven arguments, of which five are on the stack.
+        must(cuda.cuLaunchKernel(self.kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None))
         must(cuda.cuCtxSynchronize())
         return True
 
@@ -81,6 +89,7 @@ def main() -> None:
         if command in ("hold", "work") and not context:
             must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
             must(cuda.cuCtxSetCurrent(context))
+            blocks.load()
         if command == "hold":
             print("held" if (result := blocks.hold(int(number) * MIB)) == 0 else f"error {result}", flush=True)
         elif command == "work":

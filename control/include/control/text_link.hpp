@@ -15,7 +15,7 @@
 
 namespace curb::control::text_link {
 
-inline constexpr std::size_t kLongest = 2048;
+inline constexpr std::size_t kLongest = 3584;  // a link has room for 4095
 // Its owner sets its time this often. A reader takes only one whose time was set since kFreshMs for a sign of life.
 inline constexpr std::uint64_t kTouchMs = 2000, kFreshMs = 5000;
 // A process of another pid namespace that has not set its time for so long is dead: the file is deleted.

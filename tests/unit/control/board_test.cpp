@@ -30,7 +30,7 @@ Entry whole() {
             1'790'000'000'000,
             1'790'000'000'123,
             {{"GPU-8f3a", 1 << 30, 8ULL << 30, 2 << 20, 1'790'000'000'000},
-             {"MIG-1", 5, std::nullopt, 0, 0},
+             {"MIG-1", 5, std::nullopt, 0, 0, Gpu::Turn{1 << 29, 1'790'000'000'456}, std::chrono::seconds(30)},
              {"GPU-2", std::nullopt, std::nullopt, 7, 1}}};
 }
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <thread>
 
 #include "catch.hpp"
 #include "control/board.hpp"
@@ -62,6 +63,15 @@ struct Waiter : Child {
               if (setresuid(user, user, user) != 0) _exit(1);
               static Ticket ticket(places, kGpu, bytes);
               if (reserves) static_cast<void>(ticket.reserve(bytes));
+          }) {}
+};
+
+// A process that takes turns and waits.
+struct TurnTaker : Child {
+    TurnTaker(const Places &places, InTurns says, bool claims = false, curb::policy::Bytes bytes = kNeed)
+        : Child([=] {
+              static Ticket ticket(places, kGpu, bytes, Ticket::Among::all, true, says);
+              if (claims) ticket.claim();
           }) {}
 };
 
@@ -271,4 +281,57 @@ TEST_CASE("without a usable folder every process may take at once") {
     CHECK(one.may_take(kNeed));
     CHECK(other.may_take(kNeed));
     CHECK_FALSE(Ticket::others_wait(nowhere, kGpu));
+}
+
+TEST_CASE("of those that take turns the one goes first that was on the GPU for less time lately") {
+    const Shared folder;
+    const bool is_less = GENERATE(true, false);
+    const auto theirs = is_less ? 20s : 40s;
+    const TurnTaker other(folder.places, {.lately = theirs, .patience = 30s});
+    Ticket ticket(folder.places, kGpu, kNeed, Ticket::Among::all, true, InTurns{.lately = 30s, .patience = 30s});
+    CHECK(ticket.may_take(kNeed) != is_less);
+    CHECK(ticket.may_take(2 * kNeed));
+    // One that does not take turns goes by its time of arrival.
+    Ticket plain(folder.places, kGpu, kNeed);
+    CHECK_FALSE(plain.may_take(kNeed));
+}
+
+TEST_CASE(
+    "a claim keeps what is free from all other processes, for as long as they have patience, and not from its own") {
+    const Shared folder;
+    const InTurns says{.lately = 0s, .patience = 500ms};
+    SECTION("of another process") {
+        const TurnTaker other(folder.places, says, true);
+        Ticket ticket(folder.places, kGpu, kNeed, Ticket::Among::all, true, says);
+        CHECK_FALSE(ticket.may_take(100 * kNeed));
+        std::this_thread::sleep_for(600ms);
+        CHECK(ticket.may_take(100 * kNeed));
+    }
+    SECTION("of the same process") {
+        const TurnTaker earlier(folder.places, says);
+        Ticket claim(folder.places, kGpu, kNeed, Ticket::Among::all, true, says);
+        Ticket ticket(folder.places, kGpu, kNeed, Ticket::Among::all, true, InTurns{.lately = 1h, .patience = 1h});
+        CHECK_FALSE(ticket.may_take(kNeed));
+        claim.claim();
+        CHECK(ticket.may_take(kNeed));
+    }
+}
+
+TEST_CASE("the first request that does not fit is the one that the others leave for") {
+    const Shared folder;
+    CHECK_FALSE(Ticket::first_lacking(folder.places, kGpu, 0));
+    const TurnTaker long_on_it(folder.places, {.lately = 60s, .patience = 1s});
+    const TurnTaker first(folder.places, {.lately = 2s, .keeps_free = 5, .is_seldom_busy = true, .patience = 1s});
+    const TurnTaker has_been_served(folder.places, {.patience = 1s}, true);
+    CHECK_FALSE(Ticket::first_lacking(folder.places, kGpu, kNeed + 5));
+    auto found = Ticket::first_lacking(folder.places, kGpu, kNeed);
+    REQUIRE(found);
+    CHECK(found->process.pid == first.pid());
+    CHECK(found->missing == 5);
+    CHECK(found->is_seldom_busy);
+    CHECK(found->waits < 1min);
+    found = Ticket::first_lacking(folder.places, kGpu, kNeed - 1);
+    REQUIRE(found);
+    CHECK(found->process.pid == first.pid());
+    CHECK(found->missing == 6);
 }

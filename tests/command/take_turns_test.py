@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Turns: programs that never idle share a GPU that cannot hold them together: take_turns_test.py BUILD
+
+Each checks all that it gets back, so a wrong byte ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+from simulated import CONTEXT, MIB, Machine, Process, within  # noqa: E402
+from skipping import run_cases  # noqa: E402
+
+import unittest  # noqa: E402
+
+BUILD = Path(sys.argv[1]).resolve()
+BUSY = [sys.executable, Path(__file__).resolve().parent / "busy_program.py"]
+MEMORY_MIB, MOST_MIB = 8192, 4500
+"""Of the GPU; and what each program takes, so that two do not fit."""
+
+
+class TurnsTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.machine = Machine(BUILD, memory=f"{MEMORY_MIB}MiB")
+        self.addCleanup(self.machine.__exit__)
+
+    def policy(self, turn: str | None, **more: Any) -> Path:
+        suspend = {} if turn is None else {"suspend": {"turn": turn, "deep": "never"}}
+        return self.machine.policy(suspend | {"log": {"level": "info", "file": str(self.machine.folder / "log")}} | more)
+
+    def busy(self, turn: str | None = "500ms", **more: Any) -> Process:
+        policy = self.policy(turn, **more)
+        return self.machine.start(BUSY, self.machine.under_curb(CURB_POLICY=str(policy)))
+
+    def status(self, process: Process) -> dict[str, Any]:
+        for one in json.loads(self.machine.curb("ps", "--json", process.pid).stdout)["processes"]:
+            if one["pid"] == process.pid and one["status"]:
+                return dict(one["status"])
+        return {}
+
+    def worked(self, process: Process) -> float:
+        """Returns the seconds of a "work" in which the process was not held up."""
+        words = process.line().split()
+        self.assertEqual(words[0], "rounds", f"it said {' '.join(words)}")
+        return float(words[3])
+
+    def test_programs_that_never_idle_take_turns_and_get_equal_shares(self) -> None:
+        programs = [self.busy() for _ in range(3)]
+        for one in programs:
+            one.tell(f"hold {MOST_MIB}")
+        for one in programs:
+            one.expect("held")
+        for one in programs:
+            one.tell("work 8")
+        # What all hold together is more than the GPU has, and never in it.
+        counts = [self.status(one)["turn"]["count"] for one in programs]
+        shares = sorted(self.worked(one) for one in programs)
+        self.assertGreater(shares[0] * 2, shares[-1], f"shares {shares}, turns {counts}")
+        self.assertTrue(all(one.ends() == 0 for one in programs))
+
+    def test_two_that_hold_a_half_each_and_want_more_do_not_wait_for_each_other_for_ever(self) -> None:
+        one, other = self.busy(), self.busy()
+        for process in (one, other):
+            process.asked("hold 3200", "held")
+        for process in (one, other):
+            process.tell("hold 2000")
+        for process in (one, other):
+            process.expect("held")
+        for process in (one, other):
+            process.tell("work 1")
+        for process in (one, other):
+            self.worked(process)
+            self.assertEqual(process.ends(), 0)
+
+    def test_what_fits_together_stays_together(self) -> None:
+        one, other = self.busy(), self.busy()
+        for process in (one, other):
+            process.asked("hold 3000", "held")
+            process.tell("work 2")
+        for process in (one, other):
+            self.worked(process)
+        self.assertTrue(all(self.status(process)["nap"]["count"] == 0 for process in (one, other)))
+
+    def test_a_program_sees_the_gpu_as_if_the_others_were_out_and_what_can_never_fit_fails(self) -> None:
+        holder = self.busy()
+        holder.asked(f"hold {MOST_MIB}", "held")
+        program = self.busy()
+        program.asked("hold 20", "held")
+        least = MEMORY_MIB - 2 * CONTEXT // MIB - 20 - 64
+        self.assertTrue(within(lambda: int(program.answer("free").split()[1]) > least), program.answer("free"))
+        self.assertEqual(program.answer(f"hold {MEMORY_MIB - 600}"), "error 2")
+        self.assertEqual(holder.ends(), 0)
+
+    def test_a_holder_without_turns_stays_and_the_request_fails(self) -> None:
+        holder = self.busy(turn=None)
+        holder.asked(f"hold {MOST_MIB}", "held")
+        self.assertEqual(self.busy().answer(f"hold {MOST_MIB}"), "error 2")
+
+    def test_alone_a_program_keeps_the_gpu(self) -> None:
+        alone = self.busy("100ms")
+        alone.asked(f"hold {MOST_MIB}", "held")
+        alone.tell("work 2")
+        self.worked(alone)
+        self.assertEqual(self.status(alone)["nap"]["count"], 0)
+
+    def test_when_one_is_killed_stopped_or_suspended_the_other_goes_on(self) -> None:
+        one, other = self.busy(), self.busy()
+        for process in (one, other):
+            process.tell(f"hold {MOST_MIB}")
+        for process in (one, other):
+            process.expect("held")
+        for what in ("stopped", "suspended", "killed"):
+            with self.subTest(what):
+                if what == "suspended":
+                    self.assertEqual(self.machine.curb("suspend", one.pid).returncode, 0)
+                else:
+                    os.kill(one.pid, signal.SIGKILL if what == "killed" else signal.SIGSTOP)
+                other.tell("work 2")
+                if what == "stopped":
+                    time.sleep(1)
+                    os.kill(one.pid, signal.SIGCONT)
+                self.worked(other)
+                if what == "suspended":
+                    self.assertEqual(self.machine.curb("resume", "--wait", "30s", one.pid).returncode, 0)
+        self.assertEqual(other.ends(), 0)
+
+    def test_an_edit_of_the_policy_changes_the_length_of_turns_while_they_run(self) -> None:
+        one, other = self.busy("1h"), self.busy("1h")
+        one.asked(f"hold {MOST_MIB}", "held")
+        one.tell("work 6")
+        other.tell(f"hold {MOST_MIB}")
+        self.assertTrue(within(lambda: self.status(other).get("waits")))
+        self.assertEqual(self.status(one)["turn"]["length_ms"], 3_600_000)
+        time.sleep(1)
+        self.assertEqual(self.status(one)["nap"]["count"], 0)
+        self.policy("300ms")
+        other.expect("held")
+        self.worked(one)
+        self.assertGreater(self.status(one)["turn"]["count"], 0)
+
+
+if __name__ == "__main__":
+    run_cases()
