@@ -30,7 +30,7 @@ Entry whole() {
             1'790'000'000'000,
             1'790'000'000'123,
             {{"GPU-8f3a", 1 << 30, 8ULL << 30, 2 << 20, 1'790'000'000'000},
-             {"MIG-1", 5, std::nullopt, 0, 0, Gpu::Turn{1 << 29, 1'790'000'000'456}, std::chrono::seconds(30)},
+             {"MIG-1", 5, std::nullopt, 0, 0, board::Gpu::Turn{1 << 29, 1'790'000'000'456}, std::chrono::seconds(30)},
              {"GPU-2", std::nullopt, std::nullopt, 7, 1}}};
 }
 
@@ -78,12 +78,13 @@ TEST_CASE("An entry is read as it was written, and the longest fits") {
     CHECK(board::text_of(whole()) ==
           "curb 1 4711 123456 4026531836 waiting 1790000000000 1790000000123\n"
           "GPU-8f3a 1073741824 8589934592 2097152 1790000000000\n"
-          "MIG-1 5 none 0 0\n"
+          "MIG-1 5 none 0 0 turns 536870912 1790000000456 30000\n"
           "GPU-2 - - 7 1\n");
     CHECK(board::parse(board::text_of(whole())) == whole());
     Entry longest = whole();
     longest.gpus.assign(
-        100, {"GPU-8f3a1b2c-0000-1111-2222-333344445555", 80ULL << 30, 80ULL << 30, 80ULL << 30, 1'790'000'000'000});
+        100, {"GPU-8f3a1b2c-0000-1111-2222-333344445555", 80ULL << 30, 80ULL << 30, 80ULL << 30, 1'790'000'000'000,
+              board::Gpu::Turn{80ULL << 30, 1'790'000'000'000}, std::chrono::hours(1)});
     const std::string text = board::text_of(longest);
     CHECK(text.size() <= text_link::kLongest);
     const auto read = board::parse(text);

@@ -18,6 +18,7 @@
 
 namespace fs = std::filesystem;
 using namespace curb::control;
+using namespace std::chrono_literals;
 
 namespace {
 

@@ -1,8 +1,9 @@
 #include "policy/decisions/turns.hpp"
 
-#include <catch2/catch_test_macros.hpp>
 #include <string>
 #include <vector>
+
+#include "catch.hpp"
 
 using namespace curb::policy;
 using namespace curb::policy::turns;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "policy/decisions/growth.hpp"
 #include "policy/values/duration.hpp"
 #include "policy/values/size.hpp"
 
