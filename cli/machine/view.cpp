@@ -14,6 +14,7 @@
 #include "control/client.hpp"
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
+#include "control/ticket.hpp"
 #include "machine/target.hpp"
 #include "policy/values/words.hpp"
 #include "terminal/messages.hpp"
@@ -118,6 +119,28 @@ std::vector<PostedFacts> posted_facts(const NvmlGpus &gpus, std::vector<ProcessF
     return out;
 }
 
+// Returns who is next on each GPU on which a process takes turns.
+std::map<std::string, int> next_turns(const NvmlGpus &gpus, const std::vector<PostedFacts> &posted) {
+    std::map<std::string, int> out;
+    const auto ask = [&](const GpuState &gpu) {
+        const auto takes_turns = [&](const PostedFacts &one) {
+            return std::any_of(one.entry.gpus.begin(), one.entry.gpus.end(),
+                               [&](const control::board::Gpu &of) { return of.turn && of.uuid == gpu.uuid; });
+        };
+        if (!gpu.free || std::none_of(posted.begin(), posted.end(), takes_turns)) return;
+        const auto next = control::Ticket::first_lacking(control::places(), gpu.uuid, *gpu.free);
+        const auto is_it = [&](const PostedFacts &one) { return next && one.entry.process == next->process; };
+        const auto found = std::find_if(posted.begin(), posted.end(), is_it);
+        if (found != posted.end()) out[gpu.uuid] = found->pid;
+    };
+    if (gpus)
+        for (const GpuState &gpu : *gpus) {
+            ask(gpu);
+            std::for_each(gpu.instances.begin(), gpu.instances.end(), ask);
+        }
+    return out;
+}
+
 // Joins these answers with NVML, the board and /proc.
 View view_with(std::vector<control::Answer> answers) {
     ViewFacts facts{nvml_gpus(), std::move(answers), {}};
@@ -134,6 +157,7 @@ View view_with(std::vector<control::Answer> answers) {
     add_new(asked);
     add_new(listed_in(facts.gpus));
     facts.posted = posted_facts(facts.gpus, facts.processes);
+    facts.next = next_turns(facts.gpus, facts.posted);
     facts.now = control::unix_now();
     if (missing.empty()) return join(facts);
     // A process without an entry in /proc has ended, or it is in another pid namespace: then NVML still lists it.
@@ -226,6 +250,7 @@ class Join {
         out.utilization = gpu.utilization;
         out.temperature = gpu.temperature;
         out.shares_host_memory = gpu.shares_host_memory;
+        if (const auto next = facts_.next.find(gpu.uuid); next != facts_.next.end()) out.next = next->second;
         for (const GpuUser &user : gpu.users)
             if (const auto found = indices_.find(user.pid); found != indices_.end())
                 out.uses.push_back({found->second, std::nullopt, user.held});

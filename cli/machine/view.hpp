@@ -51,11 +51,12 @@ struct ViewGpu {
     std::string parent;        // of an instance: the GPU that it is part of, "GPU-…"
     std::string name;          // "NVIDIA H100 80GB HBM3"; empty: not known
     policy::Bytes total = 0;
-    std::optional<policy::Bytes> used, free;  // as NVML reports, or of the host; nullopt: not known
-    bool mig = false;                         // it is divided, or an instance of one that is
-    std::vector<ViewUse> uses;                // the largest first
+    std::optional<policy::Bytes> used, free;               // as NVML reports, or of the host; nullopt: not known
+    bool mig = false;                                      // it is divided, or an instance of one that is
+    std::vector<ViewUse> uses;                             // the largest first
     std::optional<unsigned> utilization{}, temperature{};  // in percent, in degrees Celsius; nullopt: not known
-    bool shares_host_memory = false;          // the figures are those of the host
+    bool shares_host_memory = false;                       // the figures are those of the host
+    int next = 0;  // the process for whose turn others leave next; 0: none waits, or it is in another pid namespace
 };
 
 struct View {
@@ -137,6 +138,7 @@ struct ViewFacts {
     // The processes that `gpus` or `answers` name, by pid. One that only NVML lists is in another pid namespace.
     std::vector<ProcessFacts> processes;
     std::vector<PostedFacts> posted{};
+    std::map<std::string, int> next{};  // ViewGpu::next, by UUID
     control::UnixMs now = 0;
 };
 // Joins the facts into one View. Pure.

@@ -163,6 +163,11 @@ void add_process(Families &out, const ViewProcess &process) {
     const control::Status &status = *process.status;
     out.add(Id::process_info, with(with(labels, "job", status.job), "container", process.container), 1);
     if (status.nap) add_nap(out, labels, *status.nap);
+    if (status.turn) {
+        out.add(Id::turns, labels, status.turn->count);
+        out.add(Id::turn_length, labels, seconds(status.turn->length_ms));
+        out.add(Id::turn_moved, labels, seconds(status.turn->moved_ms));
+    }
     out.add(Id::policy_unusable, labels, status.policy.unusable ? 1 : 0);
     out.add(Id::policy_rejected, labels, status.policy.error.empty() ? 0 : 1);
     if (!status.trace) return;

@@ -64,6 +64,7 @@ class Detail {
         title(text);
         if (!process_.command.empty()) line(2, "command", plain(process_.command));
         if (!process_.container.empty()) line(2, "container", process_.container);
+        if (process_.status && process_.status->turn) turn(*process_.status->turn);
         if (process_.status && process_.status->nap) nap(*process_.status->nap);
         if (state_of(process_) == State::suspended)
             line(2, "suspended",
@@ -74,6 +75,17 @@ class Detail {
         if (!process_.trouble.empty()) line(2, "silent", "it " + plain(process_.trouble), Ink::yellow);
     }
 
+    // "12 s left of 30s; 4 so far, whose moves took 10.4 s"
+    void turn(const control::TurnStatus &turn) {
+        const control::UnixMs ends = turn.since + static_cast<control::UnixMs>(turn.length_ms);
+        const std::string length = policy::format(policy::Duration(turn.length_ms));
+        const std::string now = turn.since == 0 ? "of " + length + "; it is not its turn"
+                                : ends > now_   ? span_text(now_, ends) + " left of " + length
+                                                : "of " + length + ", over: it leaves when another process waits";
+        line(2, "turns",
+             fmt::format("{}; {} so far, whose moves took {}", now, turn.count,
+                         seconds_text(std::chrono::milliseconds(turn.moved_ms))));
+    }
     void nap(const control::NapStatus &nap) {
         if (nap.out && !nap.stays_out)
             line(2, "naps",

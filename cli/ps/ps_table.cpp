@@ -240,6 +240,7 @@ class Notes {
                 say("{} shares the host's memory: NVML has no figures of it, and used and free are those of the host",
                     gpu_label(view_, gpu));
         }
+        for (const ViewGpu &gpu : view_.gpus) about_turns(gpu);
         return std::move(out_);
     }
 
@@ -278,9 +279,30 @@ class Notes {
             say("{} of {} is held without use for a minute or more: {}", format_human(all), gpu_label(view_, gpu), by);
     }
 
+    // Whose turn it is, and who is next: "On GPU 0 it is the turn of 4711 (python), for 12 s more; next is 4712 (jax)".
+    void about_turns(const ViewGpu &gpu) {
+        std::string have;
+        for (const ViewUse &use : gpu.uses) {
+            const ViewProcess &process = view_.processes[use.process];
+            if (!use.posted) continue;
+            const auto &turn = process.posted->gpus[*use.posted].turn;
+            if (!turn || turn->leaves == 0) continue;
+            have += (have.empty() ? "" : ", ") + label_of(process.pid, process.name) +
+                    (turn->ends > now_ ? ", for " + span_text(now_, turn->ends) + " more" : ", which is over");
+        }
+        if (have.empty() || gpu.next == 0) return;
+        const auto next = std::find_if(view_.processes.begin(), view_.processes.end(),
+                                       [&](const ViewProcess &one) { return one.pid == gpu.next; });
+        say("on {} it is the turn of {}; next is {}", gpu_label(view_, gpu), have,
+            label_of(gpu.next, next == view_.processes.end() ? "" : next->name));
+    }
+
     void about_nap(const std::string &who, std::size_t index, const control::NapStatus &nap) {
-        say("{} naps since {}: {} is in host memory {}", who, clock_text(nap.since, now_),
-            nap.is_light ? format_human(nap.bytes) + " of its memory" : "its memory", nap_end_text(view_, index, now_));
+        const auto &turn = view_.processes[index].status->turn;
+        const bool waits_for_turn = turn && nap.no_room_since != 0;
+        say("{} {} since {}: {} is in host memory {}", who, waits_for_turn ? "waits for its turn" : "naps",
+            clock_text(nap.since, now_), nap.is_light ? format_human(nap.bytes) + " of its memory" : "its memory",
+            nap_end_text(view_, index, now_));
     }
 
     void about_policy(const std::string &who, const control::PolicyStatus &policy) {

@@ -83,6 +83,7 @@ def _three_programs(lab: Lab, row: Row) -> None:
     alone = {}
     for name in names:
         with lab.bare(lab.python("training/suspend_train.py", name, "large", steps), f"{row.name} {name} alone", packages[name]) as session:
+            session.expect("training", 180)
             alone[name] = session.expect("done", 300)
             session.end()
     began = time.monotonic()
