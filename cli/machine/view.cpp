@@ -127,8 +127,8 @@ std::map<std::string, int> next_turns(const NvmlGpus &gpus, const std::vector<Po
             return std::any_of(one.entry.gpus.begin(), one.entry.gpus.end(),
                                [&](const control::board::Gpu &of) { return of.turn && of.uuid == gpu.uuid; });
         };
-        if (!gpu.free || std::none_of(posted.begin(), posted.end(), takes_turns)) return;
-        const auto next = control::Ticket::first_lacking(control::places(), gpu.uuid, *gpu.free);
+        if (std::none_of(posted.begin(), posted.end(), takes_turns)) return;
+        const auto next = control::Ticket::first_lacking(control::places(), gpu.uuid, gpu.free);
         const auto is_it = [&](const PostedFacts &one) { return next && one.entry.process == next->process; };
         const auto found = std::find_if(posted.begin(), posted.end(), is_it);
         if (found != posted.end()) out[gpu.uuid] = found->pid;

@@ -1,7 +1,7 @@
 """A program that is always busy on the simulated driver, and checks the words that it gets back.
 
 Commands, one a line: "hold MIB" allocates so much, in blocks of 20 MiB; "work SECONDS" uses all blocks again and again, and says
-how often and for how long it was not held up: "rounds 120 busy 3.02 of 9.11"; "free" says what cuMemGetInfo does.
+how often and for how long it was not held up: "worked rounds=120 busy=3.02 of=9.11"; "free" says what cuMemGetInfo does.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def work(blocks: Blocks, seconds: float) -> str:
         rounds += 1
         if took < HELD_UP_S:
             busy += took
-    return f"rounds {rounds} busy {busy:.2f} of {time.monotonic() - began:.2f}"
+    return f"worked rounds={rounds} busy={busy:.2f} of={time.monotonic() - began:.2f}"
 
 
 def main() -> None:
@@ -86,6 +86,8 @@ def main() -> None:
     blocks = Blocks()
     for line in sys.stdin:
         command, _, number = line.strip().partition(" ")
+        if command == "quit":
+            break
         if command in ("hold", "work") and not context:
             must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
             must(cuda.cuCtxSetCurrent(context))

@@ -241,6 +241,25 @@ def turns(build, curb):
     must(first.end() == 0 and second.end() == 0, "both end well")
 
 
+def busy_turns(build, curb):
+    step("7. Two programs that never idle and do not fit share it in turns of half a second")
+    state = ARGUMENTS.directory / "shared-machine"
+    environment = {"CURB_SIM_STATE": str(state), "CURB_SIM_MEMORY": "8GiB", "CUDA_VISIBLE_DEVICES": "0"}
+    machine = outside.SimulatedMachine(build / "bin" / "curb-sim-books", state)
+    program = HERE.parent / "command" / "busy_program.py"
+    say("$ curb run --turn 500ms --sim -- python3 tests/command/busy_program.py      # twice; each takes 4500 MiB of 8 GiB")
+    command = [curb, "run", "--turn", "500ms", "--sim", "--", sys.executable, str(program)]
+    both = [Program(command, machine, environment) for _ in range(2)]
+    for one in both:
+        one.process.stdin.write("hold 4500\nwork 5\n")
+        one.process.stdin.flush()
+    for one in both:
+        must(one.answer("held") is not None, "it has all its memory, without an error")
+    shares = [float(one.answer("worked")["busy"]) for one in both]
+    must(min(shares) > 1, f"in 5 s they worked for {shares[0]:.1f} s and {shares[1]:.1f} s, and every word was right")
+    must(all(one.end() == 0 for one in both), "both end well")
+
+
 def main():
     build = ARGUMENTS.build
     sim = [] if ARGUMENTS.gpu else ["--sim"]
@@ -272,6 +291,7 @@ def main():
     edited(program, policy)
     must(program.end() == 0, "it ends well")
     turns(build, curb)
+    busy_turns(build, curb)
 
     width = max(len(what) for what, _ in TABLE)
     print("\nHeld by the process, read from outside")

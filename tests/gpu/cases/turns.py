@@ -37,8 +37,8 @@ def _two_trainings(length_s: int, most: float) -> Case:
     def judge(lab: Lab, row: Row) -> None:
         packages = lab.need("torch")
         lab.built("bin/curb")
-        # A training of two turns; a quick run has shorter ones.
-        length, steps = (f"{length_s}s", 5 * length_s) if not lab.quick else ("10s", 50)
+        # Two minutes on an H200; a quick run is shorter.
+        length, steps = (f"{length_s}s", 150) if not lab.quick else ("10s", 50)
         argv = lab.python("training/suspend_train.py", "torch", "huge", str(steps))
         began = time.monotonic()
         with lab.bare(argv, f"{row.name} alone", packages) as session:
