@@ -72,7 +72,7 @@ Fault read_nap(std::string_view text, Flags &into) {
 Fault read_turn(std::string_view text, Flags &into) {
     std::optional<Duration> turn;
     if (auto fault = take(text, turn, parse_duration)) return fault;
-    if (*turn < std::chrono::milliseconds(100)) return quote(text) + " is too short; 100ms at least";
+    if (turn->count() == 0) return quote(text) + " is too short; a millisecond at least";
     into.job.suspend.turn = turn;
     return std::nullopt;
 }

@@ -75,7 +75,7 @@ def unbroken(line, **options):
 
 RUN = [
     "--cap", "--color", "--dry-run", "--growth", "--help", "--job-cap", "--keep-free", "--log", "--nap", "--policy", "--quiet",
-    "--sim", "--stacks", "--steer", "--strict", "--trace", "--verbose", "--wait",
+    "--sim", "--stacks", "--steer", "--strict", "--trace", "--turn", "--verbose", "--wait",
 ]  # fmt: skip
 
 FREE = {"SIZE", "[KEY=]SIZE", "START:STEP:EVERY", "TIME", "DURATION", "[SECONDS]", "TEXT", "LANGUAGE", "USERS", "NAME", "JOB"}
