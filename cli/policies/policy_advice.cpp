@@ -64,12 +64,22 @@ class Advice {
                     "without \"wait\" a request that comes between two steps is refused; add \"wait\": how long it may "
                     "wait for the next one (\"0s\": not at all)");
         }
+        about_turn(layer.suspend, at + "/suspend/turn");
         about_path(layer.log.file, at + "/log/file");
         about_path(layer.trace.file, at + "/trace/file");
         if (layer.trace.stacks && !document_.places.contains(at + "/trace/file") &&
             !document_.places.contains("/trace/file"))
             say(at + "/trace/stacks",
                 "without \"file\" there is no trace that could have them; add one, or use --trace");
+    }
+    void about_turn(const policy::SuspendPolicy &suspend, const std::string &at) {
+        constexpr policy::Duration kShort = std::chrono::seconds(10);
+        if (suspend.turn && suspend.light == false)
+            say(at, "with \"light\": false there are no turns: curb moves nothing itself");
+        else if (suspend.turn && *suspend.turn < kShort)
+            say(at,
+                "so short a turn goes by in moves, which take 0.06 s for each GiB (one H200); curb makes turns ten "
+                "times as long as their moves took; from \"30s\" on they are of use to large programs");
     }
     // True if this growth has a "wait", or one that it is merged with.
     [[nodiscard]] bool waits(const std::string &at, const std::string &gpu) const {

@@ -69,6 +69,7 @@ constexpr const char *kCeiling =
     "wait": "30s"                       // a request that finds no room waits so long before it fails; users may set their own
   }} }} }},
   "suspend": {{
+    // "turn": "1m",                    // busy programs that do not fit together have the GPU for so long at a time
     "when_others_wait": "2s",           // who is idle for so long leaves the GPU if another user's request waits for it,
     "idle": "30m"                       // and after this time in any case; the next call of CUDA brings it back
     // "host_memory": "25%"             // the most of the host's memory that one process may take meanwhile

@@ -79,6 +79,16 @@ TEST_CASE("timed growth steps without a wait get a warning, unless \"wait\" is 0
     CHECK(warnings(growth("") + rule).size() == 1);
 }
 
+TEST_CASE("turns that are short, or cannot be, get a warning") {
+    const auto short_one = warnings(R"("suspend": { "turn": "9s" })");
+    REQUIRE(short_one.size() == 1);
+    CHECK_THAT(short_one[0], contains("/suspend/turn so short a turn"));
+    CHECK(warnings(R"("suspend": { "turn": "10s" })").empty());
+    const auto impossible = warnings(R"("suspend": { "turn": "1m", "light": false })");
+    REQUIRE(impossible.size() == 1);
+    CHECK_THAT(impossible[0], contains("there are no turns"));
+}
+
 TEST_CASE("no example gets a warning") {
     for (const auto &entry : std::filesystem::directory_iterator(CURB_EXAMPLES)) {
         CAPTURE(entry.path());
