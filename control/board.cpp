@@ -62,7 +62,7 @@ std::optional<Gpu> parse_gpu(std::string_view line) {
     out.since = words.number<UnixMs>();
     if (!words.line.empty()) {
         words.is(kTurns);
-        out.turn.emplace();
+        out.turn = Gpu::Turn{};
         out.turn->leaves = words.number<policy::Bytes>();
         out.turn->ends = words.number<UnixMs>();
         out.lately = std::chrono::milliseconds(words.number<std::uint32_t>());
