@@ -58,7 +58,7 @@ struct GpuState {
     bool shares_host_memory = false;  // the figures are those of the host: NVML has none
     bool lists_processes = true;      // false: NVML does not support it here, as on WSL2
     bool mig = false;
-    bool kept_awake = true;  // persistence mode; true if not known
+    bool kept_awake = true;               // persistence mode; true if not known
     std::optional<unsigned> utilization;  // percent of the last moments in which a kernel ran; nullopt: not known
     std::optional<unsigned> temperature;  // degrees Celsius; nullopt: not known
     std::vector<GpuUser> users;

@@ -7,6 +7,7 @@
 #include "admission/pressure.hpp"
 #include "admission/reports.hpp"
 #include "base/keep_errno.hpp"
+#include "blocks/applies.hpp"
 #include "cache/cache.hpp"
 #include "contexts/captures.hpp"
 #include "device/sharers.hpp"
@@ -103,11 +104,12 @@ std::optional<policy::Limit> behind_others(Device &device, const policy::Growth 
     return std::nullopt;
 }
 
+bool takes_turns(const Snapshot &now) noexcept { return now.policy.suspend.turn && blocks::may_apply(); }
+
 // True if the request waits for its turn on the device (suspend.turn): once others have left, it may be served.
 bool awaits_turn(Device &device, const Snapshot &now, Bytes bytes, const reports::LimitHit &hit,
                  wait_queue::Wait &wait) noexcept {
-    if (!now.policy.suspend.turn || (hit.why != policy::Limit::device && hit.why != policy::Limit::keep_free))
-        return false;
+    if (!takes_turns(now) || (hit.why != policy::Limit::device && hit.why != policy::Limit::keep_free)) return false;
     const Bytes wanted = policy::added(bytes, now.of(device.ordinal).terms.growth.keep_free);
     const Bytes own = device.ledger.held();
     const auto free = device.meter.free();
@@ -216,8 +218,8 @@ class Attempts : NoCopy {
         asked.release_before_growth = *snapshot.policy.release.before_growth;
         asked.may_wait = wait_.left(growth.wait);
         asked.released = released_;
-        const bool takes_turns = snapshot.policy.suspend.turn.has_value();
-        if (takes_turns || wait_.left(growth.wait)) now.behind = behind_others(device_, growth, wait_, bytes_, asked);
+        if (takes_turns(snapshot) || wait_.left(growth.wait))
+            now.behind = behind_others(device_, growth, wait_, bytes_, asked);
         now.verdict = now.behind ? Verdict::wait : device_.ledger.reserve(kind_, bytes_, asked, &now.seen);
         return true;
     }

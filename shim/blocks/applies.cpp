@@ -49,6 +49,7 @@ const char *reason() noexcept {
 }
 
 struct Decision {
+    bool is_made = false;
     const char *why_not = "it has allocated no memory yet";
     bool has_seen_illegal_address = false;
 };
@@ -58,10 +59,18 @@ struct Decision {
 bool applies() noexcept {
     static const bool decided = [] {
         const char *const why_not = reason();
-        leaked<Guarded<Decision>>().locked([=](Decision &decision) { decision.why_not = why_not; });
+        leaked<Guarded<Decision>>().locked([=](Decision &decision) {
+            decision.is_made = true;
+            decision.why_not = why_not;
+        });
         return *why_not == '\0';
     }();
     return decided;
+}
+
+bool may_apply() noexcept {
+    return leaked<Guarded<Decision>>().locked(
+        [](const Decision &decision) { return !decision.is_made || *decision.why_not == '\0'; });
 }
 
 const char *why_not() noexcept {

@@ -10,6 +10,7 @@
 #include "base/keep_errno.hpp"
 #include "base/waiting.hpp"
 #include "blocks/answers.hpp"
+#include "blocks/applies.hpp"
 #include "device/devices.hpp"
 #include "device/sharers.hpp"
 #include "driver/gate.hpp"
@@ -32,7 +33,7 @@ struct Shown {
         const policy::GpuTerms &terms = now.of(device.ordinal).terms;
         cap = terms.job_cap ? std::min(*terms.job_cap, terms.cap.value_or(policy::kUnbounded)) : terms.cap;
         keep_free = now.of(device.ordinal).terms.growth.keep_free;
-        if (now.policy.suspend.turn) others_leave = sharers::can_leave(device);
+        if (now.policy.suspend.turn && blocks::may_apply()) others_leave = sharers::can_leave(device);
     }
 
     bool nothing;    // the policy is unusable

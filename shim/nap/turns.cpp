@@ -13,6 +13,7 @@
 #include "driver/gate.hpp"
 #include "host/clock.hpp"
 #include "limits/in_force.hpp"
+#include "nap/state.hpp"
 #include "policy/decisions/turns.hpp"
 
 namespace curb::shim::turns {
@@ -22,7 +23,6 @@ using policy::Duration;
 using std::chrono::milliseconds;
 
 struct State {
-    bool is_out = false;
     std::uint64_t since_ms = 0;  // of this turn; 0: the process holds no memory of a GPU
     control::UnixMs since = 0;   // the same by the clock of all
     std::uint64_t turns_served = 0;
@@ -53,9 +53,15 @@ auto locked(Act act) {
     return leaked<Guarded<State>>().locked(act);
 }
 
+// nullopt: the process takes no turns.
 std::optional<Duration> turn() noexcept {
     const auto now = in_force::snapshot();
-    return now->policy.suspend.turn;
+    return now->policy.suspend.turn && blocks::may_apply() ? now->policy.suspend.turn : std::nullopt;
+}
+
+// True if its memory is out of the GPUs, or not all of it has come back: by a turn, a nap or a command.
+bool is_out() noexcept {
+    return nap::locked([](const nap::State &state) { return state.phase > nap::Phase::leaving; });
 }
 
 using ByDevice = std::array<Bytes, devices::kMost>;
@@ -90,7 +96,7 @@ bool leaves(Device &device, Bytes movable, control::UnixMs ends) {
 
 std::optional<control::InTurns> in_turns(const Device &device) noexcept {
     const auto now = in_force::snapshot();
-    const auto length = now->policy.suspend.turn;
+    const auto length = turn();
     if (!length) return std::nullopt;
     const Bytes keeps_free = now->of(device.ordinal).terms.growth.keep_free;
     return locked([&](const State &state) {
@@ -102,24 +108,24 @@ std::optional<control::InTurns> in_turns(const Device &device) noexcept {
 void post(const Device &device, control::board::Gpu &gpu) {
     const auto length = turn();
     if (!length) return;
-    const Bytes bytes = movable()[static_cast<std::size_t>(device.ordinal)];
+    const Bytes bytes = is_out() ? 0 : movable()[static_cast<std::size_t>(device.ordinal)];
     constexpr Duration kStep = std::chrono::seconds(5);  // so that the file does not change for this alone
     locked([&](const State &state) {
         const auto ends = state.since == 0 ? 0 : state.since + state.length(*length).count();
-        gpu.turn = control::board::Gpu::Turn{state.is_out ? 0 : bytes, ends};
+        gpu.turn = control::board::Gpu::Turn{bytes, ends};
         gpu.lately = state.lately / kStep * kStep;
     });
 }
 
 void sample(bool busy) noexcept {
-    const bool takes_turns = turn().has_value();
+    const auto length = turn();
+    const bool takes_turns = length.has_value(), out = is_out();
     const bool holds = std::any_of(devices::all().begin(), devices::all().end(), devices::in_use);
     const std::uint64_t served = takes_turns ? wait_queue::renew_claims() : 0;
-    const auto length = turn();
     const bool ends_claims = locked([&](State &state) {
         const std::uint64_t now = now_ms();
         const auto passed = milliseconds(now - std::exchange(state.sampled_ms, now));
-        state.lately = policy::turns::lately(state.lately, passed, holds && !state.is_out);
+        state.lately = policy::turns::lately(state.lately, passed, holds && !out);
         state.is_busy = state.is_busy || busy;
         constexpr std::uint64_t kSecond = 1000;
         for (; now - state.second_ms >= kSecond; state.second_ms += kSecond) {
@@ -132,16 +138,16 @@ void sample(bool busy) noexcept {
             return true;
         }
         if (state.since_ms == 0 || std::exchange(state.turns_served, served) != served) state.begin();
-        return state.is_out || now - state.since_ms >= static_cast<std::uint64_t>(state.length(*length).count());
+        return out || now - state.since_ms >= static_cast<std::uint64_t>(state.length(*length).count());
     });
     if (ends_claims) wait_queue::end_claims();
 }
 
 bool is_over() {
     const auto length = turn();
-    if (!length || !blocks::applies() || may_miss_calls()) return false;
+    if (!length || is_out() || may_miss_calls()) return false;
     const auto ends = locked([&](const State &state) -> std::optional<control::UnixMs> {
-        if (state.is_out || state.since_ms == 0 || now_ms() < state.tries_again_ms) return std::nullopt;
+        if (state.since_ms == 0 || now_ms() < state.tries_again_ms) return std::nullopt;
         return state.since + state.length(*length).count();
     });
     if (!ends) return false;
@@ -163,7 +169,6 @@ void note_refused() noexcept {
 void note_out(std::uint64_t took_ms) noexcept {
     wait_queue::end_claims();
     locked([=](State &state) {
-        state.is_out = true;
         state.out = milliseconds(took_ms);
         state.status.moved_ms += took_ms;
     });
@@ -171,7 +176,6 @@ void note_out(std::uint64_t took_ms) noexcept {
 
 void note_back(std::uint64_t took_ms) noexcept {
     locked([=](State &state) {
-        state.is_out = false;
         state.back = milliseconds(took_ms);
         state.status.moved_ms += took_ms;
         state.begin();
@@ -181,11 +185,12 @@ void note_back(std::uint64_t took_ms) noexcept {
 std::optional<control::TurnStatus> status() {
     const auto length = turn();
     if (!length) return std::nullopt;
+    const bool out = is_out();
     return locked([&](const State &state) {
-        control::TurnStatus out = state.status;
-        out.length_ms = static_cast<std::uint64_t>(state.length(*length).count());
-        out.since = state.is_out ? 0 : state.since;
-        return out;
+        control::TurnStatus now = state.status;
+        now.length_ms = static_cast<std::uint64_t>(state.length(*length).count());
+        now.since = out ? 0 : state.since;
+        return now;
     });
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 from gpu_tests import ROOT  # noqa: I001  (sets the path of tensorflow_site.py)
 import tensorflow_site
 from pairs import Figure
-from subjects import BARE, CACHED, CURB, MPS, NAPS, STACKS, TRACE
+from subjects import BARE, CACHED, CURB, MPS, NAPS, STACKS, TRACE, TURNS
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 ALL, NOOP, SIM, GPU = ("noop", "sim", "gpu"), ("noop",), ("sim",), ("gpu",)
@@ -134,11 +134,11 @@ def _calls(peers: Sequence[str]) -> list[Group]:
         return _compare(name, peers, ["PROBE", *argv], targets, within=True, **more)
 
     found = [
-        call("a call passed on", ["passed"], {CURB: adds(2, "+2 ns at most", ("noop", "gpu")), NAPS: None}),
+        call("a call passed on", ["passed"], {CURB: adds(2, "+2 ns at most", ("noop", "gpu")), NAPS: None, TURNS: None}),
         # A full queue of launches makes the program wait for the GPU, which hides the cost of a launch.
-        call("kernel launch", ["launch"], {CURB: None, NAPS: None}, most=500),
+        call("kernel launch", ["launch"], {CURB: None, NAPS: None, TURNS: None}, most=500),
         call("graph launch", ["graph"], {CURB: None}, most=500),
-        call("copy of 4 KiB to the device", ["copy"], {CURB: None, NAPS: None}, most=500),
+        call("copy of 4 KiB to the device", ["copy"], {CURB: None, NAPS: None, TURNS: None}, most=500),
         call("mem info", ["info"], {CURB: at_most(1.02)}),
     ]
     hit = takes(1200, "<= 1.2 us")
@@ -261,7 +261,7 @@ def _programs(peers: Sequence[str]) -> list[Group]:
     grows = (("TF_FORCE_GPU_ALLOW_GROWTH", "true"), *_tensorflow())
     steps_of = ("PYTHON", "PROGRAMS/train_steps.py")
     table: list[tuple[str, Sequence[str], int, dict[str, Target | None], tuple[tuple[str, str], ...]]] = [
-        ("PyTorch, transformer", [*torch, "transformer"], 5, {CURB: same, NAPS: same, TRACE: at_least(0.99)}, ()),
+        ("PyTorch, transformer", [*torch, "transformer"], 5, {CURB: same, NAPS: same, TURNS: same, TRACE: at_least(0.99)}, ()),
         ("PyTorch, ResNet-18", [*torch, "resnet"], 5, {CURB: same, NAPS: same}, ()),
         ("PyTorch, transformer in a CUDA graph", [*torch, "transformer", "graph"], 5, {CURB: same}, ()),
         ("PyTorch, transformer, torch.compile", [*torch, "transformer", "compile"], 5, {CURB: same}, ()),

@@ -20,11 +20,11 @@ from gpu_tests import Device, ProgramFailed
 from lane import Lane, Times
 from measures import Group, LaneSpec, Row
 from pairs import Figure
-from subjects import BARE, CACHED, CURB, DIRECT, NAPS, STACKS, TRACE, Subject, clean_environment
+from subjects import BARE, CACHED, CURB, DIRECT, NAPS, STACKS, TRACE, TURNS, Subject, clean_environment
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _ANSWER_S = 60
-OWN = (BARE, CURB, CACHED, NAPS, TRACE, STACKS)
+OWN = (BARE, CURB, CACHED, NAPS, TURNS, TRACE, STACKS)
 NO_TIME = "no time was left"
 
 

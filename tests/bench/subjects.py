@@ -45,7 +45,9 @@ class Subject:
         return env
 
 
-BARE, CURB, CACHED, NAPS, TRACE, STACKS, MPS = "bare", "curb", "curb+cache", "curb+naps", "curb+trace", "curb+stacks", "mps"
+BARE, CURB, CACHED, NAPS, TURNS, TRACE, STACKS, MPS = (
+    "bare", "curb", "curb+cache", "curb+naps", "curb+turns", "curb+trace", "curb+stacks", "mps",
+)  # fmt: skip
 DIRECT = "direct"
 """Not a subject, but a base of comparison: the driver's own functions, called in the subject's process."""
 
@@ -54,11 +56,13 @@ def own_subjects(library: Path) -> list[Subject]:
     capped = {"gpu": {"*": {"cap": CAP}}}
     cached = {"gpu": {"*": {"cap": CAP, "cache": _CACHE}}}
     naps = capped | {"suspend": {"idle": "1h"}}
+    turns = capped | {"suspend": {"turn": "1m"}}
     return [
         Subject(BARE, "only the driver"),
         Subject(CURB, f"libcurb.so, cap {CAP}, no cache", library, policy=capped),
         Subject(CACHED, f"libcurb.so, cap {CAP}, a cache of {_CACHE['max']}", library, policy=cached),
         Subject(NAPS, f"libcurb.so, cap {CAP}, and naps, none of which comes", library, policy=naps),
+        Subject(TURNS, f"libcurb.so, cap {CAP}, and turns, for which nobody waits", library, policy=turns),
         Subject(TRACE, f"libcurb.so, cap {CAP}, and a trace", library, policy=capped),
         Subject(STACKS, f"libcurb.so, cap {CAP}, and a trace with stacks from 64 MiB on", library, policy=capped),
     ]

@@ -1,6 +1,6 @@
 """A program that is always busy on the simulated driver, and checks the words that it gets back.
 
-Commands, one a line: "hold MIB" allocates so much, in blocks of 20 MiB; "work SECONDS" uses all blocks again and again, and says
+Commands, one a line: "hold MIB" allocates so much, in blocks of 20 MiB, "beside MIB" on a second GPU, where it only lies; "work SECONDS" uses all blocks again and again, and says
 how often and for how long it was not held up: "worked rounds=120 busy=3.02 of=9.11"; "free" says what cuMemGetInfo does.
 """
 
@@ -79,20 +79,31 @@ def work(blocks: Blocks, seconds: float) -> str:
     return f"worked rounds={rounds} busy={busy:.2f} of={time.monotonic() - began:.2f}"
 
 
+def use(contexts: dict[int, ctypes.c_void_p], device: int) -> None:
+    """Makes the device's primary context current."""
+    if device not in contexts:
+        contexts[device] = ctypes.c_void_p()
+        must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(contexts[device]), device))
+    must(cuda.cuCtxSetCurrent(contexts[device]))
+
+
 def main() -> None:
     must(cuda.cuInit(0))
-    context = ctypes.c_void_p()
+    contexts: dict[int, ctypes.c_void_p] = {}
     print("ready", flush=True)
     blocks = Blocks()
     for line in sys.stdin:
         command, _, number = line.strip().partition(" ")
         if command == "quit":
             break
-        if command in ("hold", "work") and not context:
-            must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-            must(cuda.cuCtxSetCurrent(context))
+        if command in ("hold", "work") and not blocks.kernel:
+            use(contexts, 0)
             blocks.load()
-        if command == "hold":
+        if command == "beside":
+            use(contexts, 1)
+            print("held" if (result := Blocks().hold(int(number) * MIB)) == 0 else f"error {result}", flush=True)
+            use(contexts, 0)
+        elif command == "hold":
             print("held" if (result := blocks.hold(int(number) * MIB)) == 0 else f"error {result}", flush=True)
         elif command == "work":
             print(work(blocks, float(number)), flush=True)

@@ -131,6 +131,52 @@ class TurnsTest(unittest.TestCase):
                     self.assertEqual(self.machine.curb("resume", "--wait", "30s", one.pid).returncode, 0)
         self.assertEqual(other.ends(), 0)
 
+    def test_a_cap_comes_before_turns(self) -> None:
+        holder = self.busy()
+        holder.asked(f"hold {MOST_MIB}", "held")
+        capped = self.busy(gpu={"*": {"cap": "3GiB"}})
+        self.assertEqual(capped.answer(f"hold {MOST_MIB}"), "error 2")
+
+    def test_a_program_on_two_gpus_leaves_both_and_one_on_the_other_gpu_stays(self) -> None:
+        self.machine = Machine(BUILD, gpus=2, memory=f"{MEMORY_MIB}MiB")
+        self.addCleanup(self.machine.__exit__)
+        both, other, beside = self.busy("300ms"), self.busy("300ms"), self.busy("300ms")
+        both.asked("beside 2000", "held")
+        both.asked(f"hold {MOST_MIB}", "held")
+        beside.asked("beside 2000", "held")
+        both.tell("work 4")
+        other.asked(f"hold {MOST_MIB}", "held")
+        self.assertTrue(within(lambda: self.machine.held()[both.pid, 1]["bytes"] <= CONTEXT))
+        self.worked(both)
+        self.assertEqual(self.status(beside)["nap"]["count"], 0)
+        self.assertGreater(self.status(both)["nap"]["count"], 0)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can start programs of two users")
+    def test_programs_of_two_users_take_turns(self) -> None:
+        self.busy().ends()  # makes the machine's books
+        programs = []
+        for uid in (54361, 54362):
+            home = self.machine.folder / str(uid)
+            home.mkdir()
+            os.chown(home, uid, uid)
+            policy = self.machine.policy({"suspend": {"turn": "500ms", "deep": "never"}}, f"{uid}.json")
+            environment = self.machine.under_curb(CURB_POLICY=str(policy)) | {"HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
+            for path in (self.machine.folder, Path(self.machine.bare["CURB_SIM_STATE"]), policy):
+                path.chmod(0o777)
+            user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
+            process = Process([*user, *BUSY], environment)
+            self.machine.processes.append(process)
+            process.expect("ready")
+            programs.append(process)
+        for one in programs:
+            one.tell(f"hold {MOST_MIB}")
+        for one in programs:
+            one.expect("held")
+        for one in programs:
+            one.tell("work 4")
+        shares = sorted(self.worked(one) for one in programs)
+        self.assertGreater(shares[0] * 2, shares[1], f"shares {shares}")
+
     def test_an_edit_of_the_policy_changes_the_length_of_turns_while_they_run(self) -> None:
         one, other = self.busy("1h"), self.busy("1h")
         one.asked(f"hold {MOST_MIB}", "held")

@@ -27,7 +27,7 @@ _SET_BY_CASES = (
     *("TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
 )
 # Names of curb's own columns and subjects, here and in tests/bench.
-_COLUMNS = ("bare", "curb", "curb+cache", "curb+naps", "curb+trace", "curb+stacks", "direct", "mps")
+_COLUMNS = ("bare", "curb", "curb+cache", "curb+naps", "curb+turns", "curb+trace", "curb+stacks", "direct", "mps")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@
 //              calls there were of curb's threads, and which one failed ("nothing")
 //   fork       forks a child that uses the GPU's addresses and ends; answers "forked"
 //
-// Arguments: a seed, and the families of memory: "all", or "few" for those that curb can move.
+// Arguments: a seed; the families of memory: "all", or "few" for those that curb can move; how many blocks of 20 MiB
+// more it has, of plain memory.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,7 +37,7 @@ void must(CUresult result, const char *what) {
 
 class Memory {
   public:
-    Memory(unsigned seed, bool all) : random_(seed) {
+    Memory(unsigned seed, bool all, int more) : random_(seed) {
         CUcontext context = nullptr;
         must(cuInit(0), "cuInit");
         must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
@@ -44,6 +45,9 @@ class Memory {
         place_ = families::make_place(calls_, 0);
         for (const families::Family &family : families::families())
             if (all ? may_nap(family) : moves(family)) add(family);
+        const auto plain = std::find_if(families::families().begin(), families::families().end(),
+                                        [](const families::Family &one) { return one.name == std::string("plain"); });
+        for (; more > 0; --more) add(*plain, 20 * kMiB);
     }
 
     bool check_and_change() {
@@ -58,9 +62,13 @@ class Memory {
         const std::size_t which = random_() % known_.size();
         if (random_() % 4 == 0) {  // other memory in its place
             const families::Family &family = *known_[which].block.family;
+            const std::size_t bytes = known_[which].block.bytes;
             must(family.give({calls_, place_, 0}, known_[which].block), "give");
             known_.erase(known_.begin() + static_cast<std::ptrdiff_t>(which));
-            add(family);
+            if (bytes == 20 * kMiB)
+                add(family, bytes);
+            else
+                add(family);
         } else {
             fill(known_[which]);
         }
@@ -83,8 +91,9 @@ class Memory {
         return name == "plain" || name == "pitch" || name == "mapping";
     }
 
-    void add(const families::Family &family) {
-        Known one{.block = {.family = &family, .bytes = family.nth(0, 2 * kMiB + random_() % 4 * kMiB)}};
+    void add(const families::Family &family) { add(family, family.nth(0, 2 * kMiB + random_() % 4 * kMiB)); }
+    void add(const families::Family &family, std::size_t bytes) {
+        Known one{.block = {.family = &family, .bytes = bytes}};
         must(family.take({calls_, place_, static_cast<unsigned>(random_())}, one.block), family.name);
         if (one.block.pointer == 0) return;
         one.bytes = one.block.bytes & ~std::size_t{3};
@@ -129,11 +138,12 @@ void fork_child() {
 }  // namespace
 
 int main(int argc, char **argv) {
-    if (argc != 3) {
-        std::cerr << "usage: " << argv[0] << " SEED all|few\n";
+    if (argc < 3 || argc > 4) {
+        std::cerr << "usage: " << argv[0] << " SEED all|few [BLOCKS]\n";
         return 2;
     }
-    Memory memory(static_cast<unsigned>(std::strtoul(argv[1], nullptr, 10)), std::string(argv[2]) == "all");
+    Memory memory(static_cast<unsigned>(std::strtoul(argv[1], nullptr, 10)), std::string(argv[2]) == "all",
+                  argc == 4 ? std::atoi(argv[3]) : 0);
     std::cout << "ready" << std::endl;
     for (std::string line; std::getline(std::cin, line);) {
         std::istringstream words(line);
