@@ -20,7 +20,7 @@ namespace {
 // Appends the text of the file, at most `most` bytes. Returns false if it cannot be opened or read. Not by a stream,
 // whose iterators throw if the process ends meanwhile.
 bool read_into(std::string &out, const std::string &path, std::size_t most) {
-    const Descriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const Descriptor in(above_standard(::open(path.c_str(), O_RDONLY | O_CLOEXEC)));
     std::array<char, 4096> block;
     for (;;) {
         const std::size_t left = std::min(most - out.size(), block.size());
@@ -50,7 +50,7 @@ std::string proc_text(int pid, const char *what, std::size_t most) {
 
 bool each_line(int pid, const char *what, const std::function<bool(std::string_view)> &each) {
     constexpr std::size_t kMost = std::size_t{32} << 20, kLongest = 8192;
-    const Descriptor in(::open(proc_path(pid, what).c_str(), O_RDONLY | O_CLOEXEC));
+    const Descriptor in(above_standard(::open(proc_path(pid, what).c_str(), O_RDONLY | O_CLOEXEC)));
     std::array<char, 4096> block;  // a file of /proc gives no more at once
     std::string line;
     bool any = false;

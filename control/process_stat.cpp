@@ -16,7 +16,7 @@ namespace curb::control {
 std::optional<ProcessStat> stat_of(int pid) noexcept {
     std::array<char, 32> path{};
     std::snprintf(path.data(), path.size(), "/proc/%d/stat", pid);
-    const Descriptor file(::open(path.data(), O_RDONLY | O_CLOEXEC));
+    const Descriptor file(above_standard(::open(path.data(), O_RDONLY | O_CLOEXEC)));
     std::array<char, 1024> block{};
     const ssize_t got = file ? ::read(file.number(), block.data(), block.size()) : -1;
     if (got <= 0) return std::nullopt;

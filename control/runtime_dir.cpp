@@ -145,7 +145,7 @@ policy::Result<Folder, std::string> result_of(Choice choice) {
 void add_below(std::vector<Folder> &out, const std::vector<std::string> &fuse, const std::string &parent,
                std::string_view prefix, const std::string &below, mode_t mode) {
     if (is_below(fuse, parent)) return;
-    const Descriptor all(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const Descriptor all(above_standard(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
     names_in(all, [&](const std::string &name) {
         if (!name.starts_with(prefix)) return false;
         std::string_view number = std::string_view(name).substr(prefix.size());

@@ -27,6 +27,7 @@ struct State {
     control::UnixMs since = 0;   // the same by the clock of all
     std::uint64_t turns_served = 0;
     std::uint64_t tries_again_ms = 0;
+    unsigned refusals = 0;   // in a row
     bool is_answer = false;  // others have left for this turn before the end of theirs
 
     std::uint64_t sampled_ms = now_ms();
@@ -161,15 +162,21 @@ bool is_over() {
     });
 }
 
+// Each refusal in a row doubles the pause, up to a minute: an attempt may hold the program up for seconds.
 void note_refused() noexcept {
     constexpr std::uint64_t kAgainMs = 2000;
-    locked([](State &state) { state.tries_again_ms = now_ms() + kAgainMs; });
+    constexpr unsigned kDoubled = 5;
+    locked([](State &state) {
+        state.tries_again_ms = now_ms() + (kAgainMs << state.refusals);
+        if (state.refusals < kDoubled) ++state.refusals;
+    });
 }
 
 void note_out(std::uint64_t took_ms) noexcept {
     wait_queue::end_claims();
     locked([=](State &state) {
         state.out = milliseconds(took_ms);
+        state.refusals = 0;
         state.status.moved_ms += took_ms;
     });
 }
