@@ -44,8 +44,7 @@ struct Runner {
     std::int64_t ends_ms = 0;   // its turn, by the clock of all
     Bytes bytes = 0;            // that can leave
     friend constexpr auto operator<=>(const Runner &a, const Runner &b) noexcept {
-        const auto by_end = a.ends_ms <=> b.ends_ms;
-        return by_end != 0 ? by_end : a.process <=> b.process;
+        return a.ends_ms != b.ends_ms ? a.ends_ms <=> b.ends_ms : a.process <=> b.process;
     }
 };
 
