@@ -61,21 +61,16 @@ Fault read_steer(std::string_view text, Flags &into) {
     return std::nullopt;
 }
 
-Fault read_nap(std::string_view text, Flags &into) {
-    std::optional<Duration> idle;
-    if (auto fault = take(text, idle, parse_duration)) return fault;
-    if (idle->count() == 0) return quote(text) + " is too short; a millisecond at least";
-    into.job.suspend.idle = idle;
+Fault take_some_time(std::string_view text, std::optional<Duration> &into) {
+    std::optional<Duration> time;
+    if (auto fault = take(text, time, parse_duration)) return fault;
+    if (time->count() == 0) return quote(text) + " is too short; a millisecond at least";
+    into = time;
     return std::nullopt;
 }
 
-Fault read_turn(std::string_view text, Flags &into) {
-    std::optional<Duration> turn;
-    if (auto fault = take(text, turn, parse_duration)) return fault;
-    if (turn->count() == 0) return quote(text) + " is too short; a millisecond at least";
-    into.job.suspend.turn = turn;
-    return std::nullopt;
-}
+Fault read_nap(std::string_view text, Flags &into) { return take_some_time(text, into.job.suspend.idle); }
+Fault read_turn(std::string_view text, Flags &into) { return take_some_time(text, into.job.suspend.turn); }
 
 Fault read_trace(std::string_view text, Flags &into) { return path(text, into.job.trace.file); }
 

@@ -102,7 +102,7 @@ class Wait : NoCopy {
     std::optional<Entry> entry_;
     control::Ticket *tickets_[std::size(kOrders)]{};
     bool was_served_ = false;
-    std::uint64_t in_reach_ms_ = 0;  // when it last was; 0: nobody has asked yet
+    std::uint64_t in_reach_ms_ = 0;  // when it last was; 0: may_await_turn() was not called yet
 };
 
 // Renews the claims of this process. Returns how many turns have begun so far. Thread-safe, as end_claims().

@@ -239,7 +239,7 @@ void enforce(const config::Loaded &loaded) {
     try {
         update_trace();
         log_all(lines);
-        // Warnings, which the default level shows: whoever edits limits wants to see that they hold.
+        // Warnings, which the default level shows: a user who edits limits wants to see that they hold.
         log::write(policy::LogLevel::warning,
                    file_in_force() + ": new policy in force" + (loaded.rule.empty() ? "" : ", " + loaded.rule));
         for (const std::string &line : changes) log::write(policy::LogLevel::warning, "  " + line);

@@ -62,7 +62,7 @@ def own_subjects(library: Path) -> list[Subject]:
         Subject(CURB, f"libcurb.so, cap {CAP}, no cache", library, policy=capped),
         Subject(CACHED, f"libcurb.so, cap {CAP}, a cache of {_CACHE['max']}", library, policy=cached),
         Subject(NAPS, f"libcurb.so, cap {CAP}, and naps, none of which comes", library, policy=naps),
-        Subject(TURNS, f"libcurb.so, cap {CAP}, and turns, for which nobody waits", library, policy=turns),
+        Subject(TURNS, f"libcurb.so, cap {CAP}, and turns, none of which ends", library, policy=turns),
         Subject(TRACE, f"libcurb.so, cap {CAP}, and a trace", library, policy=capped),
         Subject(STACKS, f"libcurb.so, cap {CAP}, and a trace with stacks from 64 MiB on", library, policy=capped),
     ]

@@ -51,14 +51,18 @@ class TurnsTest(unittest.TestCase):
         self.assertTrue(line.startswith("worked "), f"it said {line!r}")
         return float(dict(pair.split("=") for pair in line.split()[1:])["busy"])
 
-    def test_programs_that_never_idle_take_turns_and_get_equal_shares(self) -> None:
-        programs = [self.busy() for _ in range(3)]
+    def start_work(self, programs: list[Process], seconds: int) -> None:
+        """Has each take its memory, and then work."""
         for one in programs:
             one.tell(f"hold {MOST_MIB}")
         for one in programs:
             one.expect("held")
         for one in programs:
-            one.tell("work 8")
+            one.tell(f"work {seconds}")
+
+    def test_programs_that_never_idle_take_turns_and_get_equal_shares(self) -> None:
+        programs = [self.busy() for _ in range(3)]
+        self.start_work(programs, seconds=8)
         # What all hold together is more than the GPU has, and never in it.
         counts = [self.status(one)["turn"]["count"] for one in programs]
         shares = sorted(self.worked(one) for one in programs)
@@ -168,12 +172,7 @@ class TurnsTest(unittest.TestCase):
             self.machine.processes.append(process)
             process.expect("ready")
             programs.append(process)
-        for one in programs:
-            one.tell(f"hold {MOST_MIB}")
-        for one in programs:
-            one.expect("held")
-        for one in programs:
-            one.tell("work 4")
+        self.start_work(programs, seconds=4)
         shares = sorted(self.worked(one) for one in programs)
         self.assertGreater(shares[0] * 2, shares[1], f"shares {shares}")
 

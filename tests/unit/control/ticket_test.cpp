@@ -120,7 +120,8 @@ TEST_CASE("a process that was killed while it waited blocks no other, and its fi
     CHECK(folder.files().size() == 1);
 }
 
-TEST_CASE("the file of a dead process goes though nobody waits for its GPU, and those of living ones stay") {
+TEST_CASE(
+    "the file of a dead process is deleted even if no other process waits for its GPU, and those of living ones stay") {
     const Shared folder;
     { const Waiter dead(folder.places); }
     const Ticket alive(folder.places, kOther, kNeed);
