@@ -93,11 +93,12 @@ std::string span_text(control::UnixMs from, control::UnixMs to) {
 }
 
 std::string wait_text(const control::Waiting &one, int pid, control::UnixMs now) {
-    return fmt::format("{}, {} so far{}: it hit {}{}; it fails in {} unless there is room by then",
-                       policy::format_human(one.bytes), span_text(one.since, now),
+    return fmt::format("{}, {} so far{}: it hit {}{}; {}", policy::format_human(one.bytes), span_text(one.since, now),
                        one.thread == pid ? "" : fmt::format(" (thread {})", one.thread), policy::limit_text(one.why),
                        one.step ? "; the next growth step is due in " + span_text(now, *one.step) : "",
-                       span_text(now, one.until));
+                       one.until == 0
+                           ? "it waits for its turn"
+                           : fmt::format("it fails in {} unless there is room by then", span_text(now, one.until)));
 }
 
 std::string nap_end_text(const View &view, std::size_t process, control::UnixMs now) {

@@ -83,7 +83,8 @@ control::GpuStatus of_device(const Device &device, const Snapshot::Gpu &terms) {
     return out;
 }
 
-control::Waiting of_wait(const wait_queue::Waiting &one, const Snapshot::Gpu &gpu, control::UnixMs now) {
+control::Waiting of_wait(const wait_queue::Waiting &one, const Snapshot &in_force, control::UnixMs now) {
+    const Snapshot::Gpu &gpu = in_force.of(one.request.ordinal);
     const policy::Growth &growth = gpu.terms.growth;
     control::Waiting out;
     out.gpu = one.request.ordinal;
@@ -91,7 +92,8 @@ control::Waiting of_wait(const wait_queue::Waiting &one, const Snapshot::Gpu &gp
     out.since = now - static_cast<control::UnixMs>(one.milliseconds);
     out.bytes = one.request.bytes;
     out.why = one.request.why;
-    out.until = out.since + growth.wait.count();
+    const bool is_for_room = out.why == policy::Limit::device || out.why == policy::Limit::keep_free;
+    if (!in_force.policy.suspend.turn || !is_for_room) out.until = out.since + growth.wait.count();
     if (out.why == policy::Limit::allowance)
         out.step =
             now + static_cast<control::UnixMs>(policy::until_step(growth, now_ms(), gpu.allowance.last_step_ms()));
@@ -102,8 +104,7 @@ void add_waits(control::Status &out, const Snapshot &in_force) {
     const control::UnixMs now = control::unix_now();
     for (const wait_queue::Waiting &one : wait_queue::waiting()) {
         ++out.gpus[static_cast<std::size_t>(one.request.ordinal)].waiting;
-        if (out.waits.size() < control::kMostWaits)
-            out.waits.push_back(of_wait(one, in_force.of(one.request.ordinal), now));
+        if (out.waits.size() < control::kMostWaits) out.waits.push_back(of_wait(one, in_force, now));
     }
 }
 

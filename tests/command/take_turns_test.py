@@ -62,7 +62,7 @@ class TurnsTest(unittest.TestCase):
 
     def test_programs_that_never_idle_take_turns_and_get_equal_shares(self) -> None:
         programs = [self.busy() for _ in range(3)]
-        self.start_work(programs, seconds=8)
+        self.start_work(programs, seconds=16)
         # What all hold together is more than the GPU has, and never in it.
         counts = [self.status(one)["turn"]["count"] for one in programs]
         shares = sorted(self.worked(one) for one in programs)
@@ -182,6 +182,7 @@ class TurnsTest(unittest.TestCase):
         one.tell("work 6")
         other.tell(f"hold {MOST_MIB}")
         self.assertTrue(within(lambda: self.status(other).get("waits")))
+        self.assertIn("; it waits for its turn", " ".join(self.machine.curb("ps", other.pid).stdout.split()))
         self.assertEqual(self.status(one)["turn"]["length_ms"], 3_600_000)
         time.sleep(1)
         self.assertEqual(self.status(one)["nap"]["count"], 0)

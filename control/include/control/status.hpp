@@ -127,7 +127,7 @@ struct Waiting {
     UnixMs since = 0;
     policy::Bytes bytes = 0;  // asked for
     policy::Limit why{};
-    UnixMs until = 0;            // it fails then
+    UnixMs until = 0;            // it fails then; 0: it waits for its turn (suspend.turn), without a limit of time
     std::optional<UnixMs> step;  // when the next growth step is due; nullopt: none helps
     friend bool operator==(const Waiting &, const Waiting &) = default;
 };
