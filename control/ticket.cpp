@@ -51,6 +51,14 @@ std::string name_of(const std::string &begins) {
     return begins + stamp + "-" + std::to_string(::getpid()) + "-" + std::to_string(number++);
 }
 
+// The first of the folder's names that begin so.
+std::vector<std::string> names_of_requests(const Descriptor &folder, std::string_view begins) {
+    std::size_t left = kMostOfUser;
+    return names_in(folder, [&](const std::string &one) {
+        return one.starts_with(begins) && !one.ends_with(text_link::kUnfinished) && left > 0 && left-- > 0;
+    });
+}
+
 }  // namespace
 
 // The request behind one file: "4194304 4711 123456 4026531836 turns 90000 0 seldom reserved": bytes, pid, start,
@@ -68,6 +76,9 @@ struct Ticket::Entry {
 
     static std::optional<Entry> parse(std::string name, uid_t owner, std::string_view text);
     [[nodiscard]] std::string text() const;
+    // Reads a file of a folder. Returns nullopt if it is no request that counts. Deletes it if it is of a dead process of
+    // this user's.
+    static std::optional<Entry> read(const Descriptor &folder, std::string name, uid_t owner);
     // The living requests of these processes whose names begin so. Deletes the files of this user's dead ones.
     static std::vector<Entry> all(const Places &places, const std::string &begins, Among among);
     // In the order of their names, which the time begins.
@@ -127,30 +138,29 @@ std::optional<Ticket::Entry> Ticket::Entry::parse(std::string name, uid_t owner,
     return out;
 }
 
+std::optional<Ticket::Entry> Ticket::Entry::read(const Descriptor &folder, std::string name, uid_t owner) {
+    const auto found = text_link::read(folder, name, owner);
+    auto entry = found ? parse(std::move(name), owner, found->text) : std::nullopt;
+    if (!entry) return std::nullopt;
+    const Life life = text_link::life_of(entry->process, entry->pid_namespace, owner, found->age_ms,
+                                         text_link::own_pid_namespace());
+    if (life == Life::dead && owner == ::geteuid()) ::unlinkat(folder.number(), entry->name.c_str(), 0);
+    // What is reserved is in use: its process may be within a long call of the driver.
+    const bool is_in_use = entry->state == State::has_reserved && found->age_ms <= text_link::kDeadMs;
+    if (life != Life::lives && !(life == Life::silent && is_in_use)) return std::nullopt;
+    return entry;
+}
+
 std::vector<Ticket::Entry> Ticket::Entry::all(const Places &places, const std::string &begins, Among among) {
-    const uid_t own = ::geteuid();
-    const std::uint64_t pid_namespace = text_link::own_pid_namespace();
-    std::vector<Folder> folders = folders_of(places, own);
+    std::vector<Folder> folders = folders_of(places, ::geteuid());
     if (among == Among::all)
         for (Folder &folder : public_folders(places)) folders.push_back(std::move(folder));
     std::vector<Entry> out;
     for (const Folder &folder : folders) {
         const auto opened = open_folder(folder, false);
         if (!opened) continue;
-        std::size_t left = kMostOfUser;
-        for (const std::string &name : names_in(*opened, [&](const std::string &one) {
-                 return one.starts_with(begins) && !one.ends_with(text_link::kUnfinished) && left > 0 && left-- > 0;
-             })) {
-            const auto found = text_link::read(*opened, name, folder.owner);
-            auto entry = found ? parse(name, folder.owner, found->text) : std::nullopt;
-            if (!entry) continue;
-            const Life life =
-                text_link::life_of(entry->process, entry->pid_namespace, folder.owner, found->age_ms, pid_namespace);
-            if (life == Life::dead && folder.owner == own) ::unlinkat(opened->number(), name.c_str(), 0);
-            // What is reserved is in use: its process may be within a long call of the driver.
-            const bool is_in_use = entry->state == State::has_reserved && found->age_ms <= text_link::kDeadMs;
-            if (life == Life::lives || (life == Life::silent && is_in_use)) out.push_back(*std::move(entry));
-        }
+        for (std::string &name : names_of_requests(*opened, begins))
+            if (auto entry = read(*opened, std::move(name), folder.owner)) out.push_back(*std::move(entry));
     }
     return out;
 }
@@ -358,8 +368,11 @@ std::optional<Ticket::Lacking> Ticket::first_lacking(const Places &places, const
                    std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(now - began))};
 }
 
-void Ticket::remove_stale(const Places &places) {
-    static_cast<void>(Entry::all(places, std::string(kTicket), Among::all));
+void Ticket::remove_stale(const Descriptor &folder, bool (*goes_on)() noexcept) {
+    for (std::string &name : names_of_requests(folder, kTicket)) {
+        if (!goes_on()) return;
+        static_cast<void>(Entry::read(folder, std::move(name), ::geteuid()));
+    }
 }
 
 bool Ticket::others_wait(const Places &places, const std::string &uuid, Among among) {

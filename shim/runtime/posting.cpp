@@ -159,9 +159,11 @@ void Poster::write(board::Entry now) {
     const auto folder = control::public_directory(places_, geteuid());
     if (!folder) return;
     if (last_.gpus.empty()) {  // the first time
-        control::Ticket::remove_stale(places_);
-        if (auto opened = control::open_folder(*folder, false))
-            board::remove_stale(*opened, []() noexcept { return !own_thread::stopped(); });
+        constexpr auto kGoesOn = []() noexcept { return !own_thread::stopped(); };
+        if (const auto opened = control::open_folder(*folder, false)) {
+            control::Ticket::remove_stale(*opened, kGoesOn);
+            board::remove_stale(*opened, kGoesOn);
+        }
     }
     std::string path = folder->path + "/" + board::name_of(*process_);
     const std::string text = board::text_of(now);

@@ -80,8 +80,9 @@ class Ticket {
 
     // True if another process waits for memory of this GPU. May throw std::bad_alloc.
     static bool others_wait(const Places &places, const std::string &uuid, Among among = Among::all);
-    // Deletes the files of this user's dead processes that have waited for any GPU. May throw std::bad_alloc.
-    static void remove_stale(const Places &places);
+    // Deletes the files of dead processes that have waited for any GPU, in this folder of our own, as long as `goes_on`
+    // returns true. May throw std::bad_alloc.
+    static void remove_stale(const Descriptor &folder, bool (*goes_on)() noexcept);
 
   private:
     struct Entry;

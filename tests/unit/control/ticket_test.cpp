@@ -126,7 +126,11 @@ TEST_CASE(
     { const Waiter dead(folder.places); }
     const Ticket alive(folder.places, kOther, kNeed);
     CHECK(folder.files().size() == 2);
-    Ticket::remove_stale(folder.places);
+    const auto opened = curb::control::open_folder(*curb::control::public_directory(folder.places, geteuid()), false);
+    REQUIRE(opened);
+    Ticket::remove_stale(*opened, []() noexcept { return false; });
+    CHECK(folder.files().size() == 2);
+    Ticket::remove_stale(*opened, []() noexcept { return true; });
     CHECK(folder.files().size() == 1);
 }
 
