@@ -76,8 +76,8 @@ struct Ticket::Entry {
 
     static std::optional<Entry> parse(std::string name, uid_t owner, std::string_view text);
     [[nodiscard]] std::string text() const;
-    // Reads a file of a folder. Returns nullopt if it is no request that counts. Deletes it if it is of a dead process of
-    // this user's.
+    // Reads a file of a folder. Returns nullopt if it is no request that counts. Deletes it if it is of a dead process
+    // of this user's.
     static std::optional<Entry> read(const Descriptor &folder, std::string name, uid_t owner);
     // The living requests of these processes whose names begin so. Deletes the files of this user's dead ones.
     static std::vector<Entry> all(const Places &places, const std::string &begins, Among among);
@@ -142,8 +142,8 @@ std::optional<Ticket::Entry> Ticket::Entry::read(const Descriptor &folder, std::
     const auto found = text_link::read(folder, name, owner);
     auto entry = found ? parse(std::move(name), owner, found->text) : std::nullopt;
     if (!entry) return std::nullopt;
-    const Life life = text_link::life_of(entry->process, entry->pid_namespace, owner, found->age_ms,
-                                         text_link::own_pid_namespace());
+    const Life life =
+        text_link::life_of(entry->process, entry->pid_namespace, owner, found->age_ms, text_link::own_pid_namespace());
     if (life == Life::dead && owner == ::geteuid()) ::unlinkat(folder.number(), entry->name.c_str(), 0);
     // What is reserved is in use: its process may be within a long call of the driver.
     const bool is_in_use = entry->state == State::has_reserved && found->age_ms <= text_link::kDeadMs;
