@@ -200,26 +200,11 @@ class Join {
   private:
     void add_processes() {
         std::map<int, ViewProcess> all;
-        for (const ProcessFacts &one : facts_.processes) {
-            if (!one.lives) continue;
-            ViewProcess &process = all[one.pid] = one;
-            if (process.command.empty()) process.command = process.name;
-            if (one.under_curb) process.trouble = "has no control socket: see curb doctor " + std::to_string(one.pid);
-        }
-        for (const control::Answer &answer : facts_.answers) {
-            const auto found = all.find(answer.pid);
-            if (found == all.end()) continue;  // it has ended since it was asked
-            ViewProcess &process = found->second;
-            process.under_curb = true;
-            process.trouble.clear();
-            if (auto status = report_in<control::Status>(answer.pid, answer.reply))
-                process.status = std::move(status).value();
-            else
-                process.trouble = without_pid(answer.pid, status.error());
-            // The record of a nap is there before the memory has moved, and a light nap has none.
-            if (process.status && process.status->nap)
-                process.suspended = process.status->nap->out || (process.suspended && !process.status->nap->leaving);
-        }
+        for (const ProcessFacts &one : facts_.processes)
+            if (one.lives) all[one.pid] = seen(one);
+        for (const control::Answer &answer : facts_.answers)
+            if (const auto found = all.find(answer.pid); found != all.end())  // else it has ended since it was asked
+                take(answer, found->second);
         if (facts_.gpus)
             for (const GpuUser *user : users_of(*facts_.gpus))
                 if (!is_known(user->pid)) all[user->pid].elsewhere = true;
@@ -230,6 +215,27 @@ class Join {
             indices_[pid] = view_.processes.size();
             view_.processes.push_back(std::move(process));
         }
+        add_those_posted_alone();
+    }
+    static ViewProcess seen(const ProcessFacts &facts) {
+        ViewProcess out = facts;
+        if (out.command.empty()) out.command = out.name;
+        if (out.under_curb) out.trouble = "has no control socket: see curb doctor " + std::to_string(facts.pid);
+        return out;
+    }
+    static void take(const control::Answer &answer, ViewProcess &process) {
+        process.under_curb = true;
+        process.trouble.clear();
+        if (auto status = report_in<control::Status>(answer.pid, answer.reply))
+            process.status = std::move(status).value();
+        else
+            process.trouble = without_pid(answer.pid, status.error());
+        // The record of a nap is there before the memory has moved, and a light nap has none.
+        if (process.status && process.status->nap)
+            process.suspended = process.status->nap->out || (process.suspended && !process.status->nap->leaving);
+    }
+    // Adds the processes of other pid namespaces that NVML does not list, or under another pid.
+    void add_those_posted_alone() {
         for (const PostedFacts &one : facts_.posted) {
             if (one.pid != 0) continue;
             ViewProcess &process = view_.processes.emplace_back();

@@ -52,6 +52,7 @@ std::vector<ScreenLine> top_help(const TopState &state) {
         {State::silent, "under curb, and does not answer. stopped: by a signal"},
         {State::no_curb, "only NVML knows it. unknown: another user's, or elsewhere"}};
     for (const auto &[one, text] : kMeanings) row(state_name(one), text, ink_of(one));
+    row("turn 12 s", "what is left of its turn: another one waits (next, wait turn)", Ink::plain);
     return out;
 }
 

@@ -222,15 +222,27 @@ class Screenful {
                                         : "no process matches; / with an empty line shows all",
                   Ink::dim}});
     }
-    // Returns "wait 3 s" instead of "waiting", and "idle" of a running process that has not used the GPU for a minute:
-    // more information in as many columns.
-    [[nodiscard]] std::string state_text(const ViewProcess &process, const control::GpuStatus *books, State state,
-                                         bool is_idle) const {
-        if (is_idle) return "idle";
+    // Returns the place of the row's process among those that take turns on its GPU, while one waits there: "turn 12 s"
+    // (what is left of its own), "next", "wait turn". Empty: none.
+    [[nodiscard]] std::string turn_text(const TopRow &row, State state) const {
+        if (!row.gpu || row.gpu->next == 0) return {};
+        if (row.gpu->next == view_.processes[row.process].pid) return "next";
+        const auto *posted = posted_of(view_, *row.use);
+        if (!posted || !posted->turn) return {};
+        if (posted->turn->leaves == 0) return state == State::napping ? "wait turn" : "";
+        return posted->turn->ends > now_ ? "turn " + span_text(now_, posted->turn->ends) : "turn over";
+    }
+    // Returns "wait 3 s" instead of "waiting", "idle" of a running process that has not used the GPU for a minute, and
+    // the place of one that takes turns: more information in as many columns.
+    [[nodiscard]] Span state_span(const TopRow &row, const control::GpuStatus *books) const {
+        const ViewProcess &process = view_.processes[row.process];
+        const State state = state_of(process, books);
+        if (std::string turn = turn_text(row, state); !turn.empty()) return {std::move(turn), ink_of(state)};
+        if (state == State::running && row.use && row.use->idle.value_or(0) != 0) return {"idle", Ink::yellow};
         if (state == State::waiting && books)
             for (const control::Waiting &wait : process.status->waits)
-                if (wait.gpu == books->ordinal) return "wait " + span_text(wait.since, now_);
-        return state_name(state);
+                if (wait.gpu == books->ordinal) return {"wait " + span_text(wait.since, now_), ink_of(state)};
+        return {state_name(state), ink_of(state)};
     }
     // Returns a column, with a blank behind it. Empty if it is not shown.
     [[nodiscard]] std::string column(bool is_shown, const std::string &text, std::size_t width,
@@ -260,33 +272,35 @@ class Screenful {
         const auto found = state_.held.find({view_.processes[row.process].pid, row.gpu->uuid});
         return found == state_.held.end() ? nullptr : &found->second;
     }
+    // Returns how much of its cap the row holds.
+    [[nodiscard]] ScreenLine cap_bar(const TopRow &row, bool is_over) const {
+        const std::size_t full = row.cap ? columns_of(share(row.held, *row.cap), kCapBar) : 0;
+        const bool u = state_.unicode;
+        return {{repeated(u ? "█" : "#", full), is_over ? Ink::red : Ink::green},
+                {repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", Ink::dim}};
+    }
     [[nodiscard]] ScreenLine process_line(const TopRow &row, bool selected) const {
         const ViewProcess &process = view_.processes[row.process];
         const auto *books = row.use ? books_of(view_, *row.use) : nullptr;
-        const State state = state_of(process, books);
-        const bool u = state_.unicode, is_idle = state == State::running && row.use && row.use->idle.value_or(0) != 0;
-        const std::size_t full = row.cap ? columns_of(share(row.held, *row.cap), kCapBar) : 0;
-        const Bytes whole = row.cap ? *row.cap : row.gpu ? row.gpu->total : 0;
-        const auto of = [&](Ink own) { return selected ? Ink::reverse : process.under_curb ? own : Ink::dim; };
         ScreenLine out = {{figures(std::to_string(process.pid), process.user, short_label(row.gpu),
-                                   row.use ? format_human(row.held) : "-", cap_text(row, books != nullptr)),
-                           of(Ink::plain)}};
-        if (width_ >= kForBars) {
-            out.push_back(
-                {repeated(u ? "█" : "#", full), of(books && is_over_cap(process, *books) ? Ink::red : Ink::green)});
-            out.push_back({repeated(row.cap ? (u ? "░" : ".") : " ", kCapBar - full) + " ", of(Ink::dim)});
+                                   row.use ? format_human(row.held) : "-", cap_text(row, books != nullptr))}};
+        if (width_ >= kForBars)
+            for (Span &part : cap_bar(row, books && is_over_cap(process, *books))) out.push_back(std::move(part));
+        if (width_ >= kForHistory) {
+            const Bytes whole = row.cap ? *row.cap : row.gpu ? row.gpu->total : 0;
+            out.push_back({sparkline(history_of(row), whole, state_.unicode) + " ", Ink::green});
         }
-        if (width_ >= kForHistory) out.push_back({sparkline(history_of(row), whole, u) + " ", of(Ink::green)});
-        out.push_back({column(true, state_text(process, books, state, is_idle), kState),
-                       of(is_idle ? Ink::yellow : ink_of(state))});
+        const Span state = state_span(row, books);
+        out.push_back({column(true, state.text, kState), state.ink});
         out.push_back({column(has_jobs(), process.status ? process.status->job : "", kJob) +
-                           column(has_containers(), process.container, kContainer),
-                       of(Ink::plain)});
+                       column(has_containers(), process.container, kContainer)});
         const std::size_t taken = width_in(out), left = width_ > taken ? width_ - taken : 0;
         const std::string text = process.elsewhere && process.command.empty() ? "(in another pid namespace)"
                                                                               : policy::plain(process.command);
-        const std::string command = shortened_command(text, left, u);
-        out.push_back({selected ? padded(command, left) : command, of(Ink::plain)});
+        const std::string command = shortened_command(text, left, state_.unicode);
+        out.push_back({selected ? padded(command, left) : command});
+        for (Span &part : out)
+            if (selected || !process.under_curb) part.ink = selected ? Ink::reverse : Ink::dim;
         return out;
     }
 

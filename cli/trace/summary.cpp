@@ -202,29 +202,30 @@ std::string stamp(std::int64_t unix_ns, const char *format) {
     return local_time(unix_ns / static_cast<std::int64_t>(kSecond), format);
 }
 
-// Returns "Out of its GPUs 3 times, by naps, 2 min 5 s together, with at most 2.5 GiB in host memory; the way back took
-// at most 410 ms."
+// Returns "Out of its GPUs 3 times, by naps and turns of others, 2 min 5 s together, with at most 2.5 GiB in host
+// memory; the moves out took 1.2 s together; the way back took at most 410 ms."
 std::string absences_text(const std::vector<Absence> &absences) {
-    std::uint64_t together = 0, longest = 0;
+    std::uint64_t together = 0, longest = 0, out = 0;
     policy::Bytes most = 0;
-    std::size_t naps = 0, suspends = 0;
+    std::size_t naps = 0, turns = 0, suspends = 0;
     for (const Absence &one : absences) {
         together += one.ended_ns - one.began_ns;
-        longest = std::max(longest, one.wake_ns.value_or(0));
+        out += one.out_ns;
+        if (!one.is_turn()) longest = std::max(longest, one.wake_ns.value_or(0));
         most = std::max(most, one.bytes);
         naps += one.how == "nap" || one.how == "light nap";
+        turns += one.is_turn();
         suspends += one.how == "suspend";
     }
-    const bool is_one = absences.size() == 1;
-    std::string by;
-    if (naps == absences.size())
-        by = is_one ? "by a nap, " : "by naps, ";
-    else if (suspends == absences.size())
-        by = is_one ? "by a suspend, " : "by suspends, ";
-    else if (naps != 0)
-        by = "by naps and suspends, ";
-    return fmt::format("Out of its GPUs {}, {}{} together, with at most {} in host memory{}.", times(absences.size()),
-                       by, span_text(together), policy::format_human(most),
+    std::vector<std::string> by;
+    for (const auto &[count, one, several] : {std::tuple(naps, "a nap", "naps"),
+                                              {turns, "a turn of others", "turns of others"},
+                                              {suspends, "a suspend", "suspends"}})
+        if (count != 0) by.emplace_back(count == 1 ? one : several);
+    return fmt::format("Out of its GPUs {}, {}{} together, with at most {} in host memory{}{}.", times(absences.size()),
+                       by.empty() ? "" : "by " + policy::joined(by, " and ") + ", ", span_text(together),
+                       policy::format_human(most),
+                       out == 0 ? "" : "; the moves out took " + span_text(out) + " together",
                        longest == 0 ? "" : "; the way back took at most " + span_text(longest));
 }
 
@@ -328,6 +329,15 @@ std::string clock_text(const Recording &recording, std::uint64_t ns) {
 
 std::string date_text(const Recording &recording) {
     return recording.header.unix_ns > 0 ? stamp(recording.header.unix_ns, "%Y-%m-%d %H:%M:%S %Z") : std::string();
+}
+
+std::string cause_text(const Absence &absence) {
+    return absence.how.empty() ? "" : "a " + absence.how + (absence.is_turn() ? " of others" : "");
+}
+
+std::string way_back_text(const Absence &absence) {
+    if (!absence.wake_ns) return {};
+    return (absence.is_turn() ? "a call waited " : "the way back took ") + span_text(*absence.wake_ns);
 }
 
 std::string span_text(std::uint64_t ns) {

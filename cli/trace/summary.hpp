@@ -21,10 +21,12 @@ struct Release {
 // A time that the process spent out of its GPUs.
 struct Absence {
     std::uint64_t began_ns = 0, ended_ns = 0;
-    std::string how;                       // "nap", "light nap", "suspend"; empty: it began before the trace
+    std::string how;                       // "nap", "light nap", "turn", "suspend"; empty: it began before the trace
     policy::Bytes bytes = 0;               // in host memory
     std::uint64_t out_ns = 0;              // the moves to host memory took so long; 0: not known
     std::optional<std::uint64_t> wake_ns;  // the time of its resume; nullopt: the trace ends before
+    // Others had their turns: wake_ns is what a call waited, for them and for the way back.
+    [[nodiscard]] bool is_turn() const noexcept { return how == "turn"; }
 };
 
 // A request that waited.
@@ -91,6 +93,10 @@ bool has_days(const Recording &recording);
 std::string clock_text(const Recording &recording, std::uint64_t ns);
 // Returns when the trace began: "2026-03-01 12:30:00 UTC". Empty if it has no time of day.
 std::string date_text(const Recording &recording);
+// Returns "a light nap", "a turn of others". Empty if it is not known.
+std::string cause_text(const Absence &absence);
+// Returns "the way back took 410 ms", of a turn "a call waited 31 s". Empty if the trace ends before.
+std::string way_back_text(const Absence &absence);
 // Returns "850 ms", "4.1 s", "2 min 5 s", "1 h 2 min".
 std::string span_text(std::uint64_t ns);
 std::string gpu_name(int gpu);                    // "cuda:0"

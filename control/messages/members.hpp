@@ -67,6 +67,8 @@ inline constexpr std::pair<std::string_view, const char *> kInSeconds[] = {
     {"back_ms", "back_seconds"},
     {"waited_ms", "waited_seconds"},
     {"waited_total_ms", "waited_total_seconds"},
+    {"length_ms", "length_seconds"},
+    {"moved_ms", "moved_seconds"},
     {"since", "since_unix_seconds"},
     {"no_room_since", "no_room_since_unix_seconds"},
     {"at", "at_unix_seconds"},

@@ -208,21 +208,12 @@ bool keep_out(std::uint64_t lease_ms, bool for_good, policy::Bytes moved) noexce
     return all.has_value();
 }
 
-std::optional<std::uint64_t> poll() noexcept try {
-    const auto take_request = [] {
-        return locked(
-            [](State &state) { return state.phase == Phase::none && std::exchange(state.is_requested, false); });
-    };
-    if (!gate::is_closed() && take_request()) begin(Why::request);
-    auto &period = leaked<std::optional<Period>>();
-    trim_host_memory();
-    const policy::SuspendPolicy policy = in_force::snapshot()->policy.suspend;
-    if (!has_naps(policy) || never_naps()) {
-        period.reset();
-        return std::nullopt;
-    }
-    constexpr policy::Duration kNever = policy::Duration::max();
-    const policy::Duration idle = policy.idle.value_or(kNever), beside = policy.when_others_wait.value_or(kNever);
+namespace {
+
+constexpr policy::Duration kNever = policy::Duration::max();
+
+// Begins a nap if its time, or the turn's end, has come.
+void begin_if_due(const policy::SuspendPolicy &policy, std::optional<Period> &period) {
     // A waiting request counts as use: out of its GPUs, the process would wait for itself to come back, and block
     // others.
     const bool is_used = gate::take_called() || gate::call_under_way() || wait_queue::any();
@@ -238,15 +229,37 @@ std::optional<std::uint64_t> poll() noexcept try {
         begin(Why::turn);
     else if (is_used || !holds_memory())  // a process that holds nothing has nothing to move
         period->idle.used(now_ms());
-    else if (is_due(*period, idle, beside))
+    else if (is_due(*period, policy.idle.value_or(kNever), policy.when_others_wait.value_or(kNever)))
         begin(Why::idle);
+}
+
+std::uint64_t poll_interval_ms(const policy::SuspendPolicy &policy) {
     constexpr std::uint64_t kWhileKept = 1000;  // in which host memory may run short
     constexpr std::uint64_t kWithTurns = 50;
-    const std::uint64_t idle_next = policy::IdlePeriod::poll_interval_ms(std::min(idle, beside));
-    const std::uint64_t next = policy.turn ? std::min(idle_next, kWithTurns) : idle_next;
-    return move::kept().bytes == 0 ? next : std::min(next, kWhileKept);
+    const std::uint64_t next = policy::IdlePeriod::poll_interval_ms(
+        std::min(policy.idle.value_or(kNever), policy.when_others_wait.value_or(kNever)));
+    return std::min({next, policy.turn ? kWithTurns : next, move::kept().bytes == 0 ? next : kWhileKept});
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> poll() noexcept try {
+    const auto take_request = [] {
+        return locked(
+            [](State &state) { return state.phase == Phase::none && std::exchange(state.is_requested, false); });
+    };
+    if (!gate::is_closed() && take_request()) begin(Why::request);
+    auto &period = leaked<std::optional<Period>>();
+    trim_host_memory();
+    const policy::SuspendPolicy policy = in_force::snapshot()->policy.suspend;
+    if (!has_naps(policy) || never_naps()) {
+        period.reset();
+        return std::nullopt;
+    }
+    begin_if_due(policy, period);
+    return poll_interval_ms(policy);
 } catch (...) {
-    return policy::IdlePeriod::poll_interval_ms(policy::Duration::max());
+    return policy::IdlePeriod::poll_interval_ms(kNever);
 }
 
 std::string why_not() noexcept try {

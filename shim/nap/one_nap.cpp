@@ -344,36 +344,44 @@ bool OneNap::host_is_short(milliseconds interval, bool (*is_short)(Bytes, Bytes)
     return room && is_short(room->available, room->total);
 }
 
+// Has the driver move the rest if that is due. False if it is not.
+bool OneNap::deepens() {
+    if (!is_due_to_deepen()) return false;
+    if (const auto why = move_deeply(); why && !why->empty()) {
+        not_deep_ = *why;
+        locked([&](State &state) {
+            state.phase = Phase::out;
+            state.status.stays.append(state.status.stays.empty() ? "" : ", ").append("the rest: " + *why);
+        });
+        log::write(LogLevel::info, "the nap stays light: " + *why);
+    }
+    return true;
+}
+
+// Brings back what curb has moved if host memory runs short. False if it does not, or if there is no room.
+bool OneNap::leaves_host_memory() {
+    if (!is_light_ || is_deep_ || !host_is_short(std::chrono::seconds(1), policy::is_short_of_host) ||
+        !bring_back_lightly(true))
+        return false;
+    last_ = "host memory ran short";
+    return true;
+}
+
 bool OneNap::wait_until_needed() {
     // End the lease: from here on another tool may bring the process back, and then a waiting call opens the gate.
     if (!is_light_) gate::close(gate::For::nap, milliseconds(0));
-    for (;;) {
-        if (is_called() || !gate::is_closed() || (is_deep_ && helper_.has_closed())) break;
+    while (!is_called() && gate::is_closed() && !(is_deep_ && helper_.has_closed())) {
         struct Seen {
             Phase phase;
-            bool process_ends, is_kept_out;
+            bool process_ends, may_move;
         };
-        const auto [phase, process_ends, kept_out] = locked([](const State &state) {
-            return Seen{state.phase, state.process_ends, is_kept_out(state)};
+        const auto [phase, process_ends, may_move] = locked([](const State &state) {
+            return Seen{state.phase, state.process_ends, !is_kept_out(state) && !state.process_ends};
         });
         if (phase == Phase::staying_out) return false;
         if (process_ends && is_deep_) break;
-        if (!kept_out && !process_ends && is_due_to_deepen()) {
-            if (const auto why = move_deeply(); why && !why->empty()) {
-                not_deep_ = *why;
-                locked([&](State &state) {
-                    state.phase = Phase::out;
-                    state.status.stays.append(state.status.stays.empty() ? "" : ", ").append("the rest: " + *why);
-                });
-                log::write(LogLevel::info, "the nap stays light: " + *why);
-            }
-            continue;
-        }
-        if (is_light_ && !is_deep_ && !kept_out && !process_ends &&
-            host_is_short(std::chrono::seconds(1), policy::is_short_of_host) && bring_back_lightly(true)) {
-            last_ = "host memory ran short";
-            break;
-        }
+        if (may_move && deepens()) continue;
+        if (may_move && leaves_host_memory()) break;
         // No other tool can bring back what curb has moved, so no call may open the gate.
         if (is_light_) gate::close(gate::For::nap, kMove);
         if (is_deep_) read_lines();

@@ -42,6 +42,8 @@ class OneNap : NoCopy {
     // False if a command keeps the process out.
     bool wait_until_needed();
     [[nodiscard]] bool is_due_to_deepen() const;
+    bool deepens();
+    bool leaves_host_memory();
     // True if `is_short` says so of the host memory that is free and of the whole. Asks at most once in an interval,
     // since others take memory too.
     bool host_is_short(std::chrono::milliseconds interval, bool (*is_short)(policy::Bytes, policy::Bytes) noexcept);

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
+import matrix  # noqa: E402
 from simulated import CONTEXT, MIB, Machine, Process, within  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
@@ -62,11 +63,12 @@ class TurnsTest(unittest.TestCase):
 
     def test_programs_that_never_idle_take_turns_and_get_equal_shares(self) -> None:
         programs = [self.busy() for _ in range(3)]
-        self.start_work(programs, seconds=16)
+        seconds, unequal = (300, 1.1) if matrix.NIGHTLY else (16, 2)  # the shorter a run, the more one turn counts
+        self.start_work(programs, seconds)
         # What all hold together is more than the GPU has, and never in it.
         counts = [self.status(one)["turn"]["count"] for one in programs]
         shares = sorted(self.worked(one) for one in programs)
-        self.assertGreater(shares[0] * 2, shares[-1], f"shares {shares}, turns {counts}")
+        self.assertGreater(shares[0] * unequal, shares[-1], f"shares {shares}, turns {counts}")
         self.assertTrue(all(one.ends() == 0 for one in programs))
 
     def test_two_that_hold_a_half_each_and_want_more_do_not_wait_for_each_other_for_ever(self) -> None:

@@ -197,15 +197,14 @@ void add_releases(std::string &out, const Recording &recording, const Summary &s
 }
 
 void add_absences(std::string &out, const Recording &recording, const Summary &summary) {
-    add_table(out, "<h2>Out of its GPUs</h2>",
-              {"Time", "By", "#In host memory", "#For", "#Way out took", "#Way back took"}, summary.absences,
-              [&](const Absence &one) -> Cells {
+    add_table(out, "<h2>Out of its GPUs</h2>", {"Time", "By", "#In host memory", "#For", "#Way out took", "Way back"},
+              summary.absences, [&](const Absence &one) -> Cells {
                   return {clock_text(recording, one.began_ns),
-                          one.how.empty() ? "not known" : markup(one.how),
+                          one.how.empty() ? "not known" : markup(cause_text(one)),
                           exact(one.bytes),
                           span_text(one.ended_ns - one.began_ns),
                           one.out_ns == 0 ? "not known" : span_text(one.out_ns),
-                          one.wake_ns ? span_text(*one.wake_ns) : "out at the end"};
+                          one.wake_ns ? way_back_text(one) : "out at the end"};
               });
 }
 

@@ -202,10 +202,11 @@ std::string text_report(const Recording &recording, const Summary &summary) {
     for (std::size_t i = 0; i < std::min(kMostLines, summary.absences.size()); ++i) {
         const Absence &one = summary.absences[i];
         if (i == 0) out += "\nout of its GPUs\n";
-        add(out, {clock_text(recording, one.began_ns), policy::format_human(one.bytes),
-                  (one.how.empty() ? "" : "by a " + one.how + ", ") + "for " + span_text(one.ended_ns - one.began_ns) +
-                      (one.out_ns == 0 ? "" : ", the way out took " + span_text(one.out_ns)) +
-                      (one.wake_ns ? ", the way back took " + span_text(*one.wake_ns) : ", and at the end")});
+        add(out,
+            {clock_text(recording, one.began_ns), policy::format_human(one.bytes),
+             (one.how.empty() ? "" : "by " + cause_text(one) + ", ") + "for " + span_text(one.ended_ns - one.began_ns) +
+                 (one.out_ns == 0 ? "" : ", the way out took " + span_text(one.out_ns)) + ", " +
+                 (one.wake_ns ? way_back_text(one) : "and at the end")});
     }
     if (summary.absences.size() > kMostLines)
         add(out, {"and " + std::to_string(summary.absences.size() - kMostLines) + " more"});

@@ -121,9 +121,9 @@ void mark(Chart &chart, const Recording &recording, const GpuSummary &gpu, const
         add(chart.absences,
             {one.began_ns, one.ended_ns, 1, static_cast<std::int64_t>(one.bytes), 0,
              fmt::format("{} out of its GPUs{}{} for {}: {} in host memory{}", clock_text(recording, one.began_ns),
-                         one.how.empty() ? "" : " by a ", one.how, span_text(one.ended_ns - one.began_ns),
+                         one.how.empty() ? "" : " by ", cause_text(one), span_text(one.ended_ns - one.began_ns),
                          policy::format_human(one.bytes),
-                         one.wake_ns.value_or(0) == 0 ? "" : "; the way back took " + span_text(*one.wake_ns))},
+                         one.wake_ns.value_or(0) == 0 ? "" : "; " + way_back_text(one))},
             largest, columns);
     const auto say_how_many = [](std::vector<Mark> &marks, const char *what) {
         for (Mark &mark : marks)
@@ -142,6 +142,24 @@ policy::Bytes highest(const std::vector<LimitSample> &limits) {
     for (const LimitSample &one : limits)
         if (one.limit != policy::kUnbounded) out = std::max(out, one.limit);
     return out;
+}
+
+// Returns the height up to which something is drawn. Leaves out limits far above the peak, which would flatten the
+// picture.
+policy::Bytes top_of(Chart &chart, policy::Bytes peak) {
+    constexpr policy::Bytes kFar = 4;
+    policy::Bytes top = std::max<policy::Bytes>(peak, 1);
+    const policy::Bytes cap = highest(chart.cap), allowed = highest(chart.allowance);
+    chart.cap_above = cap / kFar > peak;
+    if (cap == 0 || chart.cap_above)
+        chart.cap.clear();
+    else
+        top = std::max(top, cap);
+    if (allowed == 0 || allowed / kFar > peak)
+        chart.allowance.clear();
+    else
+        top = std::max(top, allowed);
+    return top;
 }
 
 }  // namespace
@@ -175,17 +193,7 @@ Picture draw(const Recording &recording, const Summary &summary, std::size_t col
         for (const policy::Kind kind : kStack)
             if (present[static_cast<std::size_t>(kind)] != 0) chart.kinds.push_back(kind);
         mark(chart, recording, gpu, summary, grid);
-        // A cap far above the peak would flatten the picture.
-        constexpr policy::Bytes kFar = 4;
-        const policy::Bytes cap = highest(chart.cap);
-        chart.cap_above = cap / kFar > gpu.peak;
-        if (cap == 0 || chart.cap_above) chart.cap.clear();
-        policy::Bytes top = std::max<policy::Bytes>(gpu.peak, 1);
-        if (!chart.cap_above) top = std::max(top, cap);
-        if (const policy::Bytes allowed = highest(chart.allowance); allowed != 0 && allowed / kFar <= gpu.peak)
-            top = std::max(top, allowed);
-        else
-            chart.allowance.clear();
+        const policy::Bytes top = top_of(chart, gpu.peak);
         for (Mark &release : chart.releases) release.height = top;
         chart.top = top + top / 16;
         out.charts.push_back(std::move(chart));

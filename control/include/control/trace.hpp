@@ -53,7 +53,8 @@ std::optional<What> parse_what(std::string_view name) noexcept;
 //   policy        gpu limit (the cap; policy::kUnbounded: none) of_kind (the allowance, the same) held
 //                 text (file, rule)
 //   out           bytes (moved to host memory), duration_ns (of the move; 0: not known), text: "nap", "suspend",
-//                 "light nap" (what only the driver can move stays), or later "deep" (the driver moves that too)
+//                 "turn" (others have theirs), "light nap" (what only the driver can move stays), or later "deep" (the
+//                 driver moves that too)
 //   back          bytes, duration_ns (what the call waited that ended a nap, or the resume took)
 //   end           nothing more
 //   dropped       bytes (how many events)

@@ -136,7 +136,7 @@ TEST_CASE("A nap lasts until the process is back, and is a band of every device'
     CHECK(std::tuple(nap.began_ns, nap.ended_ns, nap.bytes) == std::tuple(10 * kSecond, 70 * kSecond, 2 * GiB));
     CHECK(nap.wake_ns == kSecond / 2);
     CHECK(sentences(run, summary).back() ==
-          "Out of its GPUs 2 times, by naps and suspends, 1 min 10 s together, with at "
+          "Out of its GPUs 2 times, by a nap and a suspend, 1 min 10 s together, with at "
           "most 3 GiB in host memory; the way back took at most 2.0 s.");
     const Picture picture = picture_of(run);
     REQUIRE(picture.charts[0].absences.size() == 2);
@@ -149,6 +149,20 @@ TEST_CASE("A nap lasts until the process is back, and is a band of every device'
     CHECK_THAT(text_report(run, summary), contains("by a nap, for 1 min 0 s, the way back took 500 ms"));
     CHECK_THAT(report_json(run, summary),
                contains(R"("how":"nap","bytes":2147483648,"out_ns":null,)") && contains(R"("wake_ns":500000000,)"));
+}
+
+TEST_CASE("A turn of others lasts until the process's own; what a call waited for it is no time of a move") {
+    const auto run = recorded({alloc(0, 1, 2 * GiB), leaves(10, "turn", 2 * GiB, 0.25), comes_back(70, 2 * GiB, 59),
+                               leaves(80, "turn", 2 * GiB, 0.25), comes_back(100, 2 * GiB, 19),
+                               leaves(110, "nap", 2 * GiB, 0.5), comes_back(120, 2 * GiB, 0.75), alloc(130, 2, GiB)});
+    const Summary summary = summarise(run);
+    CHECK(sentences(run, summary).back() ==
+          "Out of its GPUs 3 times, by a nap and turns of others, 1 min 30 s together, with at most 2 GiB in host "
+          "memory; the moves out took 1.0 s together; the way back took at most 750 ms.");
+    for (const std::string &text : {html_page(run, summary), text_report(run, summary)})
+        CHECK_THAT(text,
+                   contains("by a turn of others") && contains("for 1 min 0 s") && contains("a call waited 59.0 s"));
+    CHECK_THAT(report_json(run, summary), contains(R"("how":"turn")"));
 }
 
 TEST_CASE("A light nap is one until the driver has moved the rest; both moves count") {

@@ -212,6 +212,29 @@ TEST_CASE("Rows are in the chosen order, and only those that match the filter") 
     }
 }
 
+TEST_CASE("STATE says whose turn it is, what is left of it, who is next and who waits, while one waits") {
+    View view;
+    view.gpus = {gpu(0, 40 * GiB)};
+    for (int pid = 1; pid <= 3; ++pid) {
+        ViewProcess one = process(pid, "alice", "train");
+        give_books(one, view.gpus[0], pid == 1 ? 40 * GiB : GiB);
+        one.posted.emplace().gpus = {{.uuid = view.gpus[0].uuid}};
+        one.posted->gpus[0].turn = {pid == 1 ? 40 * GiB : 0, kNow + 12'000};
+        one.suspended = pid != 1;
+        if (one.suspended) one.status->nap.emplace().out = true;
+        view.processes.push_back(std::move(one));
+        view.gpus[0].uses.push_back({view.processes.size() - 1, 0, std::nullopt, 0});
+    }
+    TopState state;
+    const auto screen = [&] { return text_of(view, state, 80); };
+    CHECK_THAT(screen(), contains("running") && contains("napping") && !contains("turn"));
+    view.gpus[0].next = 2;
+    CHECK_THAT(screen(), contains("turn 12 s ") && contains("next ") && contains("wait turn ") &&
+                             contains("on GPU 0 it is the turn of 1 (train), for 12 s more; next is 2"));
+    view.processes[0].posted->gpus[0].turn->ends = kNow;
+    CHECK_THAT(screen(), contains("turn over "));
+}
+
 TEST_CASE("The selection stays on an existing row, and the rows scroll with it") {
     const View view = machine();
     TopState state;

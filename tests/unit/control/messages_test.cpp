@@ -249,6 +249,9 @@ TEST_CASE("json_of() writes every member, and null for unknown figures") {
     status.nap = NapStatus{.since = 1'500, .waited_ms = 250, .refused = {}};
     CHECK_THAT(json_of(status), contains(R"("since":1500,"since_unix_seconds":1.5)") &&
                                     contains(R"("waited_ms":250,"waited_seconds":0.25)"));
+    status.turn = TurnStatus{.length_ms = 30'000, .moved_ms = 1'250};
+    CHECK_THAT(json_of(status), contains(R"("length_ms":30000,"length_seconds":30)") &&
+                                    contains(R"("moved_ms":1250,"moved_seconds":1.25)"));
     CHECK_THAT(curb::control::text(Reply(status)), contains(R"("waited_ms":250)") && !contains("seconds"));
     const GpuStatus full = everything_set().gpus.back();
     CHECK(refused(full) == 15);  // the sums
