@@ -36,7 +36,9 @@ NOT_MESSAGES = [
     r"^CUDA_MPS",  # names of variables
     r"^(All p|P)rocess",  # help
     r"^curb run --wait|^make room there|^raise the cap: curb cap $|next time curb run|^or have the program|, or (free|have) ",  # remedies
-    r"^see whether nvidia-smi|^; see whether|^(set|correct or unset) CURB_LIBRARY|^build it",
+    r"^see whether nvidia-smi|^; see whether|^(set|correct or unset) CURB_LIBRARY|^build it|^\); run curb where|^try as root|^that takes 570",
+    r"^nvidia-smi lists those|^suspend none of such|^(; )?--force if|^make room first|^give what it held|^: it is stopped|^\. ipcs -m lists",
+    r"^\. The program sees CUDA_ERROR_OUT",
     r"^curb resume \{\}|^; curb res?|^(all that is left|there is nothing)|^bring that|^curb release gives",
     r"another process of its job|the end of a graph capture|soft limit of its cgroup|the driver moves it for a nap",  # who asks
     r"^(its first line|it is (longer|a second)|a size in it|no process has a GPU|an object in it|it is n(ot JSON|ested))",  # of a broken file
