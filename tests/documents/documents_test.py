@@ -46,9 +46,6 @@ RUN = {  # line: text that its output must contain
     "curb run --trace run.json --stacks 64MiB -- python train.py": ALL_PIECES,
     "curb report run.json": "smallest cap",
     "curb replay --cap 4GiB run.json": "smallest cap",
-    "curb ps PID": "train.py",
-    "curb doctor PID": "ok",
-    "curb run --log info -- python train.py": ALL_PIECES,
     "curb run --cap 8GiB --steer -- python train.py": ALL_PIECES,
     "curb run --cap 8GiB -- torchrun --nproc-per-node 4 train.py": ALL_PIECES,
     "curb run --job-cap 24GiB -- torchrun --nproc-per-node 4 train.py": ALL_PIECES,
@@ -137,6 +134,7 @@ TRIED_BY = {  # the test of each recipe of which no line is in RUN
     "A machine for five users, in five steps": "tests/process/naps/users_test.cpp",
     "A machine with EL8, or another old glibc": "packaging/try",
     "The Python module from a clone": "packaging/try",
+    "Upgrading and uninstalling": "packaging/check",
 }
 
 
