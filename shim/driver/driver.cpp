@@ -56,10 +56,10 @@ constexpr std::size_t kRowCount = std::size(kRows);
 
 // The driver's address in the slot of a row; null if it is unknown. By the slot's position: a function for each row
 // would be 30 KB of code and relocations.
-using Address = std::atomic<void *>;
-Address &slot_of(const Row &row) noexcept {
-    static_assert(sizeof(Driver::cuInit) == sizeof(Address));
-    return reinterpret_cast<Address *>(&the_driver)[&row - kRows];
+using Pointer = std::atomic<void *>;
+Pointer &slot_of(const Row &row) noexcept {
+    static_assert(sizeof(Driver::cuInit) == sizeof(Pointer));
+    return reinterpret_cast<Pointer *>(&the_driver)[&row - kRows];
 }
 
 // Rows sorted by the driver's address. Built once, when the driver is found.
@@ -158,10 +158,10 @@ std::size_t index_of(const void *slot) noexcept {
 }
 // Returns the thunk of a function, and fills the slot with it. Null if libcuda lacks the function.
 void *counting(std::size_t index) noexcept {
-    void *function = reinterpret_cast<Address *>(&the_driver)[index];
+    void *function = reinterpret_cast<Pointer *>(&the_driver)[index];
     if (!function) return nullptr;
     void *thunk = thunks::counting(function);
-    reinterpret_cast<Address *>(&counting_driver)[index].store(thunk);
+    reinterpret_cast<Pointer *>(&counting_driver)[index].store(thunk);
     return thunk;
 }
 
