@@ -35,6 +35,7 @@
  *                              Its MemTotal is the memory of the device, of which allocations take what MemAvailable says.
  *                              cuMemGetInfo returns 256 MiB less, for the page cache. Host memory that programs allocate
  *                              is not in it
+ *   CURB_SIM_SOFT_LIMIT=BYTES  the soft limit of every cgroup, in which all processes of the machine are
  *   CURB_SIM_PERSISTENCE=off   NVML reports persistence mode off for every GPU
  *   CURB_SIM_MPS=1             NVML reports every process as one that shares its GPU through MPS
  *   CUDA_VISIBLE_DEVICES, CUDA_MODULE_LOADING
