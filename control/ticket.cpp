@@ -350,12 +350,21 @@ void Ticket::claim() {
 
 std::optional<Ticket::Lacking> Ticket::first_lacking(const Places &places, const std::string &uuid, Bytes room) {
     const std::string begins = beginning(uuid);
+    const std::vector<Entry> all = Entry::all(places, begins, Among::all);
+    const auto has_claim = [&](const Entry &one) {
+        return std::any_of(all.begin(), all.end(), [&](const Entry &other) {
+            return other.state == State::claims && other.is_of_same_process(one);
+        });
+    };
     Holdings holdings;
-    std::optional<Entry> first;
-    for (Entry &one : Entry::all(places, begins, Among::all))
+    const auto goes_first = [&](const Entry &a, const Entry &b) {
+        return has_claim(a) != has_claim(b) ? has_claim(a) : holdings.goes_first(places, begins, a, b);
+    };
+    const Entry *first = nullptr;
+    for (const Entry &one : all)
         if (one.state == State::waits && policy::added(one.bytes, one.keeps_free) > room &&
-            (!first || holdings.goes_first(places, begins, one, *first)))
-            first = std::move(one);
+            (!first || goes_first(one, *first)))
+            first = &one;
     if (!first) return std::nullopt;
     const auto stamp = policy::whole_number<std::uint64_t>(
         std::string_view(first->name).substr(std::min(begins.size(), first->name.size()), kStampDigits));

@@ -286,7 +286,7 @@ class Notes {
             const ViewProcess &process = view_.processes[use.process];
             if (!use.posted) continue;
             const auto &turn = process.posted->gpus[*use.posted].turn;
-            if (!turn || turn->leaves == 0) continue;
+            if (!turn || turn->leaves == 0 || process.posted->state == control::board::State::waiting) continue;
             have += (have.empty() ? "" : ", ") + label_of(process.pid, process.name) +
                     (turn->ends > now_ ? ", for " + span_text(now_, turn->ends) + " more" : ", which is over");
         }

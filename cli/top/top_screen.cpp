@@ -228,7 +228,7 @@ class Screenful {
         if (!row.gpu || row.gpu->next == 0) return {};
         if (row.gpu->next == view_.processes[row.process].pid) return "next";
         const auto *posted = posted_of(view_, *row.use);
-        if (!posted || !posted->turn) return {};
+        if (!posted || !posted->turn || state == State::waiting) return {};
         if (posted->turn->leaves == 0) return state == State::napping ? "wait turn" : "";
         return posted->turn->ends > now_ ? "turn " + span_text(now_, posted->turn->ends) : "turn over";
     }

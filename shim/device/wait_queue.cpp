@@ -253,6 +253,15 @@ bool others_wait(Order order, const Device &device) noexcept try {
     return false;
 }
 
+std::uint64_t longest_wait_ms() noexcept {
+    std::uint64_t longest = 0;
+    const std::scoped_lock lock(queue.mutex);
+    for (const Entry *one = queue.first; one; one = one->next)
+        if (one->request.why == policy::Limit::device || one->request.why == policy::Limit::keep_free)
+            longest = std::max(longest, one->milliseconds());
+    return longest;
+}
+
 std::vector<Waiting> waiting() {
     std::vector<Waiting> out;
     {

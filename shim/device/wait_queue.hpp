@@ -119,6 +119,8 @@ struct Waiting {
     int thread = 0;  // its id
     std::uint64_t milliseconds = 0;
 };
+// Returns how long the request has waited that has waited longest for room on a device. 0: none does. Thread-safe.
+std::uint64_t longest_wait_ms() noexcept;
 // Returns all waiting requests, the longest wait first. Thread-safe. May throw std::bad_alloc.
 std::vector<Waiting> waiting();
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "accounting/vmm.hpp"
 #include "base/guarded.hpp"
@@ -23,8 +24,9 @@ using policy::Duration;
 using std::chrono::milliseconds;
 
 struct State {
-    std::uint64_t since_ms = 0;  // of this turn; 0: the process holds no memory of a GPU
-    control::UnixMs since = 0;   // the same by the clock of all
+    std::uint64_t since_ms = 0;       // of this turn; 0: the process holds no memory of a GPU
+    control::UnixMs since = 0;        // the same by the clock of all
+    control::UnixMs waits_since = 0;  // a request of this process, for room on a GPU; 0: none waits
     std::uint64_t turns_served = 0;
     std::uint64_t tries_again_ms = 0;
     unsigned refusals = 0;   // in a row
@@ -47,6 +49,15 @@ struct State {
     }
     [[nodiscard]] Duration length(Duration turn) const noexcept {
         return policy::turns::length(turn, out + back, is_answer);
+    }
+    [[nodiscard]] control::UnixMs ends(Duration turn) const noexcept {
+        return policy::turns::end(since, length(turn), waits_since);
+    }
+    // `ms`: a request has waited so long; 0: none waits.
+    void note_wait(std::uint64_t ms) noexcept {
+        constexpr control::UnixMs kAlike = 50;  // two readings of the clocks
+        const control::UnixMs now = ms == 0 ? 0 : control::unix_now() - static_cast<control::UnixMs>(ms);
+        if (std::abs(now - waits_since) > kAlike) waits_since = now;
     }
 };
 template <class Act>
@@ -112,8 +123,7 @@ void post(const Device &device, control::board::Gpu &gpu) {
     const Bytes bytes = is_out() ? 0 : movable()[static_cast<std::size_t>(device.ordinal)];
     constexpr Duration kStep = std::chrono::seconds(5);  // so that the file does not change for this alone
     locked([&](const State &state) {
-        const auto ends = state.since == 0 ? 0 : state.since + state.length(*length).count();
-        gpu.turn = control::board::Gpu::Turn{bytes, ends};
+        gpu.turn = control::board::Gpu::Turn{bytes, state.since == 0 ? 0 : state.ends(*length)};
         gpu.lately = state.lately / kStep * kStep;
     });
 }
@@ -123,11 +133,13 @@ void sample(bool busy) noexcept {
     const bool takes_turns = length.has_value(), out = is_out();
     const bool holds = std::any_of(devices::all().begin(), devices::all().end(), devices::in_use);
     const std::uint64_t served = takes_turns ? wait_queue::renew_claims() : 0;
+    const std::uint64_t waits_ms = wait_queue::longest_wait_ms();
     const bool ends_claims = locked([&](State &state) {
         const std::uint64_t now = now_ms();
         const auto passed = milliseconds(now - std::exchange(state.sampled_ms, now));
         state.lately = policy::turns::lately(state.lately, passed, holds && !out);
         state.is_busy = state.is_busy || busy;
+        state.note_wait(waits_ms);
         constexpr std::uint64_t kSecond = 1000;
         for (; now - state.second_ms >= kSecond; state.second_ms += kSecond) {
             state.seconds = policy::turns::after_second(state.seconds, state.is_busy);
@@ -149,7 +161,7 @@ bool is_over() {
     if (!length || is_out() || may_miss_calls()) return false;
     const auto ends = locked([&](const State &state) -> std::optional<control::UnixMs> {
         if (state.since_ms == 0 || now_ms() < state.tries_again_ms) return std::nullopt;
-        return state.since + state.length(*length).count();
+        return state.ends(*length);
     });
     if (!ends) return false;
     const auto others_wait = [](const Device &device) {

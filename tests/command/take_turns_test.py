@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
 import matrix  # noqa: E402
-from simulated import CONTEXT, MIB, Machine, Process, within  # noqa: E402
+from simulated import CONTEXT, MIB, PATIENCE_S, Machine, Process, within  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
 import unittest  # noqa: E402
@@ -84,6 +85,20 @@ class TurnsTest(unittest.TestCase):
         for process in (one, other):
             self.worked(process)
             self.assertEqual(process.ends(), 0)
+
+    def test_who_waits_for_memory_does_not_keep_what_it_has_for_a_whole_turn(self) -> None:
+        programs = [self.busy("1h") for _ in range(3)]
+        for process in programs:
+            process.asked("hold 2000", "held")
+        # Each wants more than is left, so none can work.
+        for process in programs:
+            process.tell("hold 2500")
+        answered, *_ = select.select([process.child.stdout for process in programs], [], [], PATIENCE_S)
+        at_work = next(process for process in programs if process.child.stdout in answered)
+        at_work.expect("held")
+        at_work.tell("work 2")
+        self.worked(at_work)
+        self.assertFalse(select.select([process.child.stdout for process in programs], [], [], 0)[0])
 
     def test_what_fits_together_stays_together(self) -> None:
         one, other = self.busy(), self.busy()
@@ -174,7 +189,7 @@ class TurnsTest(unittest.TestCase):
             self.machine.processes.append(process)
             process.expect("ready")
             programs.append(process)
-        self.start_work(programs, seconds=4)
+        self.start_work(programs, seconds=10)
         shares = sorted(self.worked(one) for one in programs)
         self.assertGreater(shares[0] * 2, shares[1], f"shares {shares}")
 

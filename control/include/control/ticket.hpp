@@ -66,7 +66,8 @@ class Ticket {
     void claim();
     [[nodiscard]] bool takes_turns() const noexcept { return in_turns_.has_value(); }
 
-    // The first request in the order that does not fit into `room`, of any process, this one too.
+    // The first request in the order that does not fit into `room`, of any process, this one too. Those of a process
+    // with a claim go before all others.
     struct Lacking {
         uid_t owner = 0;
         ProcessName process{};

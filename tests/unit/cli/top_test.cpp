@@ -233,6 +233,9 @@ TEST_CASE("STATE says whose turn it is, what is left of it, who is next and who 
                              contains("on GPU 0 it is the turn of 1 (train), for 12 s more; next is 2"));
     view.processes[0].posted->gpus[0].turn->ends = kNow;
     CHECK_THAT(screen(), contains("turn over "));
+    view.processes[0].status->gpus[0].waiting = 1;
+    view.processes[0].status->waits = {{0, 1, kNow - 4'000, GiB, policy::Limit::device, kNow, {}}};
+    CHECK_THAT(screen(), contains("wait 4 s ") && !contains("turn over"));
 }
 
 TEST_CASE("The selection stays on an existing row, and the rows scroll with it") {

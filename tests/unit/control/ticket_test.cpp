@@ -340,4 +340,12 @@ TEST_CASE("the first request that does not fit is the one that the others leave 
     REQUIRE(found);
     CHECK(found->process.pid == first.pid());
     CHECK(found->missing == 6);
+    // In its turn, a process wants more.
+    Ticket claim(folder.places, kGpu, kNeed, Ticket::Among::all, true, InTurns{.lately = 1h, .patience = 1s});
+    const Ticket wants_more(folder.places, kGpu, kNeed, Ticket::Among::all, true,
+                            InTurns{.lately = 1h, .patience = 1s});
+    claim.claim();
+    found = Ticket::first_lacking(folder.places, kGpu, kNeed - 1);
+    REQUIRE(found);
+    CHECK(found->process.pid == getpid());
 }

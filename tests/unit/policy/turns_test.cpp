@@ -17,6 +17,12 @@ TEST_CASE("a turn lasts as long as the policy says, but ten times its moves at l
     CHECK(turns::length(30s, 0s, true) == 3s);
 }
 
+TEST_CASE("a turn in which the program waits for room itself ends after a second of that") {
+    CHECK(turns::end(1'000'000, 30s, 0) == 1'030'000);
+    CHECK(turns::end(1'000'000, 30s, 1'005'000) == 1'006'000);
+    CHECK(turns::end(1'000'000, 30s, 1'029'500) == 1'030'000);
+}
+
 TEST_CASE("a program is seldom busy if it was idle in more than half of the last sixty seconds") {
     Seconds seconds = kAllBusy;
     CHECK_FALSE(is_seldom_busy(seconds));

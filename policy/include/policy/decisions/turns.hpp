@@ -28,6 +28,15 @@ constexpr Duration length(Duration turn, Duration moves, bool is_answer) noexcep
     return is_answer ? std::max(whole / kPart, moves) : whole;
 }
 
+// A program that waits for room itself does not use its turn. It ends after this time.
+inline constexpr Duration kUnused = std::chrono::seconds(1);
+// Returns when a turn ends, by the clock of all. `waits_since`: a request of the program has waited for room on a GPU
+// since then; 0: none waits.
+constexpr std::int64_t end(std::int64_t began_ms, Duration length, std::int64_t waits_since_ms) noexcept {
+    const std::int64_t whole = began_ms + length.count();
+    return waits_since_ms == 0 ? whole : std::min<std::int64_t>(whole, waits_since_ms + kUnused.count());
+}
+
 // Of the last minute, a bit for each second.
 using Seconds = std::uint64_t;
 inline constexpr int kSeconds = 60;
