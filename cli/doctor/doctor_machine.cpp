@@ -22,7 +22,8 @@ void add_fault(const Check &check, const std::string &message) {
 }
 
 void judge_naps(const DriverCondition &driver, const Check &check) {
-    check.note(!driver.unified.empty(), "there are none: they would make no room in memory that GPU and host share") ||
+    check.note(!driver.unified.empty(),
+               "there are none, nor turns: they would make no room in memory that GPU and host share") ||
         check.note(!driver.no_vmm.empty(),
                    policy::joined(driver.no_vmm, ", ") +
                        ": no virtual memory management, so curb itself moves nothing in naps",

@@ -69,8 +69,9 @@ bool applies() noexcept {
 }
 
 bool may_apply() noexcept {
-    return leaked<Guarded<Decision>>().locked(
-        [](const Decision &decision) { return !decision.is_made || *decision.why_not == '\0'; });
+    return !devices::sharing_host_memory() && leaked<Guarded<Decision>>().locked([](const Decision &decision) {
+        return !decision.is_made || *decision.why_not == '\0';
+    });
 }
 
 const char *why_not() noexcept {

@@ -9,7 +9,7 @@ namespace curb::shim::blocks {
 // Decided at the first call, which must come after the first cuInit: memory that was made one way cannot become the
 // other. Thread-safe. The first call calls the driver.
 bool applies() noexcept;
-// False once it is decided that it does not. Decides nothing.
+// False where a GPU shares the host's memory, and once it is decided that it does not apply. Decides nothing.
 bool may_apply() noexcept;
 // Returns why it does not apply, for users. Empty if it does. Thread-safe.
 const char *why_not() noexcept;

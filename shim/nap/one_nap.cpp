@@ -100,7 +100,7 @@ void stop(const std::string &why) {
 
 std::string why_never() {
     const Device *device = devices::sharing_host_memory();
-    return device ? device->name() + " shares the host's memory, so a nap would make no room" : "";
+    return device ? device->name() + " shares the host's memory, so naps and turns would make no room" : "";
 }
 
 std::string why_no_nap() {

@@ -144,11 +144,14 @@ TEST_CASE("curb ps and curb doctor say that GPU and host share memory, of which 
     INFO(machine.out << machine.err);
     // Its status is not judged: for root it covers the programs of other tests.
     CHECK_THAT(machine.out, contains("cuda:0 shares the host's memory, of which NVML has no figures") &&
-                                contains("there are none: they would make no room") && !contains(program.id()));
+                                contains("there are none, nor turns: they would make no room") &&
+                                !contains(program.id()));
     const Outcome of_process = unified.curb({"doctor", program.id()});
     CHECK(of_process.status == 0);
     CHECK_THAT(of_process.out, contains("its GPU shares the host's memory, of which NVML has no figures"));
 }
+
+constexpr const char *kWhy = "cuda:0 shares the host's memory, so naps and turns would make no room";
 
 TEST_CASE("a process has no naps and is not suspended, and says why") {
     if (!can_mount()) return;
@@ -157,7 +160,6 @@ TEST_CASE("a process has no naps and is not suspended, and says why") {
     Program program = unified.program(R"("suspend": { "idle": "100ms" }, "log": { "level": "info", "file": ")" +
                                       log.string() + "\" }");
     REQUIRE(program.answers("hold 64") == "held");
-    constexpr const char *kWhy = "cuda:0 shares the host's memory, so a nap would make no room";
     CHECK(within(20s, [&] { return count(contents(log), std::string("no naps: ") + kWhy) == 1; }));
     CHECK_THAT(unified.curb({"ps", program.id()}).out, contains(std::string("none now: ") + kWhy));
     CHECK_THAT(unified.curb({"doctor", program.id()}).out, contains(std::string("has no naps: ") + kWhy));
@@ -165,4 +167,25 @@ TEST_CASE("a process has no naps and is not suspended, and says why") {
           contains("shares the host's memory, so a suspend would make no room"));
     CHECK(unified.machine.state(program.pid()) == "running");
     CHECK(program.answers("check") == "right");
+}
+
+TEST_CASE("a process with turns runs as without them, and says why") {
+    if (!can_mount()) return;
+    const Unified unified;
+    const fs::path log = unified.machine.folder() / "turns.log";
+    const std::string turns =
+        R"("suspend": { "turn": "100ms" }, "log": { "level": "info", "file": ")" + log.string() + "\" }";
+    Program first = unified.program(turns), second = unified.program(turns);
+    first.answers("fill");
+    CHECK(second.answers("export piece 1024") == "refused");  // by a pool, before any block that curb could move
+    CHECK(second.answers("take 1024") == "refused");
+    CHECK_THAT(contents(log), !contains(" waits "));
+    REQUIRE(first.answers("drop") == "ok");
+    CHECK(second.answers("take 1024") == "ok");
+    CHECK(within(20s, [&] { return count(contents(log), std::string("no naps: ") + kWhy) == 2; }));
+    for (const Program *one : {&first, &second}) {
+        CHECK_THAT(unified.curb({"ps", one->id()}).out,
+                   contains(std::string("none now: ") + kWhy) && !contains("whose moves took"));
+        CHECK_THAT(unified.curb({"doctor", one->id()}).out, contains(std::string("has no naps: ") + kWhy));
+    }
 }
