@@ -30,6 +30,7 @@
         ".cfi_startproc\n"                                       \
         "bti c\n"                                                \
         "stp x29, x30, [sp, #-48]!\n.cfi_adjust_cfa_offset 48\n" \
+        ".cfi_rel_offset x29, 0\n.cfi_rel_offset x30, 8\n"       \
         "stp x0, x1, [sp, #16]\n"                                \
         "str x2, [sp, #32]\n"                                    \
         "bl " choose                                             \
@@ -38,6 +39,7 @@
         "ldp x0, x1, [sp, #16]\n"                                \
         "ldr x2, [sp, #32]\n"                                    \
         "ldp x29, x30, [sp], #48\n.cfi_adjust_cfa_offset -48\n"  \
+        ".cfi_restore x29\n.cfi_restore x30\n"                   \
         "br x16\n"                                               \
         ".cfi_endproc\n.size " name ", .-" name "\n")
 #endif

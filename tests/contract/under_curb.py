@@ -4,7 +4,7 @@ behave the same, and curb's books must agree with the device's figure.
 
 usage: under_curb.py DRIVER_CONTRACT LIBCURB DRIVER_FOLDER [naps]
 
-With `naps` the policy has naps, so curb makes large blocks by virtual memory management.
+With `naps` the policy has naps and turns, so curb makes large blocks by virtual memory management, and counts all calls.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def policy(log: Path, naps: bool = False) -> str:
     """A policy with a cap that nothing reaches, the device's own figures, and a signal that only logs the books."""
     return json.dumps(
         {
-            **({"suspend": {"idle": "1h", "light": True}} if naps else {}),
+            **({"suspend": {"idle": "1h", "turn": "1h"}} if naps else {}),
             "version": 1,
             "gpu": {"*": {"cap": "100%", "report": "device"}},
             "release": {"steps": []},

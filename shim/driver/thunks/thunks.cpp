@@ -122,7 +122,7 @@ asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 16\n.type curb_thunk_slowly
     "mov x17, x1\n"
     "ldp x0, x1, [sp, #16]\nldp x2, x3, [sp, #32]\nldp x4, x5, [sp, #48]\nldp x6, x7, [sp, #64]\n"
     "ldp d0, d1, [sp, #80]\nldp d2, d3, [sp, #96]\nldp d4, d5, [sp, #112]\nldp d6, d7, [sp, #128]\n"
-    "ldp x29, x30, [sp], #144\n.cfi_adjust_cfa_offset -144\n"
+    "ldp x29, x30, [sp], #144\n.cfi_adjust_cfa_offset -144\n.cfi_restore x29\n.cfi_restore x30\n"
     "cbnz x17, 1f\n"
     "br x16\n"
     "1: stp x29, x30, [sp, #-80]!\n.cfi_adjust_cfa_offset 80\n.cfi_rel_offset x29, 0\n.cfi_rel_offset x30, 8\n"
@@ -136,7 +136,7 @@ asm(".pushsection .text.curb_thunks, \"ax\"\n.balign 16\n.type curb_thunk_slowly
     "bl curb_thunk_returned\n"
     "ldr x0, [sp, #80]\n"
     "add sp, sp, #64\n.cfi_adjust_cfa_offset -64\n"
-    "ldp x29, x30, [sp], #80\n.cfi_adjust_cfa_offset -80\n"
+    "ldp x29, x30, [sp], #80\n.cfi_adjust_cfa_offset -80\n.cfi_restore x29\n.cfi_restore x30\n"
     "ret\n"
     ".cfi_endproc\n.size curb_thunk_slowly, .-curb_thunk_slowly\n.popsection\n");
 #endif

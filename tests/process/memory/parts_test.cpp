@@ -18,6 +18,7 @@
 #include "cache/cache.hpp"
 #include "catch.hpp"
 #include "driver/gate.hpp"
+#include "driver/thunks/thunks.hpp"
 #include "policy/values/granule.hpp"
 #include "pools/pools.hpp"
 #include "sim.h"
@@ -203,6 +204,49 @@ TEST_CASE("a thread that is cancelled in the driver ends as without curb, and it
     REQUIRE(pthread_join(thread, &end) == 0);
     CHECK(end == PTHREAD_CANCELED);
     CHECK(devices::at(0).ledger.held() == before);
+}
+
+namespace {
+
+// What the driver's function of the next case was called with.
+std::vector<double> had;
+bool was_under_way = false;
+template <class... Number>
+CUresult note(Number... number) {
+    had = {static_cast<double>(number)...};
+    was_under_way = gate::call_under_way() != nullptr;
+    pthread_testcancel();
+    return CUDA_ERROR_UNKNOWN;
+}
+
+}  // namespace
+
+TEST_CASE("a counted call has all its arguments, and is under way until it returns or its thread is cancelled") {
+    start();
+    using Function = CUresult(long, long, long, long, long, long, long, long, long, long, long,  // some on the stack
+                              double, double, double, double, double, double, double, double);
+    Function *const own = note;
+    auto *const function = reinterpret_cast<Function *>(thunks::counting(reinterpret_cast<void *>(own)));
+    const auto call = [=] { return function(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19); };
+    const std::vector<double> given{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19};
+    REQUIRE(call() == CUDA_ERROR_UNKNOWN);
+    CHECK(had == given);
+    CHECK_FALSE(was_under_way);
+    had.clear();
+    gate::count_all(true);
+    CHECK(call() == CUDA_ERROR_UNKNOWN);
+    CHECK(had == given);
+    CHECK(was_under_way);
+    CHECK(gate::call_under_way() == nullptr);
+    std::atomic<bool> returned{false};
+    std::thread([&] {
+        pthread_cancel(pthread_self());
+        call();
+        returned = true;
+    }).join();
+    CHECK_FALSE(returned);
+    CHECK(gate::call_under_way() == nullptr);
+    curb_gate &= ~gate::kCounts;
 }
 
 TEST_CASE("a block that curb has no host memory to record counts in none of its granules", "[own-runtime]") {
