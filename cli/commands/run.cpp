@@ -288,10 +288,8 @@ A program that is statically linked or has rights of its own (set-user-ID) runs 
 if libcurb.so lies on a noexec mount. curb run warns, and then starts it; with --strict it does not, and returns 125.
 
 Without --policy: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json if it is there. Of several caps, also of CURB_CAP,
-of the policy and of an outer curb run, the lowest that names a GPU holds: --cap 25%,6GiB --cap cuda:1=4GiB. These
-options override the policy: --growth, --wait, --keep-free, --steer, --nap, --trace, --stacks, --log. Each sets a
-variable, which you can set instead: CURB_GROWTH, CURB_WAIT, CURB_KEEP_FREE, CURB_STEER (1), CURB_NAP, CURB_TRACE,
-CURB_STACKS, CURB_LOG.
+of the policy and of an outer curb run, the lowest that names a GPU holds: --cap 25%,6GiB --cap cuda:1=4GiB. The
+options from --growth to --log override the policy. Each is a variable too: CURB_KEEP_FREE for --keep-free, CURB_STEER=1.
 /etc/curb/policy.json is a ceiling that neither policy nor options can exceed. See curb policy show --help.
 
 --job-cap (CURB_JOB_CAP) is one cap for the command and all that it starts: what any of them holds counts. An inner curb
