@@ -10,8 +10,8 @@ set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER ${triplet}-gcc)
 set(CMAKE_CXX_COMPILER ${triplet}-g++)
-# The build runs curb once, for its manual pages.
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static -L /usr/${triplet})
+# The build runs curb once, for its manual pages. Not CMAKE_CROSSCOMPILING_EMULATOR: ctest would start each test in it.
+set(CURB_EMULATOR qemu-aarch64-static -L /usr/${triplet})
 set(CMAKE_LIBRARY_PATH ${CURB_SYSROOT}/usr/lib/${triplet})
 # The headers alone of these are used, which any architecture's package has.
 cmake_host_system_information(RESULT host QUERY OS_PLATFORM)
