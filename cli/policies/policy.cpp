@@ -1,10 +1,14 @@
 // `curb policy` and its commands: check (is a file valid), show (every field with its value and source), explain (which
 // rule a command gets and why), schema.
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
+#include <utility>
 
 #include "command/command.hpp"
 #include "config/schema.hpp"
@@ -41,11 +45,19 @@ int exit_status(const config::Diagnostics &diagnostics) {
 
 // Reads standard input as config::read_file reads files.
 policy::Result<std::string, config::Diagnostic> read_standard_input() {
-    std::string text(config::kLargest + 1, '\0');
-    std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<std::size_t>(std::cin.gcount()));
-    if (text.size() <= config::kLargest) return text;
-    return config::Diagnostic{kStandardInput, 0, 0, {}, "it is larger than 1 MiB, which no policy is", true};
+    const auto fault = [](std::string why) {
+        return config::Diagnostic{kStandardInput, 0, 0, {}, std::move(why), true};
+    };
+    std::string text;
+    std::array<char, std::size_t{16} << 10> block;
+    while (text.size() <= config::kLargest) {
+        const ssize_t got = ::read(STDIN_FILENO, block.data(), block.size());
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fault(std::string("it cannot be read: ") + std::strerror(errno));
+        if (got == 0) return text;
+        text.append(block.data(), static_cast<std::size_t>(got));
+    }
+    return fault("it is larger than 1 MiB, which no policy is");
 }
 
 void print_diagnostics(const config::Diagnostics &diagnostics, const char *kind = "") {

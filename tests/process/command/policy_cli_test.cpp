@@ -102,6 +102,10 @@ TEST_CASE("- names standard input to curb policy check and show") {
     const Outcome shown =
         start({{tested::kCurb, "policy", "show", "-"}, {}, R"({"version": 1, "log": {"level": "off"}})", {}, {}});
     CHECK(words_of_line_with(shown.out, "  level ") == "level off <stdin>:1:33");
+    for (const char *unreadable : {"<&-", "</"}) {
+        const Outcome outcome = start({{"/bin/sh", "-c", tested::kCurb + " policy check - " + unreadable}});
+        fails(outcome, contains("<stdin>: it cannot be read: "), 2);
+    }
 }
 
 TEST_CASE("curb policy check takes several files, and the worst decides its status") {
