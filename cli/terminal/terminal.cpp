@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <system_error>
@@ -58,11 +59,14 @@ std::string shell_quoted(const std::string &word) {
 
 Ended run_shell(const std::string &line) {
     Ended out;
+    // A parent may have left SIGCHLD ignored: then the kernel keeps no exit status for pclose.
+    const auto before = ::signal(SIGCHLD, SIG_DFL);
     std::FILE *pipe = ::popen(line.c_str(), "r");
     if (!pipe) return out;
     std::array<char, 4096> part;
     while (const std::size_t got = std::fread(part.data(), 1, part.size(), pipe)) out.output.append(part.data(), got);
     const int status = ::pclose(pipe);
+    ::signal(SIGCHLD, before);
     if (status != -1 && WIFEXITED(status)) out.status = WEXITSTATUS(status);
     return out;
 }

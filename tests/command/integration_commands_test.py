@@ -110,6 +110,11 @@ class Kernelspec(Command):
         self.install(status=125, says="there is no python3 that starts", PATH="/nowhere")
         self.assertFalse((self.folder / ".local").exists())
 
+    def test_a_parent_that_ignores_sigchld(self) -> None:
+        command = ["env", "--ignore-signal=CHLD", BUILD / "bin/curb", "kernelspec", "install", "--cap", "2GiB"]
+        subprocess.run(command, env={**self.machine.bare, **self.python}, stdin=subprocess.DEVNULL, check=True)
+        self.assertIn("2GiB", self.spec()["argv"])
+
     def test_json(self) -> None:
         answer = json.loads(self.install("--cap", "2GiB", "--json"))
         self.assertEqual(faults("kernelspec-install", answer), [])
