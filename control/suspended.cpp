@@ -91,8 +91,13 @@ bool write_whole(int directory, const std::string &name, const std::string &text
         ::openat(directory, aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     const ssize_t written = file ? ::write(file.number(), text.data(), text.size()) : -1;
     if (written >= 0 && static_cast<std::size_t>(written) != text.size()) errno = ENOSPC;  // write(2) says nothing then
-    return written == static_cast<ssize_t>(text.size()) &&
-           ::renameat(directory, aside.c_str(), directory, name.c_str()) == 0;
+    if (written == static_cast<ssize_t>(text.size()) &&
+        ::renameat(directory, aside.c_str(), directory, name.c_str()) == 0)
+        return true;
+    const int error = errno;
+    if (file) ::unlinkat(directory, aside.c_str(), 0);
+    errno = error;
+    return false;
 }
 
 std::optional<std::string> read_whole(int directory, const std::string &name, unsigned owner) {

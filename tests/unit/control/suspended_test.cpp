@@ -3,11 +3,13 @@
 
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <thread>
@@ -64,6 +66,19 @@ TEST_CASE("A record is read as it was written, from each of its places") {
     remove(self());
     CHECK_FALSE(read(self()));
     CHECK(fs::is_empty(runtime.folder()));
+}
+
+TEST_CASE("A record that does not fit on the disk leaves no file behind") {
+    const Runtime runtime;
+    CHECK(in_child([&] {
+              ::signal(SIGXFSZ, SIG_IGN);
+              const rlimit few{10, 10};
+              const std::string unfinished = Runtime::name() + ".new";
+              const bool fails = ::setrlimit(RLIMIT_FSIZE, &few) == 0 && write(self(), kRecord);
+              return fails && !fs::exists(runtime.folder() / unfinished) && !fs::exists(Runtime::in_tmp() / unfinished)
+                         ? 0
+                         : 1;
+          }) == 0);
 }
 
 TEST_CASE("A process that has the pid of one that has ended is not that one") {
