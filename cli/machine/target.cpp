@@ -33,7 +33,7 @@ std::string label_of(int pid, const std::string &name) {
 
 std::string name_of(int pid) {
     const std::string comm = control::proc_text(pid, "comm");
-    return comm.substr(0, comm.find('\n'));
+    return comm.substr(0, comm.rfind('\n'));  // a name may have newlines too
 }
 
 std::vector<int> started_by(int pid, const std::vector<int> &processes) {

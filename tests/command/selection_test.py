@@ -112,6 +112,13 @@ class Selection(Case):
             self.assertFalse(both & self.pids(*options), options)
         self.assertEqual(self.pids("--tree", one.pid), {one.pid})
 
+    def test_a_name_with_a_newline(self) -> None:
+        program = self.machine.folder / "two\nlines"
+        program.symlink_to(BUILD / "tests/scenarios")
+        process = self.machine.start([program, "runs_commands"], self.machine.under_curb())
+        (shown,) = json.loads(self.machine.curb("ps", "--json", process.pid).stdout)["processes"]
+        self.assertEqual(shown["name"], "two\\x0Alines")
+
     def test_several_at_once(self) -> None:
         one, other = self.machine.run_program(), self.machine.run_program()
         one.asked("pool")
