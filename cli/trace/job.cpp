@@ -1,7 +1,6 @@
 #include "trace/job.hpp"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <utility>
 
@@ -12,7 +11,7 @@ namespace {
 
 // Returns the ordinals of GPUs whose memory the process uses or asks for.
 std::vector<int> used_gpus(const Recording &recording) {
-    std::array<bool, kMostGpus> used{};
+    std::vector<bool> used(kMostGpus);
     for (const Moment &moment : recording.events)
         if (moment.moves_memory() || moment.what == What::books || moment.what == What::refuse) used[moment.gpu] = true;
     std::vector<int> out = gpus_of(recording);
@@ -108,7 +107,7 @@ class Together {
                 held_[number].take(moment);
             }
             moment.held = held_[number].sum;
-            moment.gpu = static_cast<std::uint8_t>(number);
+            moment.gpu = static_cast<std::uint16_t>(number);
             if ((moment.moves_memory() || moment.what == What::stack) && moment.pointer != 0)
                 moment.pointer ^= reading.tag;
         }
@@ -123,7 +122,7 @@ class Together {
                 Moment freed;
                 freed.what = What::books;
                 freed.kind = static_cast<policy::Kind>(kind);
-                freed.gpu = static_cast<std::uint8_t>(gpu);
+                freed.gpu = static_cast<std::uint16_t>(gpu);
                 add(reading, freed);
             }
     }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -44,7 +43,7 @@ Moment moment_of(const control::trace::Event &event) {
     out.thread = event.thread;
     out.what = event.what;
     out.kind = event.kind;
-    out.gpu = static_cast<std::uint8_t>(event.gpu);
+    out.gpu = static_cast<std::uint16_t>(event.gpu);
     const bool memory = out.moves_memory();
     out.pointer = memory || event.what == What::stack ? event.pointer : event.duration_ns;
     out.charge = memory ? event.charge : static_cast<std::int64_t>(event.limit);
@@ -63,7 +62,7 @@ const control::trace::Gpu *Recording::gpu(int ordinal) const noexcept {
 }
 
 std::vector<int> gpus_of(const Recording &recording) {
-    std::array<bool, kMostGpus> seen{};
+    std::vector<bool> seen(kMostGpus);
     for (const Moment &moment : recording.events)
         if (!moment.is_of_process()) seen[moment.gpu] = true;
     for (const control::trace::Gpu &gpu : recording.header.gpus)
@@ -159,7 +158,9 @@ void TraceReader::take_event(std::string_view line, bool whole) {
 }
 
 void TraceReader::add(const control::trace::Event &event) {
-    if (event.gpu < 0 || event.gpu >= kMostGpus) return bad_line("no process has a GPU " + std::to_string(event.gpu));
+    constexpr int kMostOfProcess = 256;
+    if (event.gpu < 0 || event.gpu >= kMostOfProcess)
+        return bad_line("no process has a GPU " + std::to_string(event.gpu));
     Moment moment = moment_of(event);
     if (!event.text.empty()) moment.text = out_.texts.number_of(policy::plain(event.text));
     if (!is_possible(moment)) return bad_line("a size in it is none that a device can have");
@@ -180,8 +181,9 @@ policy::Result<Recording, std::string> TraceReader::done() && {
     if (!rest_.empty() && fault_.empty()) take_line(std::string(std::exchange(rest_, {})), false);
     if (nothing || (fault_.empty() && !is_trace_))
         return name + " is empty: a process writes its trace once it uses CUDA; see \"trace\" in curb-policy(5)";
-    if (fault_.empty() && out_.events.empty() && !has_header_ && bad_lines_ != 0)
-        fault_ = "none of its lines is an event (" + first_bad_ + "); curb writes an event a line";
+    // Behind the "[": other programs write such arrays too.
+    if (fault_.empty() && out_.events.empty() && !has_header_ && !cut_off_ && (bad_lines_ != 0 || lines_ > 1))
+        fault_ = "none of its lines is an event" + (first_bad_.empty() ? "" : " (" + first_bad_ + ")");
     if (!fault_.empty())
         return name + " is no trace that this curb can read: " + fault_ +
                "; it reads what \"trace\" in a policy has written";

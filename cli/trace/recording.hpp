@@ -35,7 +35,7 @@ struct Moment {
     What what{};
     policy::Kind kind{};
     std::uint8_t detail = 0;  // alloc, free: whether reused; refuse, wait: the limit; step: the step
-    std::uint8_t gpu = 0;     // ordinal
+    std::uint16_t gpu = 0;    // ordinal; in a recording of a job: JobGpu::gpu
 
     [[nodiscard]] bool moves_memory() const noexcept { return what == What::alloc || what == What::free; }
     // True if the event is of the process: `gpu` has no meaning then.
@@ -79,7 +79,7 @@ struct HeldByKind {
 };
 
 inline constexpr policy::Bytes kLargestHeld = policy::Bytes{1} << 50;  // no device has a PiB
-inline constexpr int kMostGpus = 256;                                  // Moment::gpu has 8 bits
+inline constexpr int kMostGpus = 1 << 16;                              // of a job: Moment::gpu has 16 bits
 
 // Texts, each once, under its number. 0: the empty text, and those of a trace that has too many.
 class Texts {

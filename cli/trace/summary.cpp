@@ -110,6 +110,23 @@ struct Walk {
     }
 };
 
+// The walks of all GPUs of a recording.
+struct Walks {
+    std::vector<Walk> all;
+    std::vector<std::size_t> by_gpu = std::vector<std::size_t>(kMostGpus);
+
+    explicit Walks(const Recording &recording) {
+        for (const int gpu : gpus_of(recording)) {
+            by_gpu[static_cast<std::size_t>(gpu)] = all.size();
+            Walk &walk = all.emplace_back();
+            if (const auto *known = recording.gpu(gpu)) static_cast<control::trace::Gpu &>(walk.out) = *known;
+            walk.out.gpu = gpu;
+        }
+    }
+    // Precondition: the event is not of the process.
+    Walk &of(const Moment &moment) { return all[by_gpu[moment.gpu]]; }
+};
+
 using Live = std::unordered_map<std::uint64_t, const Moment *>;
 
 void change(Live &live, const Moment &moment) {
@@ -139,24 +156,24 @@ std::vector<Caller> callers_of(const Live &live, const Walk &walk) {
 }
 
 // Finds the allocations that live at each GPU's peak and at the end. All GPUs of a process share one address space.
-void find_live(const Recording &recording, std::vector<Walk> &walks) {
+void find_live(const Recording &recording, Walks &walks) {
     Live live;
     const auto &events = recording.events;
     for (std::size_t i = 0; i < events.size(); ++i) {
         change(live, events[i]);
-        for (Walk &walk : walks) {
-            if (walk.peak_index != i || walk.out.gpu != events[i].gpu || walk.out.peak == 0) continue;
-            for (const auto &[key, one] : live)
-                if (one->gpu == walk.out.gpu) offer(walk.out.held_at_peak, one);
-            if (!walk.stacks.empty()) walk.out.callers_at_peak = callers_of(live, walk);
-        }
+        if (events[i].is_of_process()) continue;
+        Walk &walk = walks.of(events[i]);
+        if (walk.peak_index != i || walk.out.peak == 0) continue;
+        for (const auto &[key, one] : live)
+            if (one->gpu == walk.out.gpu) offer(walk.out.held_at_peak, one);
+        if (!walk.stacks.empty()) walk.out.callers_at_peak = callers_of(live, walk);
     }
-    for (const auto &[key, one] : live)
-        for (Walk &walk : walks) {
-            if (walk.out.gpu != one->gpu || !is_by_program(*one)) continue;
-            ++walk.out.live;
-            walk.out.live_bytes += static_cast<policy::Bytes>(one->bytes);
-        }
+    for (const auto &[key, one] : live) {
+        if (!is_by_program(*one)) continue;
+        Walk &walk = walks.of(*one);
+        ++walk.out.live;
+        walk.out.live_bytes += static_cast<policy::Bytes>(one->bytes);
+    }
 }
 
 // Adds a step to its release. The same trigger after kGap, or the same step again, is another release.
@@ -246,15 +263,7 @@ std::string refused_text(const GpuSummary &gpu) {
 }  // namespace
 
 Summary summarise(const Recording &recording) {
-    std::vector<Walk> walks;
-    std::array<int, kMostGpus> walk_of;
-    walk_of.fill(-1);
-    for (const int gpu : gpus_of(recording)) {
-        walk_of[static_cast<std::size_t>(gpu)] = static_cast<int>(walks.size());
-        Walk &walk = walks.emplace_back();
-        if (const auto *known = recording.gpu(gpu)) static_cast<control::trace::Gpu &>(walk.out) = *known;
-        walk.out.gpu = gpu;
-    }
+    Walks walks(recording);
     Summary out;
     for (std::size_t i = 0; i < recording.events.size(); ++i) {
         const Moment &moment = recording.events[i];
@@ -263,10 +272,10 @@ Summary summarise(const Recording &recording) {
         else if (moment.what == What::out || moment.what == What::back)
             add_absence(out.absences, recording, moment);
         else if (!moment.is_of_process())
-            walks[static_cast<std::size_t>(walk_of[moment.gpu])].take(moment, i);
+            walks.of(moment).take(moment, i);
     }
     find_live(recording, walks);
-    for (Walk &walk : walks) out.gpus.push_back(std::move(walk.out));
+    for (Walk &walk : walks.all) out.gpus.push_back(std::move(walk.out));
     return out;
 }
 

@@ -159,6 +159,19 @@ class Commands(unittest.TestCase):
             curb(CURB, "report", *traces, "-o", self.file(name))
             self.assertIn("2 processes together", self.file(name).read_text())
 
+    def test_a_job_may_have_more_gpus_than_a_process(self):
+        traces = []
+        for rank in range(300):
+            gpu = {"gpu": 0, "uuid": f"GPU-{rank:08}", "total": 80 * GiB}
+            header = {"trace": 1, "version": "", "unix_ns": 0, "command": "", "gpus": [gpu]}
+            size = (rank + 1) << 21
+            traces.append(self.file(f"rank-{rank}.json", f'''[
+{json.dumps({"ph": "M", "name": "curb", "ts": 0, "pid": 1, "tid": 1, "args": header})},
+{{"ph":"i","s":"t","name":"alloc","ts":1.000,"pid":1,"tid":1,"args":{{"gpu":0,"kind":"plain","pointer":"0x1","bytes":{size},"charge":{size},"of_kind":{size},"held":{size}}}}},
+'''))
+        job = self.answer("report", *traces)["job"]
+        self.assertEqual([gpu["peak"]["bytes"] for gpu in job["gpus"]], [(rank + 1) << 21 for rank in range(300)])
+
     def test_the_traces_of_a_job_are_replayed_together(self):
         traces, peaks = self.ranks()
         most = max(one + other for one, other in zip(*peaks))

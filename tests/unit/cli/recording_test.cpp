@@ -181,6 +181,7 @@ TEST_CASE("A file that is no trace is refused with its beginning, or the reason 
         {"\x1B[31mred\n", "'\\x1B[31mred'"},
         {later, "version 2"},
         {"[\n{\n\"ph\": \"i\"\n}\n]\n", "none of its lines is an event (line 2: "},
+        {"[\n{\"name\":\"another's\",\"ph\":\"i\"},\n", "none of its lines is an event; it reads"},
     };
     for (const auto &[text, why] : rows) CHECK_THAT(error_of(read_text(text)), contains(why) && !contains("\x1B"));
     CHECK(error_of(read_trace("/nonexistent/t.json")) ==
