@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 
 #include "command/command.hpp"
 #include "control/version_note.hpp"
 #include "machine/within.hpp"
+#include "policy/values/words.hpp"
 #include "terminal/messages.hpp"
 #include "terminal/terminal.hpp"
 
@@ -102,6 +104,11 @@ int main(int argc, char **argv) {
         curb::cli::reserve_standard_descriptors();
         status = curb::cli::run_command({argv + std::min(argc, 1), argv + argc});
         curb::cli::print("");  // flushes stdout: an answer that cannot be written is a failure
+    } catch (const std::filesystem::filesystem_error &error) {  // as for a relative path in a folder that is gone
+        curb::cli::say::error(curb::policy::quote(error.path1().native()) +
+                              " cannot be found from here: " + error.code().message() +
+                              "; write its absolute path, or change to a folder that is there");
+        status = curb::cli::kFailure;
     } catch (const std::exception &error) {
         curb::cli::say::error(error.what());
         status = curb::cli::kFailure;

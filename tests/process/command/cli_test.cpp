@@ -3,7 +3,9 @@
 
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 #include <algorithm>
 
 #include "cli.hpp"
@@ -152,6 +154,17 @@ TEST_CASE("curb run reports a wrong option, variable or policy, and does not sta
     }
     CHECK(lines(curb(joined({"run", "--policy", policy}, program)).err).size() == 2);  // all its errors
     CHECK_FALSE(trace.started());
+}
+
+TEST_CASE("a relative path in a folder that is gone gets an error with a remedy") {
+    const TempDir dir;
+    const std::string gone = (dir / "gone").string();
+    const auto enter = [&] {
+        if (::mkdir(gone.c_str(), 0700) != 0 || ::chdir(gone.c_str()) != 0 || ::rmdir(gone.c_str()) != 0) ::_exit(1);
+    };
+    fails(start({{tested::kCurb, "run", "--trace", "t.json", "--", "true"}, {}, {}, {}, enter}),
+          contains("curb: 't.json' cannot be found from here: No such file or directory; write its absolute path"),
+          125);
 }
 
 TEST_CASE("--cap and --job-cap within another curb run lower the cap and never lift it") {
