@@ -134,10 +134,11 @@ json steps() {
     return {{"type", "array"}, {"items", one_of(names)}, {"uniqueItems", true}};
 }
 
-json levels() {
+// The names of an enumeration whose last value is `last`.
+template <class Enum>
+json named(Enum last, const char *(*name_of)(Enum) noexcept) {
     std::vector<std::string> names;
-    for (int level = 0; level <= static_cast<int>(policy::LogLevel::off); ++level)
-        names.emplace_back(policy::log_level_name(static_cast<policy::LogLevel>(level)));
+    for (int i = 0; i <= static_cast<int>(last); ++i) names.emplace_back(name_of(static_cast<Enum>(i)));
     return one_of(names);
 }
 
@@ -174,10 +175,12 @@ Type type_of(const policy::Field &field) {
                     "a number without quotes",
                     {{"type", "number"}, {"minimum", json::parse(field.least)}, {"maximum", kLargestFactor}}};
         case FieldType::flag: return {"flag", "true or false", "", {{"type", "boolean"}}};
-        case FieldType::report: return {"report", "what to report", "", one_of({"cap", "device"})};
+        case FieldType::report:
+            return {"report", "what to report", "", named(policy::Report::device, policy::report_name)};
         case FieldType::job_of:
-            return {"job_of", "which processes are a job", "", one_of({"tree", "cgroup", "slurm", "user"})};
-        case FieldType::share: return {"share", "what other users see", "", one_of({"all", "order", "none"})};
+            return {"job_of", "which processes are a job", "", named(policy::JobOf::user, policy::job_of_name)};
+        case FieldType::share:
+            return {"share", "what other users see", "", named(policy::Share::none, policy::share_name)};
         case FieldType::signal:
             return {"signal", "a signal", "one that programs can do without, by its name, or \"none\"", signals()};
         case FieldType::steps: return {"steps", "release steps", "an array, each step in it once", steps()};
@@ -185,7 +188,8 @@ Type type_of(const policy::Field &field) {
             return {"environment", "variables", "an object of strings; no names that begin with LD_ or CURB_",
                     variables({{"pattern", kVariableName}, {"not", {{"pattern", "^(LD_|CURB_)"}}}},
                               strings_like(kWithoutNul))};
-        case FieldType::level: return {"level", "a log level", "", levels()};
+        case FieldType::level:
+            return {"level", "a log level", "", named(policy::LogLevel::off, policy::log_level_name)};
         case FieldType::path: return {"path", "a path", "", strings_like(kWithoutNul)};
         case FieldType::text: return {"text", "a text", "on one line", strings_like(kOnOneLine)};
         case FieldType::pattern:

@@ -141,7 +141,7 @@ Watch::Texts Watch::read() {
     return now;
 }
 
-void Watch::tell_of_unreadable() {
+void Watch::report_unreadable() {
     for (std::size_t i = 0; i < paths_.size(); ++i) {
         if (trouble_[i].message != trouble_before_[i].message || trouble_[i].message == reported_[i].message) continue;
         reported_[i] = trouble_[i];
@@ -191,7 +191,7 @@ std::optional<Watch::Texts> Watch::next() {
             texts_.swap(known);
             return texts;
         }
-        tell_of_unreadable();
+        report_unreadable();
     } catch (const std::bad_alloc &) {
         // Reads the texts again later, when there may be memory.
     }

@@ -89,6 +89,11 @@ std::string_view field_in(std::string_view status, std::string_view name) {
     return {};
 }
 
+int innermost_pid(int pid, std::string_view status) {
+    const std::string_view pids = field_in(status, "NSpid:");  // "4711\t17": in each namespace, from ours inwards
+    return policy::whole_number<int>(pids.substr(pids.rfind('\t') + 1)).value_or(pid);
+}
+
 std::uint64_t number_in(std::string_view status, std::string_view name) {
     const std::string_view value = field_in(status, name);
     std::uint64_t out = 0;

@@ -97,7 +97,7 @@ std::string json_text(double value) {
 
 std::string json_text(Duration value) { return value == kNever ? R"("never")" : json_text(format(value)); }
 std::string json_text(bool value) { return value ? "true" : "false"; }
-std::string json_text(Report value) { return value == Report::cap ? R"("cap")" : R"("device")"; }
+std::string json_text(Report value) { return json_text(std::string(report_name(value))); }
 std::string json_text(JobOf value) { return json_text(std::string(job_of_name(value))); }
 std::string json_text(Share value) { return json_text(std::string(share_name(value))); }
 std::string json_text(int signal) { return json_text(signal_name(signal)); }

@@ -123,11 +123,10 @@ Result<LogLevel, std::string> parse_log_level(std::string_view name) {
     return parse_named("log level", name, static_cast<std::size_t>(LogLevel::off) + 1, log_level_name);
 }
 
+const char *report_name(Report report) noexcept { return report == Report::cap ? "cap" : "device"; }
+
 Result<Report, std::string> parse_report(std::string_view name) {
-    constexpr std::array<std::string_view, 2> kNames{"cap", "device"};
-    if (name == kNames[0]) return Report::cap;
-    if (name == kNames[1]) return Report::device;
-    return no_such("kind of report", name, kNames);
+    return parse_named("kind of report", name, static_cast<std::size_t>(Report::device) + 1, report_name);
 }
 
 const char *job_of_name(JobOf of) noexcept {

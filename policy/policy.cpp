@@ -265,10 +265,11 @@ Matched match(std::span<const GpuRule> rules, std::span<const GpuIdentity> gpus)
         }
         out.rules.push_back(rule);
         if (!named.empty() || rule.key.kind == GpuKey::Kind::every) continue;
-        const bool untold = rule.key.kind == GpuKey::Kind::nvml &&
-                            std::any_of(gpus.begin(), gpus.end(), [](const auto &gpu) { return !gpu.nvml_index; });
+        const bool has_no_index =
+            rule.key.kind == GpuKey::Kind::nvml &&
+            std::any_of(gpus.begin(), gpus.end(), [](const auto &gpu) { return !gpu.nvml_index; });
         out.unmatched.push_back(shown + " names none of this process's GPUs" + listed(all) +
-                                (untold ? "; NVML does not tell their indexes here" : ""));
+                                (has_no_index ? "; NVML does not report their indexes here" : ""));
     }
     return out;
 }

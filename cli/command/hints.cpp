@@ -12,6 +12,10 @@ struct Hint {
     std::string_view command, word, text;
 };
 
+constexpr std::string_view kGpus =
+    "CUDA_VISIBLE_DEVICES chooses the GPUs that a program sees; to cap one of them: --cap cuda:0=8GiB";
+constexpr std::string_view kAll = "curb ps shows all processes; to choose some: --user, --name, --gpu, --job, --tree";
+
 constexpr Hint kHints[] = {
     // Names that other tools use.
     {"curb", "list", "did you mean curb ps?"},
@@ -33,16 +37,13 @@ constexpr Hint kHints[] = {
     {"curb", "explain", "did you mean curb policy explain?"},
     {"curb", "kill", "to end a process: kill PID; to free GPU memory: curb release PID, curb nap PID"},
     // Options that are not needed, or that cannot be.
-    {"curb run", "--gpu",
-     "CUDA_VISIBLE_DEVICES chooses the GPUs that a program sees; to cap one of them: --cap cuda:0=8GiB"},
-    {"curb run", "--gpus",
-     "CUDA_VISIBLE_DEVICES chooses the GPUs that a program sees; to cap one of them: --cap cuda:0=8GiB"},
-    {"curb run", "--device",
-     "CUDA_VISIBLE_DEVICES chooses the GPUs that a program sees; to cap one of them: --cap cuda:0=8GiB"},
+    {"curb run", "--gpu", kGpus},
+    {"curb run", "--gpus", kGpus},
+    {"curb run", "--device", kGpus},
     {"curb top", "--once", "curb ps prints once"},
     {"curb top", "--json", "curb ps --json prints once"},
-    {"curb ps", "--all", "curb ps shows all processes; to choose some: --user, --name, --gpu, --job, --tree"},
-    {"curb ps", "-a", "curb ps shows all processes; to choose some: --user, --name, --gpu, --job, --tree"},
+    {"curb ps", "--all", kAll},
+    {"curb ps", "-a", kAll},
     {"curb ps", "--once", "curb ps prints once"},
     {"curb report", "--html", "write -o run.html"},
     {"curb report", "--svg", "write -o run.svg"},

@@ -57,8 +57,7 @@ ProcessFacts facts_of(int pid, bool asked) {
     out.lives = true;
     out.start = process.start;
     out.uid = process.uid;
-    const std::string_view pids = control::field_in(status, "NSpid:");  // in each namespace, from ours inwards
-    out.inner_pid = policy::whole_number<int>(pids.substr(pids.rfind('\t') + 1)).value_or(pid);
+    out.inner_pid = control::innermost_pid(pid, status);
     out.stopped = control::is_stopped(status);
     out.user = user_name(process.uid);
     out.name = policy::plain(name_of(pid));
@@ -192,7 +191,7 @@ class Join {
         }
         for (std::size_t process = 0; process < view_.processes.size(); ++process) add_books(process);
         for (std::size_t process = 0; process < view_.processes.size(); ++process) add_posted(process);
-        forget_what_instances_tell();
+        remove_uses_of_instances();
         sort();
         return std::move(view_);
     }
@@ -320,7 +319,7 @@ class Join {
     }
 
     // Removes processes from a whole GPU if their instance is known: NVML lists the processes of instances there too.
-    void forget_what_instances_tell() {
+    void remove_uses_of_instances() {
         for (ViewGpu &gpu : view_.gpus) {
             if (!gpu.mig || !gpu.parent.empty()) continue;
             std::erase_if(gpu.uses, [&](const ViewUse &use) {

@@ -167,7 +167,7 @@ class Screenful {
         return out;
     }
 
-    // Returns " 87%  64°C ". Empty if NVML tells neither.
+    // Returns " 87%  64°C ". Empty if NVML reports neither.
     [[nodiscard]] std::string load_text(const ViewGpu &gpu) const {
         if (!gpu.utilization && !gpu.temperature) return {};
         const auto figure = [](const std::optional<unsigned> &value, const char *unit) {

@@ -53,7 +53,7 @@ class Reader {
     // Returns the conflicts of the file when the rule overrides it. May leave out those that the file has by itself.
     [[nodiscard]] std::vector<policy::Conflict> conflicts_with(const policy::Rule &rule) const;
     [[nodiscard]] const Spot *spot_of(const policy::Conflict &conflict, const policy::Rule *rule) const;
-    void tell(const policy::Conflict &conflict, const policy::Rule *rule);
+    void report(const policy::Conflict &conflict, const policy::Rule *rule);
 
     Faults &faults_;
     policy::File &file_;
@@ -232,7 +232,7 @@ void Reader::check_conflicts() {
     }
     for (const policy::Conflict &conflict : of_file) {
         if (faults_.full()) return;
-        tell(conflict, nullptr);
+        report(conflict, nullptr);
     }
     constexpr std::size_t kMostPairs = 1'000'000;  // of a device and a rule for "*": takes a second or two
     std::size_t pairs = 0;
@@ -246,12 +246,12 @@ void Reader::check_conflicts() {
         if (faults_.full()) return;
         for (const policy::Conflict &conflict : conflicts_with(rule)) {
             if (std::none_of(of_file.begin(), of_file.end(), [&](const auto &old) { return same(old, conflict); }))
-                tell(conflict, &rule);
+                report(conflict, &rule);
         }
     }
 }
 
-void Reader::tell(const policy::Conflict &conflict, const policy::Rule *rule) {
+void Reader::report(const policy::Conflict &conflict, const policy::Rule *rule) {
     const Spot *spot = spot_of(conflict, rule);
     const std::string with = rule ? "with " + policy::rule_name(file_, *rule) + " laid over: " : std::string();
     if (spot) faults_.add(spot->at, spot->pointer, with + conflict.message);

@@ -15,7 +15,7 @@ namespace {
 void wait(std::vector<Asked> &processes) {
     std::vector<pollfd> polled;
     std::vector<Asked *> talking, others;
-    int time = kLook;
+    int time = kBetweenChecks;
     for (Asked &one : processes) {
         const auto what = one.poll_for();
         if (what) polled.push_back(*what);
@@ -28,9 +28,9 @@ void wait(std::vector<Asked> &processes) {
         if (polled[i].revents != 0)
             talking[i]->go_on();
         else if (ready == 0)
-            talking[i]->look();
+            talking[i]->check();
     }
-    for (Asked *one : others) one->look();
+    for (Asked *one : others) one->check();
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ void Asked::go_on() {
     }
 }
 
-void Asked::look() {
+void Asked::check() {
     if (done()) return;
     if (!closed_ && !exchange_) return take_up(connect_());
     if (has_ended(pid_))
@@ -78,7 +78,7 @@ void Asked::give_up_if_late() {
     if (done() || !deadline_.passed()) return;
     if (closed_ || (exchange_ && has_ended(pid_))) {
         closed_.emplace(std::chrono::milliseconds(0));
-        return look();
+        return check();
     }
     const std::chrono::milliseconds patience = (*questions_)[at_].patience;
     if (exchange_) return fail(late_text(pid_, patience));

@@ -21,8 +21,8 @@ struct Attempt {
     Descriptor connection{};
     int error = 0;  // EAGAIN: others keep the socket busy; EMFILE, ENFILE: this process has too many open files
     std::optional<std::string> fault{};  // why no attempt will succeed
-    bool unless_ended =
-        false;  // the fault is one of a living process; of one that ends, the socket goes before it does
+    // The fault is one of a living process. It may be about to end: then its socket has gone first.
+    bool unless_ended = false;
 };
 
 // True for the errors of a process that has too many open files. Answers that arrive free some.
@@ -41,13 +41,13 @@ class Asked {
     Asked(int pid, Attempt first, std::function<Attempt()> connect, const std::vector<Line> &questions);
 
     [[nodiscard]] bool done() const { return reply_.has_value(); }
-    // Returns nullopt if there is nothing to poll for now. Then call look() again after kAgain.
+    // Returns nullopt if there is nothing to poll for now. Then call check() again after kAgain.
     [[nodiscard]] std::optional<pollfd> poll_for() const;
     // Milliseconds until give_up_if_late() gives up. -1: never.
     [[nodiscard]] int left() const { return deadline_.left(); }
     void go_on();
     // Checks for changes that no descriptor shows.
-    void look();
+    void check();
     void give_up_if_late();
     // Only once it is done.
     Answer take() { return {pid_, *std::move(reply_)}; }

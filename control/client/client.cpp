@@ -133,7 +133,7 @@ class Search {
         const auto owner = owner_of(pid_);
         if (::geteuid() != 0 && owner && *owner != ::geteuid())
             return process + " belongs to user " + std::to_string(*owner) + ": ask as that user, or as root";
-        if (const int inner = innermost_pid(pid_); inner != pid_)
+        if (const int inner = innermost_pid(pid_, proc_text(pid_, "status")); inner != pid_)
             return process + " runs in a container, where it is " + process_text(inner) +
                    ", and has no control socket that can be reached from here: ask for that one inside the container";
         return std::nullopt;

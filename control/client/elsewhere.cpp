@@ -60,13 +60,6 @@ std::string runtime_directory_of(int pid) {
     return {};
 }
 
-int innermost_pid(int pid) {
-    // "4711\t17": the pid in each namespace, from ours inwards.
-    const std::string status = proc_text(pid, "status");
-    const std::string_view pids = field_in(status, "NSpid:");
-    return policy::whole_number<int>(pids.substr(pids.rfind('\t') + 1)).value_or(pid);
-}
-
 std::vector<InnerSocket> sockets_inside(int pid, bool shares_folder) {
     std::vector<InnerSocket> out;
     if (!has_other_mounts(pid) && !(shares_folder && has_other_pids(pid))) return out;
@@ -75,7 +68,7 @@ std::vector<InnerSocket> sockets_inside(int pid, bool shares_folder) {
     if (!owner || !process) return out;
     const Descriptor root(::open(proc_path(pid, "root").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (!root) return out;
-    const std::string name = socket_name({innermost_pid(pid), process->start});
+    const std::string name = socket_name({innermost_pid(pid, proc_text(pid, "status")), process->start});
     for (const Folder &folder : folders_of({.xdg = runtime_directory_of(pid)}, inner_user(pid, *owner))) {
         auto open = std::make_shared<const Descriptor>(open_in_root(root.number(), folder.path));
         struct stat of_folder {

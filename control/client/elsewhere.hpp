@@ -20,8 +20,6 @@ struct InnerSocket {
 
 // Returns the XDG_RUNTIME_DIR with which the process was started; empty: none, or it may not be inspected.
 std::string runtime_directory_of(int pid);
-// Returns its pid in the innermost pid namespace that it lives in; `pid` if that is this one, or unknown.
-int innermost_pid(int pid);
 
 // Returns the sockets of the process, if it lives in another mount namespace than this one or, with `shares_folder`, in
 // another pid namespace. Empty if it does not, if it has no socket, or if it may not be inspected. Follows no link out

@@ -30,7 +30,7 @@ inline constexpr std::chrono::milliseconds kEnding{500};
 inline constexpr int kAgain = 5;
 // Milliseconds between checks whether the process has ended. Its end closes the connection, unless a child has a copy
 // of it by other means than fork.
-inline constexpr int kLook = 1000;
+inline constexpr int kBetweenChecks = 1000;
 
 class Exchange {
   public:

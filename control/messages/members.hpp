@@ -281,7 +281,7 @@ class Reading {
     void read(const char *name, const Json &value, policy::Limit &out) {
         set(name, value, out, [](const std::string &text) -> policy::Result<policy::Limit, std::string> {
             if (const auto limit = policy::parse_limit(text)) return *limit;
-            return policy::quote(text) + " is nothing that a request can meet";
+            return policy::quote(text) + " is no limit that a request can hit";
         });
     }
     template <class T>

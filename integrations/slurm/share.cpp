@@ -23,8 +23,6 @@ List split(std::string_view text, std::string_view separators) {
     return out;
 }
 
-std::string list_text(const List &list, std::string_view separator) { return policy::joined(list, separator); }
-
 // An empty list unsets its variable.
 std::optional<std::string> or_unset(std::string text) {
     return text.empty() ? std::nullopt : std::optional(std::move(text));
@@ -137,7 +135,7 @@ Caps caps_of(const Config &config, const Task &task, const Variables &variable) 
     // slurmd unsets CUDA_VISIBLE_DEVICES in a step that it gives no GPU. A GPU without shards belongs to the job alone.
     if (job.empty() && config.without_shards && !variable("CUDA_VISIBLE_DEVICES"))
         job.push_back(policy::format(*config.without_shards));
-    return {list_text(job, ","), list_text(step, ",")};
+    return {policy::joined(job, ","), policy::joined(step, ",")};
 }
 
 Changes changes(const Config &config, const Task &task, const Variables &variable) {
@@ -151,7 +149,7 @@ Changes changes(const Config &config, const Task &task, const Variables &variabl
     const auto set_caps = [&](const char *name, const char *mark, const std::string &ours) {
         List all = without(split(old(name), ","), split(old(mark), ","));
         if (!ours.empty()) all.push_back(ours);
-        out[name] = or_unset(list_text(all, ","));
+        out[name] = or_unset(policy::joined(all, ","));
         out[mark] = or_unset(ours);
     };
     const bool step_alone = caps.job.empty() && !caps.step.empty();
@@ -168,7 +166,7 @@ Changes changes(const Config &config, const Task &task, const Variables &variabl
 
     List preloads = without(split(old("LD_PRELOAD"), ": "), {config.library});
     if (under_curb) preloads.insert(preloads.begin(), config.library);
-    out["LD_PRELOAD"] = or_unset(list_text(preloads, ":"));
+    out["LD_PRELOAD"] = or_unset(policy::joined(preloads, ":"));
 
     if (task.policy) out["CURB_POLICY"] = *task.policy;
     // SIGUSR1 ends shells, launchers and workers in a job, and Slurm sends it to all processes of a step.

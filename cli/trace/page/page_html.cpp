@@ -162,7 +162,7 @@ std::string calls(const std::vector<std::string> &all) {
 
 void add_tables(std::string &out, const Recording &recording, const GpuSummary &gpu) {
     add_table(
-        out, "<h3>Refused</h3>", {"Time", "#Asked for", "Kind", "Met", "#Held then", "#Limit", "#Thread"}, gpu.refusals,
+        out, "<h3>Refused</h3>", {"Time", "#Asked for", "Kind", "Hit", "#Held then", "#Limit", "#Thread"}, gpu.refusals,
         [&](const Moment *one) -> Cells {
             const auto limit = one->limit_hit();
             return {clock_text(recording, one->ns), exact(one->bytes), policy::kind_text(one->kind),

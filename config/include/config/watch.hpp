@@ -52,7 +52,7 @@ class Watch {
     [[nodiscard]] Texts read();
     [[nodiscard]] std::optional<Texts> without_restless(const Texts &before, Texts now) const;
     std::optional<Texts> settle();
-    void tell_of_unreadable();
+    void report_unreadable();
 
     std::vector<std::string> paths_;
     Unreadable unreadable_;

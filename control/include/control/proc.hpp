@@ -32,6 +32,9 @@ std::optional<bool> has_mapped(int pid, std::string_view text);
 inline constexpr std::size_t kMostOfEnvironment = std::size_t{8} << 20;
 // Returns the value of "NAME:" in the text of /proc/PID/status, without blanks around it. Empty if it is not there.
 std::string_view field_in(std::string_view status, std::string_view name);
+// Returns the pid of the process in the innermost pid namespace that it lives in, by that text. `pid`: its pid here,
+// which it has there too if that is this one or unknown.
+int innermost_pid(int pid, std::string_view status);
 // Returns the number at the beginning of such a value. 0 if there is none.
 std::uint64_t number_in(std::string_view status, std::string_view name);
 // True if the process has ended. A zombie has.

@@ -17,6 +17,7 @@ std::string signal_name(int signal);
 
 Result<Step, std::string> parse_step(std::string_view name);
 Result<LogLevel, std::string> parse_log_level(std::string_view name);
+const char *report_name(Report report) noexcept;
 Result<Report, std::string> parse_report(std::string_view name);
 const char *job_of_name(JobOf of) noexcept;
 Result<JobOf, std::string> parse_job_of(std::string_view name);

@@ -379,7 +379,7 @@ TEST_CASE("A key that names no GPU is reported with the GPUs that there are") {
     const std::vector<GpuIdentity> without_nvml{{0, {}, "", "", ""}};
     CHECK(match(std::vector{capped("nvml:0", "4GiB"), capped("cuda:1", "4GiB")}, without_nvml).unmatched ==
           std::vector<std::string>{
-              "gpu key \"nvml:0\" names none of this process's GPUs (cuda:0); NVML does not tell their indexes here",
+              "gpu key \"nvml:0\" names none of this process's GPUs (cuda:0); NVML does not report their indexes here",
               "gpu key \"cuda:1\" names none of this process's GPUs (cuda:0)"});
 }
 
