@@ -171,7 +171,9 @@ Ticket::Ticket(Places places, const std::string &uuid, Bytes bytes, Among among,
     const uid_t user = ::geteuid();
     const bool is_public = among == Among::all && shown;
     const auto folder = is_public ? public_directory(places_, user) : runtime_directory(places_, user);
-    if (!folder) return;
+    const auto process = control::name_of(::getpid());
+    if (!folder || !process) return;
+    process_ = *process;
     pid_namespace_ = text_link::own_pid_namespace();
     name_ = name_of(begins_);
     path_ = folder->path + "/" + name_;
@@ -186,6 +188,7 @@ Ticket::Ticket(Ticket &&other) noexcept
       path_(std::exchange(other.path_, {})),
       bytes_(other.bytes_),
       in_turns_(other.in_turns_),
+      process_(other.process_),
       pid_namespace_(other.pid_namespace_),
       renewed_ns_(other.renewed_ns_),
       held_back_since_ns_(other.held_back_since_ns_),
@@ -197,8 +200,7 @@ Ticket::~Ticket() {
 }
 
 Ticket::Entry Ticket::own() const {
-    Entry out{name_, ::geteuid(), bytes_, control::name_of(::getpid()).value_or(ProcessName{::getpid(), 0})};
-    out.pid_namespace = pid_namespace_;
+    Entry out{name_, ::geteuid(), bytes_, process_, pid_namespace_};
     if (!in_turns_) return out;
     out.lately = in_turns_->lately;
     out.keeps_free = in_turns_->keeps_free;

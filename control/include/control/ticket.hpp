@@ -40,7 +40,7 @@ class Ticket {
     enum class Among : std::uint8_t { user, all };
 
     // Queues a request for `bytes` of this GPU ("GPU-…"). `shown`: other users see it; else they do not wait for it.
-    // Without a usable folder there is no order: it may always take. May throw std::bad_alloc.
+    // Without a usable folder, or without /proc, there is no order: it may always take. May throw std::bad_alloc.
     Ticket(Places places, const std::string &uuid, policy::Bytes bytes, Among among = Among::all, bool shown = true,
            std::optional<InTurns> in_turns = {});
     Ticket(Ticket &&other) noexcept;
@@ -117,6 +117,7 @@ class Ticket {
     std::string begins_, name_, path_;  // path_ is empty: there is no order
     policy::Bytes bytes_;
     std::optional<InTurns> in_turns_;
+    ProcessName process_{};  // read once: later the program may have no descriptor left for /proc
     std::uint64_t pid_namespace_ = 0, renewed_ns_ = 0;
     std::uint64_t held_back_since_ns_ = 0;  // when others began to delay it; 0: none does
     std::uint64_t claimed_since_ns_ = 0;    // when a claim of another process began to; 0: there is none

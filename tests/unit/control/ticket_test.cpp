@@ -2,6 +2,7 @@
 #include "control/ticket.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -162,6 +163,20 @@ TEST_CASE("memory that a process has reserved is not another's, until the proces
     large.give_up_reservation();
     CHECK(small.may_take(kNeed));
     CHECK(large.reserve(2 * kNeed));  // the small one did not get its reservation, and has kept nothing of it
+    CHECK(folder.files().size() == 2);
+}
+
+TEST_CASE("a process without a free descriptor keeps its place in the order, and reserves") {
+    const Shared folder;
+    Ticket small(folder.places, kGpu, kNeed), large(folder.places, kGpu, 2 * kNeed);
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    const rlimit none{0, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    const bool reserved = large.reserve(2 * kNeed);
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CHECK(reserved);
+    CHECK_FALSE(small.may_take(3 * kNeed - 1));
     CHECK(folder.files().size() == 2);
 }
 
