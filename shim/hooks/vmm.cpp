@@ -2,6 +2,7 @@
 
 #include "accounting/vmm.hpp"
 
+#include <new>
 #include <vector>
 
 #include "admission/admission.hpp"
@@ -32,7 +33,7 @@ CUresult map_array(CUarrayMapInfo *list, unsigned count, CUstream stream) {
                 one.memHandle.memHandle = memory.drivers();
             }
             return (to.*Function)(translated.data(), count, stream);
-        } catch (...) {
+        } catch (const std::bad_alloc &) {  // not of all: a cancelled thread unwinds out of the driver
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
     });

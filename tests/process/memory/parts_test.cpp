@@ -184,6 +184,22 @@ TEST_CASE("a program reads back its own release threshold, also when curb lowers
     threshold.restore(pool);
 }
 
+// Returns what a thread ends with that is cancelled, and makes this call.
+template <auto Call>
+void *end_of_cancelled() {
+    const auto body = [](void *context) -> void * {
+        cuCtxSetCurrent(static_cast<CUcontext>(context));
+        pthread_cancel(pthread_self());
+        Call();
+        return nullptr;
+    };
+    pthread_t thread{};
+    void *end = nullptr;
+    REQUIRE(pthread_create(&thread, nullptr, body, start()) == 0);
+    REQUIRE(pthread_join(thread, &end) == 0);
+    return end;
+}
+
 TEST_CASE("a thread that is cancelled in the driver ends as without curb, and its request goes back") {
     start();
     const Bytes before = devices::at(0).ledger.held();
@@ -191,19 +207,26 @@ TEST_CASE("a thread that is cancelled in the driver ends as without curb, and it
         pthread_testcancel();
         return CUDA_ERROR_UNKNOWN;
     });
-    const auto allocate = [](void *context) -> void * {
+    constexpr auto kAllocate = [] {
         CUdeviceptr block = 0;
-        cuCtxSetCurrent(static_cast<CUcontext>(context));
-        pthread_cancel(pthread_self());
         cuMemAlloc_v2(&block, 64 * MiB);
-        return nullptr;
     };
-    pthread_t thread{};
-    void *end = nullptr;
-    REQUIRE(pthread_create(&thread, nullptr, allocate, start()) == 0);
-    REQUIRE(pthread_join(thread, &end) == 0);
-    CHECK(end == PTHREAD_CANCELED);
+    CHECK(end_of_cancelled<kAllocate>() == PTHREAD_CANCELED);
     CHECK(devices::at(0).ledger.held() == before);
+}
+
+TEST_CASE("a thread that is cancelled while the driver maps an array's memory ends as without curb") {
+    start();
+    const InPlaceOf<decltype(::cuMemMapArrayAsync)> in_place(detail::the_driver.cuMemMapArrayAsync,
+                                                             [](CUarrayMapInfo *, unsigned, CUstream) {
+                                                                 pthread_testcancel();
+                                                                 return CUDA_ERROR_UNKNOWN;
+                                                             });
+    constexpr auto kMap = [] {
+        CUarrayMapInfo one{};
+        cuMemMapArrayAsync(&one, 1, nullptr);
+    };
+    CHECK(end_of_cancelled<kMap>() == PTHREAD_CANCELED);
 }
 
 namespace {
