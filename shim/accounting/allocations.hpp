@@ -47,7 +47,7 @@ bool offer(CUdeviceptr pointer) noexcept;
 // True if other processes may access a block.
 bool any_exported() noexcept;
 
-// Mark a block as kept, or as no longer kept (reused, or about to be freed). Both update Device::cached but not the
+// Mark a block as kept, or as no longer kept (reused, or about to be freed). Both update Device::kept but not the
 // charge.
 void keep(CUdeviceptr pointer, const Allocation &allocation) noexcept;
 void use_again(CUdeviceptr pointer, const Allocation &allocation) noexcept;

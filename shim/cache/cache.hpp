@@ -2,7 +2,7 @@
 // call.
 //
 // As cudaFree does, curb waits for the device's work before it keeps a block. A kept block stays charged;
-// Device::cached counts the bytes that freeing all kept blocks would return. Thread-safe. Keeps errno. Holds no lock
+// Device::kept counts the bytes that freeing all kept blocks would return. Thread-safe. Keeps errno. Holds no lock
 // across a driver call.
 #pragma once
 

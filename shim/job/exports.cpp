@@ -64,7 +64,7 @@ void forget_export(std::uint32_t place) noexcept {
     places().exported[place] = 0;
 }
 
-// True if a process other than this one has imported the memory.
+// True if a process has imported the memory.
 bool is_imported(std::uint64_t memory) noexcept {
     bool found = false;
     for_each_living([&](std::uint32_t slot) {

@@ -253,7 +253,6 @@ void Server::serve_clients(Clock::time_point now) {
     });
 }
 
-// Returns the milliseconds until something is due without an event. -1: nothing is.
 void Server::renew_if_deleted(Clock::time_point now) {
     if (now < looked_ + kLookPause) return;
     looked_ = now;
@@ -267,6 +266,7 @@ void Server::renew_if_deleted(Clock::time_point now) {
                "the file of the control socket was deleted, perhaps by a logout; there is another in " + folder->path);
 }
 
+// Returns the milliseconds until something is due without an event.
 int Server::timeout(Clock::time_point now) const {
     Clock::time_point until = looked_ + kLookPause;
     if (now < paused_until_) until = paused_until_;
