@@ -55,6 +55,8 @@ Device *current() noexcept {
 
 bool in_use(const Device &device) noexcept { return device.contexts.live > 0 || device.ledger.held() > 0; }
 
+bool any_in_use() noexcept { return std::any_of(all().begin(), all().end(), in_use); }
+
 bool any_stale() noexcept {
     constexpr std::uint64_t kOldMs = 1000;
     return std::any_of(all().begin(), all().end(),

@@ -110,6 +110,8 @@ Device *find(CUdevice device) noexcept;
 
 // True if the process may hold memory of it. (Memory of pools and mappings outlives the contexts.)
 bool in_use(const Device &device) noexcept;
+// The same of some device.
+bool any_in_use() noexcept;
 // True if some device in use was last reconciled a second or more ago. Without a limit or a trace only client queries
 // reconcile it.
 bool any_stale() noexcept;

@@ -227,7 +227,7 @@ void begin_if_due(const policy::SuspendPolicy &policy, std::optional<Period> &pe
         period.emplace();
     else if (turns::is_over())
         begin(Why::turn);
-    else if (is_used || !holds_memory())  // a process that holds nothing has nothing to move
+    else if (is_used || !devices::any_in_use())  // a process that holds nothing has nothing to move
         period->idle.used(now_ms());
     else if (is_due(*period, policy.idle.value_or(kNever), policy.when_others_wait.value_or(kNever)))
         begin(Why::idle);

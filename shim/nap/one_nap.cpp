@@ -119,8 +119,6 @@ std::string why_not_deep() {
     return {};
 }
 
-bool holds_memory() noexcept { return std::any_of(devices::all().begin(), devices::all().end(), devices::in_use); }
-
 bool others_wait() noexcept {
     return std::any_of(devices::all().begin(), devices::all().end(), [](const Device &device) {
         return devices::in_use(device) && wait_queue::others_wait(wait_queue::Order::device, device);
@@ -140,7 +138,7 @@ OneNap::Refusal OneNap::prepare() {
     else
         not_deep_ = Helper::why_none();
     if (!not_light_.empty() && !not_deep_.empty()) return not_deep_;
-    if (!holds_memory()) return "it holds no memory of a GPU";
+    if (!devices::any_in_use()) return "it holds no memory of a GPU";
     // From here on the gate knows that a call has begun. By request there was no idle time before.
     if (locked([](const State &state) { return state.by_request; })) {
         gate::take_called();

@@ -71,7 +71,6 @@ class OneNap : NoCopy {
 std::string why_never();
 std::string why_no_nap();
 std::string why_not_deep();
-bool holds_memory() noexcept;  // of a GPU
 // True if another process waits for memory of a GPU that this one uses.
 bool others_wait() noexcept;
 

@@ -57,12 +57,6 @@ void at_exit() {
     remove(file());
 }
 
-bool uses_gpus() {
-    const auto all = devices::all();
-    return std::any_of(all.begin(), all.end(),
-                       [](const Device &device) { return devices::in_use(device) || device.ledger.held() != 0; });
-}
-
 control::UnixMs ends_of(const board::Gpu &gpu) { return gpu.turn && gpu.turn->leaves != 0 ? gpu.turn->ends : 0; }
 
 board::State state_now() {
@@ -76,7 +70,7 @@ class Poster {
   public:
     void poll() {
         const policy::Share share = in_force::snapshot()->policy.share.value_or(policy::Share::all);
-        if (share == policy::Share::none || !uses_gpus()) return withdraw();
+        if (share == policy::Share::none || !devices::any_in_use()) return withdraw();
         board::Entry now = entry(share);
         const bool is_news = now.state != last_.state || !same_waits(now);
         now.since = is_news || last_.since == 0 ? control::unix_now() : last_.since;
@@ -130,7 +124,7 @@ board::Entry Poster::entry(policy::Share share) {
     constexpr control::UnixMs kStep = 5000;
     out.used = unix_of(now_ms() - last_used_ms()) / kStep * kStep;
     for (const Device &device : devices::all()) {
-        if (!devices::in_use(device) && device.ledger.held() == 0) continue;
+        if (!devices::in_use(device)) continue;
         board::Gpu gpu{.uuid = device.meter.uuid()};
         if (share == policy::Share::all) {
             gpu.held = device.ledger.held();
