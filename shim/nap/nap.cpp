@@ -55,6 +55,7 @@ void run() {
     }
     const bool is_requested = locked([](State &state) {
         state.phase = Phase::none;
+        state.is_deep = false;
         return state.is_requested;
     });
     if (is_requested) worker_signal::wake_up();

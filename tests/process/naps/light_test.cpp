@@ -270,6 +270,20 @@ TEST_CASE(
     CHECK(program.finish() == 0);
 }
 
+TEST_CASE("after a suspend by the driver alone, curb moves what it can itself at the next one") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "1h", "deep": "10s")"));
+    machine.succeeds({"nap", program.id()});  // of a process without memory that curb could move
+    REQUIRE(is_out(machine, program));
+    machine.succeeds({"suspend", program.id()});
+    machine.succeeds({"resume", program.id()});
+    REQUIRE(program.answers("map 96") == "mapped");
+    CHECK_THAT(machine.succeeds({"suspend", program.id()}).out, contains("96 MiB to host memory by curb in"));
+    machine.succeeds({"resume", program.id()});
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
 TEST_CASE("a program that calls the driver is suspended by the driver alone") {
     const Machine machine;
     Mapping program(machine, napping(machine, kLater));
