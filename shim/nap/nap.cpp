@@ -300,13 +300,13 @@ std::optional<control::NapStatus> status() {
     return locked([&](const State &state) -> std::optional<control::NapStatus> {
         if (!by_policy && !state.was_requested) return std::nullopt;
         control::NapStatus now = state.status;
-        // The gate opens when the process is back. The nap's thread goes on until its helper has ended.
         now.kept = kept;
         now.illegal_address = blocks::has_seen_illegal_address();
         if (!never.empty())
             now.refused = never;
         else if (now.not_light.empty())
             now.not_light = blocks::why_not();
+        // The gate opens when the process is back. The nap's thread goes on until its helper has ended.
         now.out =
             gate::is_closed() && (state.phase > Phase::leaving || (state.phase == Phase::leaving && now.is_light));
         now.leaving = gate::is_closed() && state.phase == Phase::leaving && !now.out;
