@@ -104,12 +104,10 @@ std::optional<policy::Limit> behind_others(Device &device, const policy::Growth 
     return std::nullopt;
 }
 
-bool takes_turns(const Snapshot &now) noexcept { return now.policy.suspend.turn && blocks::may_apply(); }
-
 // True if the request waits for its turn on the device (suspend.turn): once others have left, it may be served.
 bool awaits_turn(Device &device, const Snapshot &now, Bytes bytes, const reports::LimitHit &hit,
                  wait_queue::Wait &wait) noexcept {
-    if (!takes_turns(now) || (hit.why != policy::Limit::device && hit.why != policy::Limit::keep_free)) return false;
+    if (!reports::waits_for_turn(now.policy.suspend, hit.why)) return false;
     const Bytes wanted = policy::added(bytes, now.of(device.ordinal).terms.growth.keep_free);
     const Bytes own = device.ledger.held();
     const auto free = device.meter.free();
@@ -218,7 +216,7 @@ class Attempts : NoCopy {
         asked.release_before_growth = *snapshot.policy.release.before_growth;
         asked.may_wait = wait_.left(growth.wait);
         asked.released = released_;
-        if (takes_turns(snapshot) || wait_.left(growth.wait))
+        if (blocks::takes_turns(snapshot.policy.suspend) || wait_.left(growth.wait))
             now.behind = behind_others(device_, growth, wait_, bytes_, asked);
         now.verdict = now.behind ? Verdict::wait : device_.ledger.reserve(kind_, bytes_, asked, &now.seen);
         return true;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/keep_errno.hpp"
+#include "blocks/applies.hpp"
 #include "control/proc.hpp"
 #include "host/clock.hpp"
 #include "host/log.hpp"
@@ -351,11 +352,15 @@ void allowance(const Device &device, const char *how, Bytes bytes) noexcept {
     });
 }
 
+bool waits_for_turn(const policy::SuspendPolicy &policy, policy::Limit why) noexcept {
+    return (why == policy::Limit::device || why == policy::Limit::keep_free) && blocks::takes_turns(policy);
+}
+
 namespace {
 
 // How long a request waits: "at most 30s".
-std::string most(const Snapshot::Gpu &gpu) {
-    if (in_force::snapshot()->policy.suspend.turn) return "until its turn comes";
+std::string most(const Snapshot::Gpu &gpu, policy::Limit why) {
+    if (waits_for_turn(in_force::snapshot()->policy.suspend, why)) return "until its turn comes";
     return "at most " + policy::format(gpu.terms.growth.wait);
 }
 
@@ -365,7 +370,7 @@ void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
     device.counts.note_waited();
     trace::waiting(device, hit.kind, bytes, {hit.why, limit_of(gpu, hit.why)});
     log_line(policy::LogLevel::info, [&] {
-        return "a request for " + human(bytes) + " on " + device.name() + " waits (" + most(gpu) +
+        return "a request for " + human(bytes) + " on " + device.name() + " waits (" + most(gpu, hit.why) +
                "): " + words(device, gpu, bytes, hit).text;
     });
 }
@@ -375,7 +380,7 @@ void waits_long(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const Lim
     report(Once::long_wait, [&] {
         const policy::Duration held(static_cast<std::int64_t>(wait.milliseconds()) / 1000 * 1000);
         return "a request for " + human(bytes) + " on " + device.name() + " has waited for " + policy::format(held) +
-               " (" + most(gpu) + "): " + words(device, gpu, bytes, hit).text + ". curb ps " +
+               " (" + most(gpu, hit.why) + "): " + words(device, gpu, bytes, hit).text + ". curb ps " +
                std::to_string(getpid()) + " shows the request";
     });
 }

@@ -39,6 +39,8 @@ void sum_up() noexcept;
 // Traces a refusal for pressure (Pressure): the caller frees its cache and retries.
 void refused_for_pressure(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept;
 
+// True if a request that exceeds this limit waits until its turn comes (suspend.turn), and not only for growth.wait.
+bool waits_for_turn(const policy::SuspendPolicy &policy, policy::Limit why) noexcept;
 // Logs at level info that a request begins to wait.
 void waiting(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) noexcept;
 // Logs that a request has waited for a second, and for what. The first as a warning, the others at level info.

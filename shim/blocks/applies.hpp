@@ -2,6 +2,7 @@
 #pragma once
 
 #include "abi/cuda_abi.h"
+#include "policy/policy.hpp"
 
 namespace curb::shim::blocks {
 
@@ -11,6 +12,9 @@ namespace curb::shim::blocks {
 bool applies() noexcept;
 // False where a GPU shares the host's memory, and once it is decided that it does not apply. Decides nothing.
 bool may_apply() noexcept;
+// True if the process takes turns on its GPUs: the policy has them, and curb can move its memory. Takes a lock if the
+// policy has turns.
+inline bool takes_turns(const policy::SuspendPolicy &policy) noexcept { return policy.turn && may_apply(); }
 // Returns why it does not apply, for users. Empty if it does. Thread-safe.
 const char *why_not() noexcept;
 

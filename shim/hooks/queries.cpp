@@ -33,7 +33,7 @@ struct Shown {
         const policy::GpuTerms &terms = now.of(device.ordinal).terms;
         cap = terms.job_cap ? std::min(*terms.job_cap, terms.cap.value_or(policy::kUnbounded)) : terms.cap;
         keep_free = now.of(device.ordinal).terms.growth.keep_free;
-        if (now.policy.suspend.turn && blocks::may_apply()) others_leave = sharers::can_leave(device);
+        if (blocks::takes_turns(now.policy.suspend)) others_leave = sharers::can_leave(device);
     }
 
     bool nothing;    // the policy is unusable

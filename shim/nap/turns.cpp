@@ -68,7 +68,7 @@ auto locked(Act act) {
 // nullopt: the process takes no turns.
 std::optional<Duration> turn() noexcept {
     const auto now = in_force::snapshot();
-    return now->policy.suspend.turn && blocks::may_apply() ? now->policy.suspend.turn : std::nullopt;
+    return blocks::takes_turns(now->policy.suspend) ? now->policy.suspend.turn : std::nullopt;
 }
 
 // True if its memory is out of the GPUs, or not all of it has come back: by a turn, a nap or a command.

@@ -92,8 +92,7 @@ control::Waiting of_wait(const wait_queue::Waiting &one, const Snapshot &in_forc
     out.since = now - static_cast<control::UnixMs>(one.milliseconds);
     out.bytes = one.request.bytes;
     out.why = one.request.why;
-    const bool is_for_room = out.why == policy::Limit::device || out.why == policy::Limit::keep_free;
-    if (!in_force.policy.suspend.turn || !is_for_room) out.until = out.since + growth.wait.count();
+    if (!reports::waits_for_turn(in_force.policy.suspend, out.why)) out.until = out.since + growth.wait.count();
     if (out.why == policy::Limit::allowance)
         out.step =
             now + static_cast<control::UnixMs>(policy::until_step(growth, now_ms(), gpu.allowance.last_step_ms()));

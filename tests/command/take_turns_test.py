@@ -124,6 +124,18 @@ class TurnsTest(unittest.TestCase):
         holder.asked(f"hold {MOST_MIB}", "held")
         self.assertEqual(self.busy().answer(f"hold {MOST_MIB}"), "error 2")
 
+    def test_one_of_several_ranks_takes_no_turns_and_its_wait_has_an_end(self) -> None:
+        holder = self.busy(turn=None)
+        holder.asked(f"hold {MOST_MIB}", "held")
+        log = self.machine.folder / "rank.log"
+        terms = {"suspend": {"turn": "500ms"}, "gpu": {"*": {"growth": {"wait": "1h"}}}, "log": {"level": "info", "file": str(log)}}
+        policy = self.machine.policy(terms, "rank.json")
+        rank = self.machine.start(BUSY, self.machine.under_curb(CURB_POLICY=str(policy), WORLD_SIZE="2", RANK="0"))
+        rank.tell(f"hold {MOST_MIB}")
+        self.assertTrue(within(lambda: self.status(rank).get("waits")))
+        self.assertIsNotNone(self.status(rank)["waits"][0].get("until"))
+        self.assertIn("(at most 1h)", log.read_text())
+
     def test_alone_a_program_keeps_the_gpu(self) -> None:
         alone = self.busy("100ms")
         alone.asked(f"hold {MOST_MIB}", "held")
