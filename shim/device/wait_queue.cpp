@@ -50,8 +50,8 @@ constinit struct {
 
 // The served requests with which this process's turn has begun, by device.
 struct Claims {
-    std::array<std::unique_ptr<control::Ticket>, devices::kMost> tickets;
-    std::uint64_t turns = 0;
+    std::array<std::shared_ptr<control::Ticket>, devices::kMost> tickets;
+    std::uint64_t turns = 0;  // begun so far
 };
 template <class Act>
 auto with_claims(Act act) {
@@ -155,8 +155,9 @@ void Wait::begin_turn() noexcept try {
     control::Ticket *&ticket = tickets_[static_cast<std::size_t>(Order::device)];
     if (!ticket || !ticket->takes_turns()) return;
     ticket->claim();
+    std::shared_ptr<control::Ticket> claim(std::exchange(ticket, nullptr));
     with_claims([&](Claims &claims) {
-        claims.tickets[static_cast<std::size_t>(entry_->request.ordinal)].reset(std::exchange(ticket, nullptr));
+        claim.swap(claims.tickets[static_cast<std::size_t>(entry_->request.ordinal)]);
         ++claims.turns;
     });
 } catch (...) {
@@ -173,16 +174,16 @@ bool Wait::may_await_turn(bool is_in_reach) noexcept {
 void Wait::served() noexcept { was_served_ = true; }
 
 std::uint64_t renew_claims() noexcept {
-    return with_claims([](Claims &claims) {
-        for (const auto &ticket : claims.tickets)
-            if (ticket) ticket->renew();
-        return claims.turns;
-    });
+    const Claims now = with_claims([](const Claims &claims) { return claims; });
+    for (const auto &ticket : now.tickets)
+        if (ticket) ticket->renew();
+    return now.turns;
 }
 
-void end_claims() noexcept {
-    with_claims([](Claims &claims) {
-        for (auto &ticket : claims.tickets) ticket.reset();
+void end_claims(std::uint64_t turns) noexcept {
+    Claims ended;  // their files are deleted without the lock
+    with_claims([&](Claims &claims) {
+        if (claims.turns <= turns) ended.tickets.swap(claims.tickets);
     });
 }
 

@@ -105,9 +105,10 @@ class Wait : NoCopy {
     std::uint64_t in_reach_ms_ = 0;  // when it last was; 0: may_await_turn() was not called yet
 };
 
-// Renews the claims of this process. Returns how many turns have begun so far. Thread-safe, as end_claims().
+// Renews the claims of this process. Returns how many turns have begun so far. On the worker.
 std::uint64_t renew_claims() noexcept;
-void end_claims() noexcept;
+// Ends the claims, unless more turns than these have begun. Thread-safe.
+void end_claims(std::uint64_t turns = ~std::uint64_t{0}) noexcept;
 
 // True if another process waits in the order. Reads folders as often as policy::QueueCheck allows for each device, and
 // else only the clock. Thread-safe.

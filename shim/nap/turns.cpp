@@ -131,9 +131,8 @@ void post(const Device &device, control::board::Gpu &gpu) {
 void sample(bool busy) noexcept {
     const auto length = turn();
     const bool takes_turns = length.has_value(), out = is_out();
-    const bool holds = std::any_of(devices::all().begin(), devices::all().end(), devices::in_use);
-    const std::uint64_t served = takes_turns ? wait_queue::renew_claims() : 0;
-    const std::uint64_t waits_ms = wait_queue::longest_wait_ms();
+    const bool holds = devices::any_in_use();
+    const std::uint64_t served = wait_queue::renew_claims(), waits_ms = wait_queue::longest_wait_ms();
     const bool ends_claims = locked([&](State &state) {
         const std::uint64_t now = now_ms();
         const auto passed = milliseconds(now - std::exchange(state.sampled_ms, now));
@@ -150,10 +149,11 @@ void sample(bool busy) noexcept {
             state.since = 0;
             return true;
         }
-        if (state.since_ms == 0 || std::exchange(state.turns_served, served) != served) state.begin();
+        const bool is_served = std::exchange(state.turns_served, served) != served;
+        if (is_served || state.since_ms == 0) state.begin();
         return out || now - state.since_ms >= static_cast<std::uint64_t>(state.length(*length).count());
     });
-    if (ends_claims) wait_queue::end_claims();
+    if (ends_claims) wait_queue::end_claims(served);
 }
 
 bool is_over() {
