@@ -469,7 +469,8 @@ void OneNap::note_back() const {
         state.status.waited_total_ms += waited_ms.value_or(0);
     });
     const std::string waited = waited_ms ? ", and a call waited " + std::to_string(*waited_ms) + " ms for its end" : "";
-    turns::note_back(locked([](const State &state) { return state.status.light.back_ms; }));
+    const auto took_ms = locked([](const State &state) { return state.status.light.back_ms; });
+    turns::note_back(by_turn_ ? std::optional(took_ms) : std::nullopt);
     log::write(LogLevel::info, (by_turn_ ? "the next turn begins" : "the nap has ended") + waited +
                                    (last_.empty() ? "" : ": " + last_));
 }

@@ -193,10 +193,10 @@ void note_out(std::uint64_t took_ms) noexcept {
     });
 }
 
-void note_back(std::uint64_t took_ms) noexcept {
+void note_back(std::optional<std::uint64_t> took_ms) noexcept {
     locked([=](State &state) {
-        state.back = milliseconds(took_ms);
-        state.status.moved_ms += took_ms;
+        if (took_ms) state.back = milliseconds(*took_ms);
+        state.status.moved_ms += took_ms.value_or(0);
         state.begin();
     });
 }

@@ -23,9 +23,10 @@ void sample(bool busy) noexcept;
 bool is_over();
 // The process could not leave: it tries again a while later.
 void note_refused() noexcept;
-// Its memory is out, or has come back: then a turn begins.
+// Its memory has left at the end of a turn.
 void note_out(std::uint64_t took_ms) noexcept;
-void note_back(std::uint64_t took_ms) noexcept;
+// It is back, and a turn begins. `took_ms`: what note_out() was called for; nullopt: it was out for another reason.
+void note_back(std::optional<std::uint64_t> took_ms) noexcept;
 
 // nullopt if the policy has no turns.
 std::optional<control::TurnStatus> status();

@@ -136,6 +136,18 @@ class TurnsTest(unittest.TestCase):
         self.assertIsNotNone(self.status(rank)["waits"][0].get("until"))
         self.assertIn("(at most 1h)", log.read_text())
 
+    def test_the_moves_of_naps_do_not_count_as_those_of_turns(self) -> None:
+        policy = self.machine.policy({"suspend": {"turn": "1h", "idle": "200ms", "deep": "never"}})
+        program = self.machine.start(BUSY, self.machine.under_curb(CURB_POLICY=str(policy)))
+        program.asked(f"hold {MOST_MIB}", "held")
+        program.tell("work 1")
+        self.worked(program)
+        self.assertTrue(within(lambda: self.status(program)["nap"]["out"]))
+        program.tell("work 1")
+        self.worked(program)
+        self.assertTrue(within(lambda: self.status(program)["nap"]["light"]["back_ms"] > 0))
+        self.assertEqual(self.status(program)["turn"]["moved_ms"], 0)
+
     def test_alone_a_program_keeps_the_gpu(self) -> None:
         alone = self.busy("100ms")
         alone.asked(f"hold {MOST_MIB}", "held")
