@@ -153,8 +153,10 @@ bool Look::take(int id, const shmid_ds &found) {
         return true;
     }
     const std::uint64_t job = there->job.load();
-    if (job == job_) of_job = std::move(there);
-    if (job == 0) open.emplace_back(distance(first_, found.shm_perm.__key), std::move(there));
+    if (job == job_)
+        of_job = std::move(there);
+    else if (job == 0)
+        open.emplace_back(distance(first_, found.shm_perm.__key), std::move(there));
     return job == job_ || job == 0;
 }
 
@@ -170,6 +172,7 @@ std::string holders_text() {
         if (shared_memory_control(index, kStatAny, &found) >= 0) ++counts[found.shm_perm.uid];
     }
     std::vector<std::pair<int, uid_t>> most;
+    most.reserve(counts.size());
     for (const auto &[user, count] : counts) most.emplace_back(count, user);
     std::sort(most.rbegin(), most.rend());
     if (most.size() > kMost) most.resize(kMost);
