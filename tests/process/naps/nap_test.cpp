@@ -511,7 +511,7 @@ TEST_CASE("equal programs that wait for room get equal shares") {
         machine.write("policy.json", R"({ "version": 1, "gpu": { "*": { "growth": { "wait": "60s" } } } })");
     const Environment environment{{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", policy}};
     Program programs[3] = {Program(machine, environment), Program(machine, environment), Program(machine, environment)};
-    for (Program &one : programs) one.tell("turns 4");
+    for (Program &one : programs) one.tell("turns 8");
     std::vector<int> given;
     for (Program &one : programs) given.push_back(std::stoi(one.says()));
     INFO(given[0] << ", " << given[1] << ", " << given[2]);
