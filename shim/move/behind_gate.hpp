@@ -46,6 +46,30 @@ class Stream : NoCopy {
     CUstream stream_ = nullptr;
 };
 
+// A point of a stream, which a thread can wait for. Empty if there is none.
+class Event : NoCopy {
+  public:
+    Event() noexcept {
+        constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
+        if (driver_behind_gate().cuEventCreate(&event_, kDisableTiming) != CUDA_SUCCESS) event_ = nullptr;
+    }
+    ~Event() {
+        if (event_) ask_twice([this] { return driver_behind_gate().cuEventDestroy_v2(event_); });
+    }
+    explicit operator bool() const noexcept { return event_ != nullptr; }
+    // The point after all that the stream has been given. False if the driver refuses.
+    [[nodiscard]] bool record(const Stream &stream) const noexcept {
+        return driver_behind_gate().cuEventRecord(event_, stream.get()) == CUDA_SUCCESS;
+    }
+    // Returns at once before the first record(). False if work before the point has failed.
+    [[nodiscard]] bool wait() const noexcept {
+        return driver_behind_gate().cuEventSynchronize.uncounted(event_) == CUDA_SUCCESS;
+    }
+
+  private:
+    CUevent event_ = nullptr;
+};
+
 // Pinned host memory, which every context can reach at its address. Empty if there is none.
 class PinnedMemory : NoCopy {
   public:

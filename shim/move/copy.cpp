@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #ifdef __SSE2__
@@ -24,9 +25,13 @@ using policy::Part;
 // What the threads share.
 struct Work {
     const Copies *copies = nullptr;
+    const Stream *stream = nullptr;
     bool is_out = false;
     // Chunks: which is the next one, from where on they may not be copied yet, and from where on they need not be.
     std::size_t next = 0, ready = 0, end = 0;
+    // Which chunks are copied, and how many are, from the first one on.
+    std::vector<bool> is_copied = {};
+    std::size_t copied = 0;
     bool stopped = false;
     unsigned running = 0;  // threads
 };
@@ -58,6 +63,13 @@ std::optional<std::size_t> take() {
     }
 }
 
+void note_copied(std::size_t chunk) {
+    locked([=](Work &work) {
+        work.is_copied[chunk] = true;
+        while (work.copied < work.is_copied.size() && work.is_copied[work.copied]) ++work.copied;
+    });
+}
+
 // Copies past the caches, which the data would only flush.
 void copy_past_caches(char *to, const char *from, std::size_t bytes) noexcept {
     std::size_t at = 0;
@@ -77,11 +89,12 @@ void copy_past_caches(char *to, const char *from, std::size_t bytes) noexcept {
     std::memcpy(to + at, from + at, bytes - at);
 }
 
-// One thread's two buffers, each with a stream. The context is current.
+// One thread's two buffers. The context is current.
 class Lane : NoCopy {
   public:
-    explicit Lane(const Copies &copies) noexcept : copies_(copies) {}
-    explicit operator bool() const noexcept { return pinned_ && streams_[0] && streams_[1]; }
+    Lane(const Copies &copies, const Stream &stream) noexcept : copies_(copies), stream_(stream) {}
+    ~Lane() { static_cast<void>(stream_.synchronize()); }  // its work uses the buffers
+    explicit operator bool() const noexcept { return pinned_ && served_[0] && served_[1]; }
 
     // False if a copy fails.
     bool run_out() {
@@ -94,8 +107,9 @@ class Lane : NoCopy {
                 chunk.reset();
             }
             if (before) {
-                if (!streams_[now ^ 1U].synchronize()) return false;
+                if (!served_[now ^ 1U].wait()) return false;
                 copy_past_caches(host(*before), buffer(now ^ 1U), size(*before));
+                note_copied(*before);
             }
             if (!chunk) return true;
             before = chunk;
@@ -104,12 +118,11 @@ class Lane : NoCopy {
     bool run_in() {
         for (unsigned now = 0;; now ^= 1U) {
             const auto chunk = take();
-            if (!chunk) break;
-            if (!streams_[now].synchronize()) return false;
+            if (!chunk) return true;
+            if (!served_[now].wait()) return false;
             std::memcpy(buffer(now), host(*chunk), size(*chunk));
             if (!each_part(*chunk, now, kIn)) return false;
         }
-        return streams_[0].synchronize() && streams_[1].synchronize();
     }
 
   private:
@@ -121,14 +134,13 @@ class Lane : NoCopy {
         for (const Part &part : copies_.chunks[chunk]) {
             const CUdeviceptr device = copies_.addresses[part.block] + part.offset;
             const Driver &driver = driver_behind_gate();
-            const CUstream stream = streams_[which].get();
             const CUresult result = direction == kOut
-                                        ? driver.cuMemcpyDtoHAsync_v2.uncounted(at, device, part.bytes, stream)
-                                        : driver.cuMemcpyHtoDAsync_v2.uncounted(device, at, part.bytes, stream);
+                                        ? driver.cuMemcpyDtoHAsync_v2.uncounted(at, device, part.bytes, stream_.get())
+                                        : driver.cuMemcpyHtoDAsync_v2.uncounted(device, at, part.bytes, stream_.get());
             if (result != CUDA_SUCCESS) return false;
             at += part.bytes;
         }
-        return true;
+        return served_[which].record(stream_);
     }
     [[nodiscard]] std::size_t size(std::size_t chunk) const noexcept {
         Bytes sum = 0;
@@ -139,16 +151,18 @@ class Lane : NoCopy {
     [[nodiscard]] char *buffer(unsigned which) const noexcept { return pinned_.begin() + which * policy::kChunk; }
 
     const Copies &copies_;
-    PinnedMemory pinned_{2 * policy::kChunk};  // outlives the streams, which end when their copies have
-    Stream streams_[2];
+    const Stream &stream_;
+    PinnedMemory pinned_{2 * policy::kChunk};
+    Event served_[2];  // the GPU has done with a buffer
 };
 
 // The work of one thread. A thread that gets no buffers leaves it to the others.
 void run() {
-    const auto [copies, is_out] = locked([](const Work &work) { return std::pair(work.copies, work.is_out); });
+    const auto [copies, stream, is_out] =
+        locked([](const Work &work) { return std::tuple(work.copies, work.stream, work.is_out); });
     const CurrentBehindGate current(copies->context);
     if (!current) return;
-    Lane lane(*copies);
+    Lane lane(*copies, *stream);
     if (lane && !(is_out ? lane.run_out() : lane.run_in())) stop();
 }
 
@@ -164,10 +178,11 @@ void run_thread() {
 // Copies on so many threads, and calls `beside` until they have ended. Without a thread, copies on this one. Returns
 // how many chunks are copied, from the first one on. nullopt if it has stopped, or no thread got buffers.
 std::optional<std::size_t> copy(Work begun, unsigned threads, const std::function<void()> &beside) {
-    begun.end = begun.copies->chunks.size();
-    locked([&](Work &work) { work = begun; });
+    const std::size_t chunks = begun.end = begun.copies->chunks.size();
+    begun.is_copied.resize(begun.end);
+    locked([&](Work &work) { work = std::move(begun); });
     bool any = false;
-    for (std::size_t i = 0; i < std::min<std::size_t>(threads, begun.copies->chunks.size()); ++i) {
+    for (std::size_t i = 0; i < std::min<std::size_t>(threads, chunks); ++i) {
         locked([](Work &work) { ++work.running; });
         if (own_thread::start(run_thread, "curb-move"))
             any = true;
@@ -182,7 +197,7 @@ std::optional<std::size_t> copy(Work begun, unsigned threads, const std::functio
         }
     };
     go_on();
-    if (!any && !begun.copies->chunks.empty()) run();
+    if (!any && chunks != 0) run();
     while (locked([](const Work &work) { return work.running; }) != 0) {
         go_on();
         ended.wait(5);
@@ -193,16 +208,24 @@ std::optional<std::size_t> copy(Work begun, unsigned threads, const std::functio
 
 }  // namespace
 
-std::optional<std::size_t> copy_out(const Copies &copies, unsigned threads, const std::function<GoOn()> &goes_on) {
-    const auto ask = [&] {
+std::optional<std::size_t> copy_out(const Copies &copies, const Stream &stream, unsigned threads,
+                                    const std::function<GoOn()> &goes_on,
+                                    const std::function<void(std::size_t)> &copied) {
+    std::size_t block = 0;
+    const auto tell = [&] {
+        const std::size_t done = locked([](const Work &work) { return work.copied; });
+        const std::size_t end =
+            done == copies.chunks.size() ? copies.addresses.size() : copies.chunks[done].front().block;
+        for (; block < end; ++block) copied(block);
         const GoOn answer = goes_on();
         if (answer == GoOn::no) stop();
         if (answer == GoOn::enough) locked([](Work &work) { work.end = std::min(work.end, work.next); });
     };
-    return copy({.copies = &copies, .is_out = true, .ready = copies.chunks.size()}, threads, ask);
+    return copy({.copies = &copies, .stream = &stream, .is_out = true, .ready = copies.chunks.size()}, threads, tell);
 }
 
-bool copy_in(const Copies &copies, unsigned threads, const std::function<bool(std::size_t)> &map) {
+bool copy_in(const Copies &copies, const Stream &stream, unsigned threads,
+             const std::function<bool(std::size_t)> &map) {
     std::size_t block = 0, chunk = 0;
     bool fails = false;
     const auto map_all = [&] {
@@ -214,7 +237,7 @@ bool copy_in(const Copies &copies, unsigned threads, const std::function<bool(st
             locked([&](Work &work) { work.ready = chunk; });
         }
     };
-    return copy({.copies = &copies}, threads, map_all).has_value();
+    return copy({.copies = &copies, .stream = &stream}, threads, map_all) && stream.synchronize();
 }
 
 }  // namespace curb::shim::move

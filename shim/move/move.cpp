@@ -88,6 +88,42 @@ unsigned threads() {
                                    control::processor_quota(getpid()));
 }
 
+// ---- a block ----
+
+// Makes a block inaccessible. What fails of it stays as it is, and map() undoes the rest.
+void unmap(Block &block) noexcept {
+    for (; block.unmapped < block.memory.places.size(); ++block.unmapped) {
+        const vmm::Place &place = block.memory.places[block.unmapped];
+        if (driver_behind_gate().cuMemUnmap(place.address, place.bytes) != CUDA_SUCCESS) return;
+    }
+}
+
+// Gives the memory of a block back. What fails of it stays as it is, and in() undoes the rest.
+void release(Block &block) noexcept {
+    unmap(block);
+    if (block.unmapped < block.memory.places.size()) return;
+    block.released = driver_behind_gate().cuMemRelease(block.memory.handle) == CUDA_SUCCESS;
+    if (block.released) vmm::moved(block.memory.key, 0);
+}
+
+// Makes a block accessible again. False if the driver refuses.
+bool map(Block &block, CUstream stream) noexcept {
+    const Driver &driver = driver_behind_gate();
+    const vmm::Handle handle = block.released ? block.made : block.memory.handle;
+    for (; block.unmapped != 0; --block.unmapped) {
+        const vmm::Place &place = block.memory.places[block.unmapped - 1];
+        if (driver.cuMemMap(place.address, place.bytes, place.offset, handle, 0) != CUDA_SUCCESS) return false;
+        if (driver.cuMemSetAccess(place.address, place.bytes, place.access.data(), place.access.size()) == CUDA_SUCCESS)
+            continue;
+        driver.cuMemUnmap(place.address, place.bytes);
+        return false;
+    }
+    return std::all_of(block.zeros.begin(), block.zeros.end(), [&](const Part &part) {
+        const CUdeviceptr at = block.memory.places.front().address + part.offset;
+        return driver.cuMemsetD8Async(at, 0, part.bytes, stream) == CUDA_SUCCESS;
+    });
+}
+
 // ---- out ----
 
 // Why memory stays, by vmm::Stays.
@@ -184,12 +220,22 @@ class Loading {
     std::vector<Part> copied_;  // of the last load
 };
 
+// Copies the contents of a device's memory, and makes what has been copied inaccessible meanwhile. Returns how many
+// chunks. nullopt if that fails.
+std::optional<std::size_t> copy_one(Load &load, const std::function<GoOn()> &goes_on) {
+    const CurrentBehindGate current(load.copies.context);
+    const Stream stream;
+    if (!current || !stream) return std::nullopt;
+    const auto unmap_one = [&](std::size_t block) { unmap(load.blocks[block]); };
+    return copy_out(load.copies, stream, threads(), goes_on, unmap_one);
+}
+
 // Copies the contents of all loads to host memory. What is not copied when that has run out is in none of them any
 // more, and is added to `stays`. False if that fails.
 bool copy_all(std::vector<Load> &all, const std::function<GoOn()> &goes_on, Bytes &stays) {
     bool ends = false;
     for (Load &load : all) {
-        const auto copied = ends ? 0 : copy_out(load.copies, threads(), goes_on);
+        const auto copied = ends ? 0 : copy_one(load, goes_on);
         if (!copied) return false;
         ends = ends || *copied < load.copies.chunks.size();
         const auto whole = static_cast<std::ptrdiff_t>(
@@ -204,36 +250,22 @@ bool copy_all(std::vector<Load> &all, const std::function<GoOn()> &goes_on, Byte
     return true;
 }
 
-// Unmaps and releases a block. What fails of it stays as it is, and in() undoes the rest.
-void release(Block &block) noexcept {
-    const Driver &driver = driver_behind_gate();
-    for (const vmm::Place &place : block.memory.places) {
-        if (driver.cuMemUnmap(place.address, place.bytes) != CUDA_SUCCESS) return;
-        ++block.unmapped;
+// Makes all memory accessible again, which has lost nothing. What the driver refuses to map stays in the loads.
+void map_again(std::vector<Load> &all) {
+    for (Load &load : all) {
+        const CurrentBehindGate current(load.copies.context);
+        std::move(load.copies.host).keep();
+        load.copies.chunks.clear();
+        std::erase_if(load.blocks, [](Block &block) {
+            block.zeros.clear();
+            return ask_twice([&] { return map(block, nullptr) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN; });
+        });
+        load.copies.addresses.resize(load.blocks.size());
     }
-    block.released = driver.cuMemRelease(block.memory.handle) == CUDA_SUCCESS;
-    if (block.released) vmm::moved(block.memory.key, 0);
+    std::erase_if(all, [](const Load &load) { return load.blocks.empty(); });
 }
 
 // ---- in ----
-
-// Makes a block accessible again. False if the driver refuses.
-bool map(Block &block, CUstream stream) noexcept {
-    const Driver &driver = driver_behind_gate();
-    const vmm::Handle handle = block.released ? block.made : block.memory.handle;
-    for (; block.unmapped != 0; --block.unmapped) {
-        const vmm::Place &place = block.memory.places[block.unmapped - 1];
-        if (driver.cuMemMap(place.address, place.bytes, place.offset, handle, 0) != CUDA_SUCCESS) return false;
-        if (driver.cuMemSetAccess(place.address, place.bytes, place.access.data(), place.access.size()) == CUDA_SUCCESS)
-            continue;
-        driver.cuMemUnmap(place.address, place.bytes);
-        return false;
-    }
-    return std::all_of(block.zeros.begin(), block.zeros.end(), [&](const Part &part) {
-        const CUdeviceptr at = block.memory.places.front().address + part.offset;
-        return driver.cuMemsetD8Async(at, 0, part.bytes, stream) == CUDA_SUCCESS;
-    });
-}
 
 // Takes the memory back that was made for a block, so that it is out as before.
 void unmake(Block &block) noexcept {
@@ -268,8 +300,7 @@ Back fill(Load &load) {
     const Stream stream;
     if (!current || !stream) return Back::failed;
     const auto map_one = [&](std::size_t block) { return map(load.blocks[block], stream.get()); };
-    if (copy_in(load.copies, threads(), map_one) && stream.synchronize()) return Back::done;
-    return Back::failed;
+    return copy_in(load.copies, stream, threads(), map_one) ? Back::done : Back::failed;
 }
 
 // True if each call of the context fails.
@@ -324,8 +355,10 @@ policy::Result<Moved, std::string> out(Bytes host_memory, const std::function<Go
         return std::string("there is no address space for the contents of its memory");
     keep_at_most(0);  // earlier moves needed more
     if (!copy_all(made, goes_on, stays)) {
-        for (Load &load : made) std::move(load.copies.host).keep();
-        return std::string("the contents of its memory could not be copied");
+        map_again(made);
+        loads() = std::move(made);
+        if (!is_out()) return std::string("the contents of its memory could not be copied");
+        return moved;  // the next call maps it
     }
     add_staying(moved.stays, stays, "for which host memory has no room");
     loads() = std::move(made);

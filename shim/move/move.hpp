@@ -33,8 +33,9 @@ bool has_any();
 bool wait_for_work(std::uint64_t most_ms);
 
 // Moves out what can be moved within so much host memory. Asks `goes_on` while it copies. If host memory runs out
-// meanwhile, the blocks leave that are copied. Until then the program's memory is as it was, and so it is after an
-// error.
+// meanwhile, the blocks leave that are copied. Releases nothing before all is copied, but makes a block inaccessible
+// once it is; so after an error the program's memory is as it was. (If the driver then refuses to map it, no error is
+// returned, and is_out() is true until in().)
 policy::Result<Moved, std::string> out(Bytes host_memory, const std::function<GoOn()> &goes_on);
 
 // Returns the bytes of the device that in() needs. 0 if nothing of it is out.
