@@ -258,7 +258,7 @@ void map_again(std::vector<Load> &all) {
         load.copies.chunks.clear();
         std::erase_if(load.blocks, [](Block &block) {
             block.zeros.clear();
-            return ask_twice([&] { return map(block, nullptr) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN; });
+            return map(block, nullptr) || map(block, nullptr);
         });
         load.copies.addresses.resize(load.blocks.size());
     }

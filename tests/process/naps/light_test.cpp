@@ -172,6 +172,34 @@ TEST_CASE("if host memory runs out during a move, what has been copied leaves, a
     CHECK(program.finish() == 0);
 }
 
+TEST_CASE("a copy that fails when others are done leaves all memory as it was, or out if the driver does not map it") {
+    const std::string map_fails = GENERATE("", ",cuMemMap:61:999,cuMemMap:62:999");  // the program itself maps 60 times
+    CAPTURE(map_fails);
+    const Machine machine;
+    const fs::path calls = machine.folder() / "calls";
+    Program program(machine,
+                    with(napping(machine, kLater),
+                         {{"CURB_SIM_CALLS", calls}, {"CURB_SIM_FAULT", "cuMemcpyDtoHAsync_v2:160:999" + map_fails}}));
+    for (int i = 0; i < 20; ++i) REQUIRE(program.answers("map 32") == "mapped");
+    const std::int64_t before = machine.held(program.pid());
+    machine.write("calls", "");
+    const Outcome command = machine.curb({"suspend", "--until-used", program.id()});
+    const std::string called = contents(calls);
+    fs::remove(calls);
+    CHECK_THAT(called, contains("cuMemUnmap"));  // a block that is copied becomes inaccessible beside the others
+    CHECK_THAT(called, !contains("cuMemRelease"));
+    CHECK(machine.held(program.pid()) == before);
+    const bool stays_out = !map_fails.empty();
+    CHECK((command.status == 0) == stays_out);
+    CHECK(nap_of(machine, program)["out"] == stays_out);
+    CHECK(program.answers("check") == "right");
+    CHECK(nap_of(machine, program)["out"] == false);
+    REQUIRE(machine.curb({"suspend", "--until-used", program.id()}).status == 0);
+    CHECK(machine.held(program.pid()) == kContext);
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}
+
 TEST_CASE("a program that ends while it is lightly out does not bring its memory back") {
     const Machine machine;
     Mapping program(machine, lightly(machine));
