@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -11,12 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from cases.nap import Checkpoints, end, turn, until_out
-from cases.suspend import curb_json, filled, judge_same
+from cases.suspend import curb_json, filled, judge_same, status_of
 from lab import PROGRAMS, Case, Lab
 from measuring.mps import MpsDaemon
 from row import Row
@@ -25,7 +25,7 @@ from session import ProgramFailed, Session, Unavailable
 _IDLE = "500ms"
 _WAKES = 3
 _MOVES = 1000
-_FIRST_USER = 4001
+USERS = (4001, 4002)
 
 def _rates(lab: Lab, row: Row) -> None:
     """curb's own moves of 16 GiB in blocks of 20 MiB, the first time and later, beside the driver's checkpoint of the same. Then as
@@ -80,13 +80,11 @@ def _move(lab: Lab, session: Session) -> tuple[dict[str, Any], float, int]:
     first_s = session.expect("touched", 120)["seconds"]
     session.tell("check")
     wrong = session.expect("checked", 120)["wrong"]
-    shown = json.loads(lab.curb("ps", "--json", str(session.pid)).stdout)
-    nap = next(one["status"]["nap"] for one in shown["processes"] if one["pid"] == session.pid)
-    return nap, first_s, wrong
+    return _nap_of(lab, session), first_s, wrong
+
 
 def _nap_of(lab: Lab, session: Session) -> dict[str, Any]:
-    shown = json.loads(lab.curb("ps", "--json", str(session.pid)).stdout)
-    return next(one["status"]["nap"] for one in shown["processes"] if one["pid"] == session.pid)
+    return dict(status_of(lab, session)["nap"])
 
 
 def _until_light(lab: Lab, session: Session, timeout_s: float = 60) -> dict[str, Any]:
@@ -196,60 +194,70 @@ def _while_it_trains(lab: Lab, row: Row) -> None:
     )
 
 
+@contextmanager
+def open_to_users(lab: Lab) -> Iterator[Path]:
+    """A folder with the library and the programs, which every user may read. Raises Unavailable."""
+    if os.geteuid() != 0:
+        raise Unavailable("only root can start programs of two users")
+    with tempfile.TemporaryDirectory(prefix="curb-users-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copy(lab.library, folder)
+        shutil.copytree(PROGRAMS, folder / "programs")
+        subprocess.run(["chmod", "-R", "a+rX", name], check=True)
+        yield folder
+
+
+def training_of(lab: Lab, name: str, folder: Path, uid: int, kind: str, packages: dict[str, str], **policy: Any) -> Session:
+    """A training of PyTorch, `large KIND`, of this user, under a policy of its own in the folder of open_to_users()."""
+    home = folder / str(uid)
+    home.mkdir()
+    job = lab.job(f"{name} {uid}", "100%", **policy)
+    own = Path(shutil.copy(job.policy, home / "job.json"))
+    own.write_text(own.read_text().replace(str(job.folder), str(home)))
+    for path in (home, own):
+        os.chown(path, uid, uid)
+    env = {
+        "HOME": str(home), "USER": str(uid), "LD_PRELOAD": str(folder / lab.library.name), "CURB_POLICY": str(own),
+        "TMPDIR": str(home), "PYTHONPATH": f"{folder}/programs", "PYTHONDONTWRITEBYTECODE": "1", "XDG_RUNTIME_DIR": "",
+    }  # fmt: skip
+    argv = [
+        *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", sys.executable),
+        *(f"{folder}/programs/training/suspend_train.py", "torch", "large", kind),
+    ]
+    return lab.bare(argv, f"{name} {uid}", packages | env)
+
+
 def _two_users(lab: Lab, row: Row) -> None:
     """Two users' PyTorch trainings that do not fit together take turns. The one leaves for the other as soon as it is idle, and the
     other is served within the two moves and 0.3 s."""
     packages = lab.need("torch")
     lab.built("bin/curb")
-    if os.geteuid() != 0:
-        raise Unavailable("only root can start programs of two users")
-    with tempfile.TemporaryDirectory(prefix="curb-users-") as name:
-        shown = Path(name)
-        shown.chmod(0o755)
-        library = shutil.copy(lab.library, shown)
-        shutil.copytree(PROGRAMS, shown / "programs")
-        subprocess.run(["chmod", "-R", "a+rX", name], check=True)
-        uids = (_FIRST_USER, _FIRST_USER + 1)
-        sessions, jobs = [], []
-        with ExitStack() as ends:
-            for uid in uids:
-                home = shown / str(uid)
-                home.mkdir()
-                job = lab.job(f"{row.name} {uid}", "100%", {"wait": "120s"}, suspend={"when_others_wait": "500ms"})
-                policy = Path(shutil.copy(job.policy, home / "job.json"))
-                policy.write_text(policy.read_text().replace(str(job.folder), str(home)))
-                for path in (home, policy):
-                    os.chown(path, uid, uid)
-                jobs.append(home)
-                env = {
-                    "HOME": str(home), "USER": str(uid), "LD_PRELOAD": library, "CURB_POLICY": str(policy), "TMPDIR": str(home),
-                    "PYTHONPATH": f"{shown}/programs", "PYTHONDONTWRITEBYTECODE": "1", "XDG_RUNTIME_DIR": "",
-                }  # fmt: skip
-                argv = [
-                    *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", sys.executable),
-                    *(f"{shown}/programs/training/suspend_train.py", "torch", "large", "turns"),
-                ]
-                session = ends.enter_context(lab.bare(argv, f"{row.name} {uid}", packages | env))
-                session.expect("training", 180)
-                if not sessions:
-                    held = session.held_mib()
-                    ends.enter_context(filled(lab, row, leave_mib=held * 2 / 3))
-                sessions.append(session)
-            firsts, moves = [], []
-            for number in range(4 if lab.quick else 10):
-                time.sleep(1)  # so that the other one is idle
-                session = sessions[number % 2]
-                firsts.append(turn(session, 5)["first_s"])
-                other = _nap_of(lab, sessions[1 - number % 2])["light"]["out_ms"]
-                moves.append((other + _nap_of(lab, session)["light"]["back_ms"]) / 1e3)
-            ends_of = [end(session) for session in sessions]
-        over = [first - move for first, move in zip(firsts, moves, strict=True)]
+    sessions: list[Session] = []
+    with open_to_users(lab) as folder, ExitStack() as ends:
+        for uid in USERS:
+            policy = {"growth": {"wait": "120s"}, "suspend": {"when_others_wait": "500ms"}}
+            session = ends.enter_context(training_of(lab, row.name, folder, uid, "turns", packages, **policy))
+            session.expect("training", 180)
+            if not sessions:
+                held = session.held_mib()
+                ends.enter_context(filled(lab, row, leave_mib=held * 2 / 3))
+            sessions.append(session)
+        firsts, moves = [], []
+        for number in range(4 if lab.quick else 10):
+            time.sleep(1)  # so that the other one is idle
+            session = sessions[number % 2]
+            firsts.append(turn(session, 5)["first_s"])
+            other = _nap_of(lab, sessions[1 - number % 2])["light"]["out_ms"]
+            moves.append((other + _nap_of(lab, session)["light"]["back_ms"]) / 1e3)
+        ends_of = [end(session) for session in sessions]
+    over = [first - move for first, move in zip(firsts, moves, strict=True)]
     row.goes_on = True
     row.expect(ends_of[0]["losses"] == ends_of[1]["losses"], "the losses differ")
     row.expect(max(over) <= 0.3, f"a turn took {max(over):.2f} s more than the two moves in it")
     row.details = {"held_mib": held, "first_call_s": firsts, "moves_s": moves}
     row.add_note(
-        f"users {uids[0]} and {uids[1]}, {held:,.0f} MiB each, {len(firsts)} turns: the first call took "
+        f"users {USERS[0]} and {USERS[1]}, {held:,.0f} MiB each, {len(firsts)} turns: the first call took "
         f"{statistics.median(firsts):.2f} s, at most {max(firsts):.2f}; of which the move out of the other and the one back took "
         f"{statistics.median(moves):.2f}; at most {max(over):.2f} s more than these; the losses are the same"
     )

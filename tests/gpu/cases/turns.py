@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from contextlib import ExitStack
 from typing import Any
 
+from cases.moves import USERS, open_to_users, training_of
 from cases.nap import end, turn
-from cases.suspend import filled, judge_same
+from cases.suspend import filled, judge_same, status_of
 from lab import Case, Lab
 from row import Row
 from session import Session
@@ -25,10 +25,7 @@ def _job(lab: Lab, name: str, length: str) -> Any:
 
 def _turns_of(lab: Lab, session: Session) -> dict[str, Any]:
     """Returns what `curb ps --json PID` says of a program's turns."""
-    for process in json.loads(lab.curb("ps", "--json", str(session.pid)).stdout)["processes"]:
-        if process["pid"] == session.pid and process.get("status"):
-            return dict(process["status"].get("turn") or {})
-    return {}
+    return dict(status_of(lab, session).get("turn") or {})
 
 
 def _two_trainings(length_s: int, most: float) -> Case:
@@ -72,6 +69,36 @@ def _two_trainings(length_s: int, most: float) -> Case:
         )
 
     return judge
+
+
+def _two_users(lab: Lab, row: Row) -> None:
+    """Two users' trainings that do not fit together and are always busy."""
+    packages = lab.need("torch")
+    lab.built("bin/curb")
+    steps = "50" if lab.quick else "150"
+    with lab.bare(lab.python("training/suspend_train.py", "torch", "large", steps), f"{row.name} alone", packages) as session:
+        session.expect("training", 180)
+        held = session.held_mib()
+        alone = session.expect("done", 300)
+        session.end()
+    with open_to_users(lab) as folder, ExitStack() as ends:
+        ends.enter_context(filled(lab, row, leave_mib=held / _SHARE))
+        suspend = {"turn": "2s"}
+        sessions = [ends.enter_context(training_of(lab, row.name, folder, uid, steps, packages, suspend=suspend)) for uid in USERS]
+        for session in sessions:
+            session.expect("training", _LONGEST_S)
+        time.sleep(5)
+        counts = [_turns_of(lab, session) for session in sessions]
+        done = []
+        for session in sessions:
+            done.append(session.expect("done", _LONGEST_S))
+            session.end()
+    row.goes_on = True
+    for one in done:
+        judge_same(row, one, alone)
+    row.expect(all(one.get("count", 0) >= 2 for one in counts), f"they did not take turns: {counts}")
+    row.details = {"held_mib": held, "turns": counts}
+    row.add_note(f"users {USERS[0]} and {USERS[1]}, {held:,.0f} MiB each, {_SHARE:.0%} of the room, turns of 2s; losses and weights as alone")
 
 
 def _three_programs(lab: Lab, row: Row) -> None:
@@ -144,6 +171,7 @@ def _notebook(lab: Lab, row: Row) -> None:
 TURNS: dict[str, Case] = {
     "turns, two trainings, 30s": _two_trainings(30, 1.08),
     "turns, two trainings, 60s": _two_trainings(60, 1.05),
+    "turns, two users": _two_users,
     "turns, three programs": _three_programs,
     "turns, a notebook beside a training": _notebook,
 }

@@ -1,6 +1,7 @@
-"""Holds blocks of the device whose every word it knows: `moving.py COUNT MIB`.
+"""Holds blocks of the first devices whose every word it knows: `moving.py COUNT MIB [DEVICES]`, so many on each device.
 
-Commands: `touch` (one call of the driver), `check` (compares each byte), `change` (writes other words), `end`.
+Commands: `touch` (one call of the driver), `check` (compares each byte), `change` (writes other words), `work SECONDS` (does so
+all the time), `end`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class Blocks:
     def __init__(self, cuda: Cuda, count: int, mib: int) -> None:
         self._cuda = cuda
         self._bytes = mib * MIB
+        cuda.make_current()
         self._blocks = [cuda.allocate(mib) for _ in range(count)]
         if None in self._blocks:
             raise RuntimeError(f"the device has no room for {count} blocks of {mib} MiB")
@@ -29,6 +31,7 @@ class Blocks:
         self.change()
 
     def change(self) -> None:
+        self._cuda.make_current()
         self._round += 1
         for number, block in enumerate(self._blocks):
             self._cuda.must("cuMemsetD32_v2", ctypes.c_uint64(block), self._word(number), ctypes.c_size_t(self._bytes // 4))
@@ -37,6 +40,7 @@ class Blocks:
     def wrong(self) -> int:
         """Returns how many blocks are not as they were written."""
         found = 0
+        self._cuda.make_current()
         for number, block in enumerate(self._blocks):
             self._cuda.must("cuMemcpyDtoH_v2", self._copy, ctypes.c_uint64(block), ctypes.c_size_t(self._bytes))
             first = int.from_bytes(self._copy[:4], "little")
@@ -48,20 +52,34 @@ class Blocks:
         return (self._round * 65_537 + number * 257 + 1) & 0x7FFFFFFF
 
 
+def work(blocks: list[Blocks], seconds: float) -> None:
+    """Changes the blocks again and again, and says how often and how long the longest change took."""
+    longest, rounds, until = 0.0, 0, time.monotonic() + seconds
+    while (begin := time.monotonic()) < until:
+        for one in blocks:
+            one.change()
+        longest = max(longest, time.monotonic() - begin)
+        rounds += 1
+    say("worked", rounds=rounds, longest_s=longest)
+
+
 def main() -> None:
-    count, mib = map(int, sys.argv[1:])
-    cuda = Cuda()
-    blocks = Blocks(cuda, count, mib)
+    count, mib = map(int, sys.argv[1:3])
+    cudas = [Cuda(ordinal) for ordinal in range(int(sys.argv[3]) if len(sys.argv) > 3 else 1)]
+    blocks = [Blocks(cuda, count, mib) for cuda in cudas]
     say("ready")
     while (command := wait()) != "end":
         begin = time.monotonic()
         if command == "check":
-            say("checked", wrong=blocks.wrong(), seconds=time.monotonic() - begin)
+            say("checked", wrong=sum(one.wrong() for one in blocks), seconds=time.monotonic() - begin)
         elif command == "change":
-            blocks.change()
+            for one in blocks:
+                one.change()
             say("changed")
+        elif command.startswith("work "):
+            work(blocks, float(command.split()[1]))
         else:
-            cuda.total_mib()
+            cudas[0].total_mib()
             say("touched", seconds=time.monotonic() - begin)
 
 
