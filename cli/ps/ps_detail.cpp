@@ -96,16 +96,19 @@ class Detail {
             line(2, "naps",
                  fmt::format("{} so far; a call waited {} for the end of the last, of {}", nap.count,
                              policy::format(policy::Duration(nap.waited_ms)), format_human(nap.bytes)));
+        layers(nap);
+        if (!nap.not_light.empty()) line(2, "light", "none: " + plain(nap.not_light));
+        if (nap.kept != 0) line(2, "kept", format_human(nap.kept) + " of host memory, for its next nap");
+        if (!nap.refused.empty())
+            line(2, nap.out || nap.count > 0 ? "" : "naps", "none now: " + plain(nap.refused), Ink::yellow);
+    }
+    void layers(const control::NapStatus &nap) {
         if (nap.light.bytes != 0 || nap.zeros != 0)
             line(2, "light",
                  move_text(nap.light) + " by curb" +
                      (nap.zeros == 0 ? "" : "; " + format_human(nap.zeros) + " of zeros, not copied"));
         if (nap.deep.bytes != 0) line(2, "deep", move_text(nap.deep) + " by the driver");
         if (nap.out && !nap.stays.empty()) line(2, "stays", plain(nap.stays), Ink::yellow);
-        if (!nap.not_light.empty()) line(2, "light", "none: " + plain(nap.not_light));
-        if (nap.kept != 0) line(2, "kept", format_human(nap.kept) + " of host memory, for its next nap");
-        if (!nap.refused.empty())
-            line(2, nap.out || nap.count > 0 ? "" : "naps", "none now: " + plain(nap.refused), Ink::yellow);
     }
     // Returns "6.5 GiB out in 0.2 s (43.33 GiB/s), back in 0.2 s (38.24 GiB/s)".
     static std::string move_text(const control::MoveStatus &move) {
@@ -160,15 +163,18 @@ class Detail {
         line(2, "NVML says", use.nvml ? format_human(*use.nvml) : nothing);
     }
 
+    [[nodiscard]] std::string held_text(const control::GpuStatus &books, bool over) const {
+        std::string out = format_human(books.held);
+        if (process_.suspended) out += ", in host memory";
+        if (process_.suspended && process_.status->nap && process_.status->nap->is_light)
+            out += " but for NVML's figure";
+        if (over) out += fmt::format(", {} more than its cap", format_human(books.held - *books.cap));
+        if (over && process_.status->releasing) out += "; a release is under way";
+        return out;
+    }
     void about_books(const control::GpuStatus &books) {
         const bool over = is_over_cap(process_, books);
-        std::string held = format_human(books.held);
-        if (process_.suspended) held += ", in host memory";
-        if (process_.suspended && process_.status->nap && process_.status->nap->is_light)
-            held += " but for NVML's figure";
-        if (over) held += fmt::format(", {} more than its cap", format_human(books.held - *books.cap));
-        if (over && process_.status->releasing) held += "; a release is under way";
-        line(2, "held", held, over ? Ink::red : Ink::plain);
+        line(2, "held", held_text(books, over), over ? Ink::red : Ink::plain);
         for (std::size_t i = 0; i < policy::kKinds; ++i)
             if (books.kinds[i] != 0) about_kind(books, static_cast<policy::Kind>(i));
         if (books.cached > 0) line(2, "cached", format_human(books.cached) + " of it, for reuse");

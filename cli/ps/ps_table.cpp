@@ -249,12 +249,7 @@ class Notes {
         const ViewProcess &process = view_.processes[index];
         const std::string who = label_of(process.pid, process.name), says = nvml_says(view_, index);
         const std::string nvml = says.empty() ? "NVML does not say what it holds" : says;
-        if (state_of(process) == State::napping && process.status)
-            about_nap(who, index, *process.status->nap);
-        else if (process.suspended)
-            say("{} is suspended: its memory is in host memory; curb resume {} brings it back", who, process.pid);
-        else if (process.stopped && process.trouble.empty())
-            say("{} is stopped; kill -CONT {} continues it", who, process.pid);
+        about_state(who, index);
         if (!process.trouble.empty()) say("{} runs under curb, and {}; {}", who, plain(process.trouble), nvml);
         if (process.elsewhere && process.posted)
             say("{} has this PID in another pid namespace, perhaps a container; NVML may list it with another one",
@@ -266,6 +261,16 @@ class Notes {
         for (const ViewGpu &gpu : view_.gpus)
             for (const ViewUse &use : gpu.uses)
                 if (use.process == index && use.books) about_gpu(process, gpu, *books_of(view_, use));
+    }
+
+    void about_state(const std::string &who, std::size_t index) {
+        const ViewProcess &process = view_.processes[index];
+        if (state_of(process) == State::napping && process.status)
+            about_nap(who, index, *process.status->nap);
+        else if (process.suspended)
+            say("{} is suspended: its memory is in host memory; curb resume {} brings it back", who, process.pid);
+        else if (process.stopped && process.trouble.empty())
+            say("{} is stopped; kill -CONT {} continues it", who, process.pid);
     }
 
     void about_idle(const ViewGpu &gpu) {

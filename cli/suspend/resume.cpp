@@ -270,6 +270,18 @@ int resume(const ResumeOptions &options) {
 
 }  // namespace
 
+namespace {
+
+// Brings a process back if host memory has run short and there is room for it. True if it has.
+bool bring_back_for_host(int pid) {
+    const auto host = control::host_room(pid);
+    if (!host || !policy::is_short_of_host(host->available, host->total)) return false;
+    print("host memory ran short: ");
+    return Resuming({}, pid, nullptr).run() == 0;  // without patience
+}
+
+}  // namespace
+
 int bring_back_when_asked(const suspended::Process &process) {
     std::signal(SIGPIPE, SIG_IGN);  // the process may end before it reads the helper's output
     const int pid = process.pid;
@@ -285,10 +297,7 @@ int bring_back_when_asked(const suspended::Process &process) {
         const FoundState state = driver ? state_of(*driver, pid) : FoundState();
         if (state.is(CU_PROCESS_STATE_RUNNING)) return 0;
         if (!asked) {
-            const auto host = control::host_room(pid);
-            if (!host || !policy::is_short_of_host(host->available, host->total)) continue;
-            print("host memory ran short: ");
-            if (Resuming({}, pid, nullptr).run() == 0) return 0;  // without patience: it stays if there is no room
+            if (bring_back_for_host(pid)) return 0;
             continue;
         }
         char first = 0;  // of "leave", "back", or "hidden": back, without showing others that it waits

@@ -137,13 +137,18 @@ class Screenful {
         for (std::size_t i = 0; i < shown; ++i) add(gpu_line(view_.gpus[i], label, has_idle));
         if (!all) add({{fmt::format("{} more GPUs; a higher window shows them", view_.gpus.size() - shown), Ink::dim}});
     }
-    [[nodiscard]] ScreenLine gpu_line(const ViewGpu &gpu, std::size_t label, bool has_idle) const {
-        Bytes capped = 0;
+    // Returns what processes under curb hold of a GPU.
+    [[nodiscard]] Bytes held_under_curb(const ViewGpu &gpu) const {
+        Bytes out = 0;
         for (const ViewUse &use : gpu.uses)
             if (const auto *books = books_of(view_, use); books && !view_.processes[use.process].suspended)
-                capped += books->held;
+                out += books->held;
             else if (const auto *posted = posted_of(view_, use); posted && !books)
-                capped += posted->held.value_or(0);
+                out += posted->held.value_or(0);
+        return out;
+    }
+    [[nodiscard]] ScreenLine gpu_line(const ViewGpu &gpu, std::size_t label, bool has_idle) const {
+        const Bytes capped = held_under_curb(gpu);
         const Bytes used = std::max(capped, gpu.used.value_or(0));
         const std::size_t bar = width_ >= kForBars ? kBar : kShortBar;
         const std::size_t ours = columns_of(share(capped, gpu.total), bar);

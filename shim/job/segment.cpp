@@ -207,23 +207,9 @@ std::string Look::make() {
     return "other users have all its keys";
 }
 
-}  // namespace
-
-std::string attach(std::int32_t key, std::uint64_t job, Segment *&attached, bool &again) {
-    Look first(key, job);
-    std::string why = first.is_empty() ? first.make() : "";
-    if (!why.empty()) return why;
-    std::optional<Look> second;
-    if (!first.of_job && !first.other_version) second.emplace(key, job);
-    // Where the system lists no segments, the first look has found the only one.
-    Look &look = second && !second->is_empty() ? *second : first;
-    if (look.other_version) return kOtherVersion;
-    again = true;
-    if (look.of_job) {
-        attached = look.of_job->keep();
-        again = false;
-        return {};
-    }
+// Begins the job in the lowest of its open segments, which `first` had seen too, and gives up the others. Returns why
+// not; empty: it has.
+std::string begin_in_lowest(const Look &first, Look &look, std::uint64_t job, Segment *&attached) {
     const auto by_key = [](const auto &one, const auto &other) { return one.first < other.first; };
     std::sort(look.open.begin(), look.open.end(), by_key);
     const auto has_seen = [&](std::uint32_t lowest) {
@@ -236,8 +222,26 @@ std::string attach(std::int32_t key, std::uint64_t job, Segment *&attached, bool
     std::uint64_t before = 0;
     if (!lowest->job.compare_exchange_strong(before, job) && before != job) return kChanging;
     attached = lowest.keep();
-    again = false;
     return {};
+}
+
+}  // namespace
+
+std::string attach(std::int32_t key, std::uint64_t job, Segment *&attached, bool &again) {
+    Look first(key, job);
+    std::string why = first.is_empty() ? first.make() : "";
+    if (!why.empty()) return why;
+    std::optional<Look> second;
+    if (!first.of_job && !first.other_version) second.emplace(key, job);
+    // Where the system lists no segments, the first look has found the only one.
+    Look &look = second && !second->is_empty() ? *second : first;
+    if (look.other_version) return kOtherVersion;
+    if (look.of_job)
+        attached = look.of_job->keep();
+    else
+        why = begin_in_lowest(first, look, job, attached);
+    again = !why.empty();
+    return why;
 }
 
 }  // namespace curb::shim::job
