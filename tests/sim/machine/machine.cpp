@@ -474,6 +474,11 @@ void Machine::note_overlap(int device) {
     ++books_->overlaps[device];
 }
 
+uint64_t Machine::overlaps(int device) const {
+    const Lock lock(books_);
+    return books_->overlaps[device];
+}
+
 Machine::Clock::time_point Machine::end_of_copy(int device, bool to_host, Clock::time_point begin,
                                                 std::chrono::nanoseconds duration) {
     const Lock lock(books_);
@@ -484,11 +489,6 @@ Machine::Clock::time_point Machine::end_of_copy(int device, bool to_host, Clock:
 uint64_t Machine::high(int device) const {
     const Lock lock(books_);
     return books_->high[device];
-}
-
-uint64_t Machine::overlaps(int device) const {
-    const Lock lock(books_);
-    return books_->overlaps[device];
 }
 
 DeviceMemory Machine::memory(int device) {
