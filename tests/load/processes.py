@@ -15,11 +15,11 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
 import matrix  # noqa: E402
-from simulated import PATIENCE_S, Machine, Process  # noqa: E402
+from simulated import PATIENCE_S, Machine, Process, within  # noqa: E402
 
 BUILD = Path(sys.argv[1]).resolve()
 PORTION = int(sys.argv[2]) if len(sys.argv) > 2 else 1
@@ -40,6 +40,18 @@ class Judge:
         if not right:
             self.wrong.append(otherwise)
             print("WRONG:", otherwise, flush=True)
+
+    def expect_none(self, differences: Callable[[], list[str]]) -> None:
+        """Waits until there are no differences. Expects none at the last look: a release may begin a moment later."""
+        last: list[str] = []
+
+        def agree() -> bool:
+            last[:] = differences()
+            return not last
+
+        within(agree, pause=0.1)
+        for difference in last:
+            self.expect(False, difference)
 
     def report(self, row: str = "", count: int = 0) -> int:
         """Reports the count to the matrix if nothing was wrong and there is a row. Returns the exit status."""
