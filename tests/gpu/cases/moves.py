@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cases.nap import Checkpoints, end, turn, until_out
-from cases.suspend import curb_json, filled, judge_same
+from cases.suspend import curb_json, filled, judge_same, status_of
 from lab import PROGRAMS, Case, Lab
 from measuring.mps import MpsDaemon
 from row import Row
@@ -26,6 +25,8 @@ _IDLE = "500ms"
 _WAKES = 3
 _MOVES = 1000
 _FIRST_USER = 4001
+_LIGHT_WITHIN_S = 60.0
+
 
 def _rates(lab: Lab, row: Row) -> None:
     """curb's own moves of 16 GiB in blocks of 20 MiB, the first time and later, beside the driver's checkpoint of the same. Then as
@@ -40,7 +41,6 @@ def _rates(lab: Lab, row: Row) -> None:
         out_s, back_s = driver.out(session.pid), driver.back(session.pid)
         gib = large * 20 / 1024
         rates.append(f"the driver {gib / out_s:.1f} out, {gib / back_s:.1f} back")
-        session.tell("end")
         session.end()
     with lab.capped(lab.python("moving.py", str(large), "20"), job) as session:
         session.expect("ready", 60)
@@ -52,18 +52,16 @@ def _rates(lab: Lab, row: Row) -> None:
             rates.append(
                 f"curb, {time_} time {gib / max(out_s, 1e-3):.1f} out, {gib / back_s:.1f} back, first call {first_s:.2f} s"
             )
-        session.tell("end")
         session.end()
     moves, until = 0, time.monotonic() + (3 if lab.quick else 30)
     with lab.capped(lab.python("moving.py", str(small), "20"), job) as session:
         session.expect("ready", 60)
-        while moves < 1000 and time.monotonic() < until:
+        while moves < _MOVES and time.monotonic() < until:
             session.tell("change")
             session.expect("changed", 60)
             _, _, wrong = _move(lab, session)
             moves += 1
             row.expect(wrong == 0, f"{wrong} blocks changed in move {moves}")
-        session.tell("end")
         session.end()
     row.goes_on = True
     row.details["moves"] = moves
@@ -80,24 +78,23 @@ def _move(lab: Lab, session: Session) -> tuple[dict[str, Any], float, int]:
     first_s = session.expect("touched", 120)["seconds"]
     session.tell("check")
     wrong = session.expect("checked", 120)["wrong"]
-    shown = json.loads(lab.curb("ps", "--json", str(session.pid)).stdout)
-    nap = next(one["status"]["nap"] for one in shown["processes"] if one["pid"] == session.pid)
-    return nap, first_s, wrong
+    return _nap_of(lab, session), first_s, wrong
+
 
 def _nap_of(lab: Lab, session: Session) -> dict[str, Any]:
-    shown = json.loads(lab.curb("ps", "--json", str(session.pid)).stdout)
-    return next(one["status"]["nap"] for one in shown["processes"] if one["pid"] == session.pid)
+    nap: dict[str, Any] = status_of(lab, session)["nap"]
+    return nap
 
 
-def _until_light(lab: Lab, session: Session, timeout_s: float = 60) -> dict[str, Any]:
+def _until_light(lab: Lab, session: Session) -> dict[str, Any]:
     """Waits for a light nap. Returns its status. Raises ProgramFailed."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _LIGHT_WITHIN_S
     while time.monotonic() < deadline:
         nap = _nap_of(lab, session)
         if nap.get("out") and nap.get("is_light"):
             return nap
         time.sleep(0.05)
-    raise ProgramFailed(f"no light nap within {timeout_s:.0f} s: {_nap_of(lab, session)}{session.tail()}")
+    raise ProgramFailed(f"no light nap within {_LIGHT_WITHIN_S:.0f} s: {_nap_of(lab, session)}{session.tail()}")
 
 
 def _first_calls(lab: Lab, row: Row) -> None:
@@ -271,7 +268,6 @@ def _long_copy(lab: Lab, row: Row) -> None:
         nap = _until_light(lab, session)
         session.tell("check")
         wrong = session.expect("checked", 120)["wrong"]
-        session.tell("end")
         session.end()
     row.goes_on = True
     row.expect(wrong == 0, f"{wrong} GiB of {gib} are wrong")
@@ -295,7 +291,6 @@ def _under_mps(lab: Lab, row: Row) -> None:
                 session.expect("changed", 60)
                 nap, first_s, wrong_blocks = _move(lab, session)
                 row.expect(wrong_blocks == 0, f"{wrong_blocks} blocks changed in a move")
-            session.tell("end")
             session.end()
     finally:
         daemon.stop()

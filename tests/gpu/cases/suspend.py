@@ -138,6 +138,12 @@ def curb_json(lab: Lab, command: str, session: Session, *options: str) -> dict[s
     return answer | {"status": done.returncode, "whole_s": round(time.monotonic() - start, 2)}
 
 
+def status_of(lab: Lab, session: Session) -> dict[str, Any]:
+    """Returns the status in `curb ps --json PID`; empty if the process does not answer."""
+    shown = json.loads(lab.curb("ps", "--json", str(session.pid)).stdout)
+    return next((one["status"] for one in shown["processes"] if one["pid"] == session.pid), None) or {}
+
+
 @contextmanager
 def filled(lab: Lab, row: Row, leave_mib: float) -> Iterator[float]:
     """Another program fills the device except for about `leave_mib`. Yields the MiB that are then free."""
