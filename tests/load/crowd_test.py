@@ -130,10 +130,7 @@ class Crowd(Judge):
     def stand_still(self) -> None:
         for member in self.members:
             member.send(signal.SIGCONT)
-            member.tell("quiet")
-        for member in self.members:
-            _, wrong = member.has_become_quiet()
-            self.expect(wrong == 0, f"{member.kind}: {wrong} calls fail with more than a refusal")
+        self.make_quiet(self.members)
 
     def differences(self) -> list[str]:
         """Returns the differences between curb's figures and the machine's."""

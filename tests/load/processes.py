@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
 import matrix  # noqa: E402
@@ -40,6 +40,14 @@ class Judge:
         if not right:
             self.wrong.append(otherwise)
             print("WRONG:", otherwise, flush=True)
+
+    def make_quiet(self, members: Sequence[Traffic]) -> None:
+        """Stops the threads of all. Expects no wrong operation."""
+        for member in members:
+            member.tell("quiet")
+        for member in members:
+            _, wrong = member.has_become_quiet()
+            self.expect(wrong == 0, f"{wrong} calls of {member.pid} fail with more than a refusal: {member.log.read_text()[-500:]}")
 
     def expect_none(self, differences: Callable[[], list[str]]) -> None:
         """Waits until there are no differences. Expects none at the last look: a release may begin a moment later."""

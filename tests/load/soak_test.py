@@ -114,11 +114,7 @@ class Soak(Judge):
         return out + [f"the books have {strangers}, which are gone"] * bool(strangers)
 
     def quiet_point(self) -> None:
-        for member in self.members:
-            member.tell("quiet")
-        for member in self.members:
-            _, wrong = member.has_become_quiet()
-            self.expect(wrong == 0, f"{wrong} calls fail with more than a refusal: {member.log.read_text()[-500:]}")
+        self.make_quiet(self.members)
         # Waits for the end of releases, and until curb has measured old figures again.
         self.expect_none(self.differences)
         self.expect(self.command("ps") == 0, "curb ps failed")

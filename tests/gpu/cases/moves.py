@@ -68,12 +68,17 @@ def _rates(lab: Lab, row: Row) -> None:
     row.add_note(f"GiB/s of {gib:.1f} GiB in blocks of 20 MiB: {'; '.join(rates)}. {moves} moves of {small * 20 / 1024:.2f} GiB, each byte right")
 
 
-def _move(lab: Lab, session: Session) -> tuple[dict[str, Any], float, int]:
-    """Has curb move the process out; its next call brings it back. Returns the nap's status, the seconds of that call, and how many
-    blocks changed."""
+def _leave(lab: Lab, session: Session) -> None:
+    """Has curb move the process out, until its next call. Raises ProgramFailed."""
     answer = curb_json(lab, "suspend", session, "--until-used")
     if answer["status"] != 0:
         raise ProgramFailed(f"curb suspend --until-used: {answer}")
+
+
+def _move(lab: Lab, session: Session) -> tuple[dict[str, Any], float, int]:
+    """Has curb move the process out; its next call brings it back. Returns the nap's status, the seconds of that call, and how many
+    blocks changed."""
+    _leave(lab, session)
     session.tell("touch")
     first_s = session.expect("touched", 120)["seconds"]
     session.tell("check")
@@ -172,9 +177,7 @@ def _while_it_trains(lab: Lab, row: Row) -> None:
         while moves < most and time.monotonic() < begun + until:
             turn(session, steps[moves])
             time.sleep(chance.random() * 0.02)
-            answer = curb_json(lab, "suspend", session, "--until-used")
-            if answer["status"] != 0:
-                raise ProgramFailed(f"curb suspend --until-used: {answer}")
+            _leave(lab, session)
             moves += 1
         turn(session, 1)
         after = session.held_mib()
