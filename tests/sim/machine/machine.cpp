@@ -53,7 +53,7 @@ int64_t ticks_ahead() {
     return value;
 }
 
-// Where the machine's processes are seen: CURB_SIM_PROC, else /proc.
+// Returns a path in the /proc that shows the machine's processes: CURB_SIM_PROC, else /proc.
 std::string proc_path(const std::string &rest) {
     static const char *const set = environment("CURB_SIM_PROC");
     return (*set == '\0' ? "/proc" : set) + ("/" + rest);
