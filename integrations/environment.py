@@ -1,4 +1,4 @@
-"""Python environments for the tests of integrations: packages of PyPI by name, and curb as its wheel installs it.
+"""For the tests of integrations: the build, and Python environments with packages of PyPI and curb as its wheel installs it.
 
 enter("ray", "ray[default]") restarts the calling script in such an environment, in build/integrations/. If the packages
 cannot be installed, it skips the test.
@@ -14,10 +14,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILD = Path(os.environ.get("CURB_BUILD", ROOT / "build"))
+BUILD = Path(os.environ.get("CURB_BUILD", ROOT / "build")).resolve()
 INSIDE = "CURB_TEST_ENVIRONMENT"
 sys.path.insert(0, str(ROOT / "tests/common"))
 from skipping import skip  # noqa: E402
+
+
+def need_build() -> None:
+    """Skips the test if curb is not built."""
+    if not (BUILD / "bin/curb").exists():
+        skip(f"{BUILD}/bin/curb is not there; run scripts/build")
 
 
 def enter(name: str, *packages: str) -> Path:
@@ -25,8 +31,7 @@ def enter(name: str, *packages: str) -> Path:
     folder = BUILD / "integrations" / name
     if os.environ.get(INSIDE) == name:
         return folder
-    if not (BUILD / "bin/curb").exists():
-        skip(f"{BUILD}/bin/curb is not there; run scripts/build")
+    need_build()
     python = folder / "bin/python3"
     if not python.exists():
         _run([sys.executable, "-m", "venv", folder], "no Python environment can be made (Debian: python3-venv)")

@@ -1,5 +1,5 @@
 # Copy these lines into your jupyterhub_config.py. Install curb's wheel in the Hub's environment, readable for users.
-c = get_config()  # noqa: F821  pylint: disable=undefined-variable
+c = get_config()  # noqa: F821
 
 c.JupyterHub.spawner_class = "curb.jupyterhub.CurbSpawner"
 c.CurbMixin.cap = "6GiB"         # each kernel

@@ -184,7 +184,6 @@ class Cluster:
     def start(self, command: list[str]) -> None:
         """Starts a daemon, which ends with this process, even after SIGKILL."""
         with (self.folder / "log/daemons").open("ab") as log:
-            # pylint: disable=consider-using-with
             self.daemons.append(
                 subprocess.Popen(
                     ["setpriv", "--pdeathsig", "TERM", "--", *command],

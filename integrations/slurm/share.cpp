@@ -141,7 +141,7 @@ Caps caps_of(const Config &config, const Task &task, const Variables &variable) 
 Changes changes(const Config &config, const Task &task, const Variables &variable) {
     Changes out;
     const Caps caps = caps_of(config, task, variable);
-    const bool under_curb = !caps.job.empty() || !caps.step.empty() || task.policy;
+    const bool under_curb = runs_under_curb(caps, task);
     const auto old = [&](const char *name) { return variable(name).value_or(""); };
 
     // Only `mark` distinguishes the caps that an outer step has set from the user's own. Appended to the user's caps:

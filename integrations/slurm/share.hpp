@@ -55,6 +55,10 @@ struct Caps {
     std::string step;  // of a step that has less than its job: each process, or all together if the job has no cap
 };
 Caps caps_of(const Config &config, const Task &task, const Variables &variable);
+// True if the task runs under curb: it has a cap or a policy.
+inline bool runs_under_curb(const Caps &caps, const Task &task) {
+    return !caps.job.empty() || !caps.step.empty() || task.policy;
+}
 // Returns the changes to the task's environment. Without cap and policy, removes the variables of an outer job.
 Changes changes(const Config &config, const Task &task, const Variables &variable);
 

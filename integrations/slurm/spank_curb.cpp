@@ -239,8 +239,7 @@ extern "C" int slurm_spank_task_init(spank_t spank, int count, char *words[]) {
         }
         const slurm::Task task = task_of(spank);
         const auto variable = [&](const char *name) { return variable_of(spank, name); };
-        const slurm::Caps caps = slurm::caps_of(*config, task, variable);
-        const bool under_curb = task.policy || !caps.job.empty() || !caps.step.empty();
+        const bool under_curb = slurm::runs_under_curb(slurm::caps_of(*config, task, variable), task);
         if (const auto fault = fault_of(*config, task, under_curb)) {
             complain("", *fault);
             return kFailed;

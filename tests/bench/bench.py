@@ -24,7 +24,7 @@ from running import NO_TIME, OWN, Result, Run, Setting, measured
 from subjects import BARE, MPS, Mps, Subject, own_subjects, peer
 
 
-def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
+def options_of() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add(
@@ -45,7 +45,7 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     add("--out", type=Path, default=ROOT / "docs" / "results", metavar="DIR", help="the folder for the results")
     add("--resume", type=Path, metavar="DIR", help="continue the run in DIR, without the groups that it has in all their casts")
     add("--keep", type=Path, metavar="DIR", help="keep the lanes' stderr and policies there")
-    options = parser.parse_args(words)
+    options = parser.parse_args()
     options.casts = options.casts or (1 if options.quick else 3)
     options.out = options.resume or options.out
     return options

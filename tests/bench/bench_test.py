@@ -191,7 +191,7 @@ class Directly(unittest.TestCase):
     def functions(self, driver: str, subject: Subject, folder: Path) -> dict[str, tuple[str, str]]:
         """Returns for each function the address that programs find, and that of the driver's own."""
         setting = Setting(BUILD, folder, {}, None)
-        env = setting.environment(driver, folder) | subject.preload(folder)
+        env = setting.environment(driver) | subject.preload(folder)
         probe = [str(BUILD / "tests" / "bench_probe"), "--direct"]
         said = subprocess.run(probe, env=env, capture_output=True, text=True, check=True).stdout
         return {name: (found, own) for name, found, own in (line.split() for line in said.splitlines())}
@@ -242,7 +242,7 @@ class Switched(unittest.TestCase):
         self.folder = Path(temporary.name)
         setting = Setting(BUILD, self.folder, {}, None)
         (found,) = (one for one in own_subjects(BUILD / "lib" / "libcurb.so") if one.name == subject)
-        env = setting.environment("sim", self.folder) | found.preload(self.folder, setting.switch)
+        env = setting.environment("sim") | found.preload(self.folder, setting.switch)
         env["LD_PRELOAD"] = ":".join([env["LD_PRELOAD"], *map(str, behind)])
         programs = str(Path(bench.__file__).parent / "programs")
         lane = Lane([sys.executable, "-c", _PROGRAM % programs + script], env, self.folder)

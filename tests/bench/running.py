@@ -68,7 +68,7 @@ class Setting:
     casts: int = 1
     deadline: float = math.inf
 
-    def environment(self, driver: str, folder: Path) -> dict[str, str]:
+    def environment(self, driver: str) -> dict[str, str]:
         """Returns the variables of every lane: they select the driver, and the bench's folder for curb's sockets."""
         env = clean_environment() | {"PYTHONUNBUFFERED": "1", "XDG_RUNTIME_DIR": str(self.folder)}
         if driver == "gpu":
@@ -261,7 +261,7 @@ class Run:
         preload = subject.preload(folder, self._setting.switch if spec.switch else None)
         # A probe that starts programs gives the preload to them, and is bare itself.
         starts = "PRELOAD" in spec.argv
-        env = self._setting.environment(self.driver, folder) | dict(spec.env) | ({} if starts else preload)
+        env = self._setting.environment(self.driver) | dict(spec.env) | ({} if starts else preload)
         return Lane(list(itertools.chain.from_iterable(self._words(word, preload) for word in spec.argv)), env, folder)
 
     def _words(self, word: str, preload: dict[str, str]) -> list[str]:

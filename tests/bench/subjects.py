@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_tests import MpsDaemon, Preload
+from gpu_tests import COLUMNS, MpsDaemon, Preload
 
 CAP = "64GiB"
 _CACHE = {"max": "32GiB", "idle": "1h"}
@@ -45,11 +45,8 @@ class Subject:
         return env
 
 
-BARE, CURB, CACHED, NAPS, TURNS, TRACE, STACKS, MPS = (
-    "bare", "curb", "curb+cache", "curb+naps", "curb+turns", "curb+trace", "curb+stacks", "mps",
-)  # fmt: skip
-DIRECT = "direct"
-"""Not a subject, but a base of comparison: the driver's own functions, called in the subject's process."""
+BARE, CURB, CACHED, NAPS, TURNS, TRACE, STACKS, MPS, DIRECT = COLUMNS
+"""DIRECT is not a subject, but a base of comparison: the driver's own functions, called in the subject's process."""
 
 
 def own_subjects(library: Path) -> list[Subject]:

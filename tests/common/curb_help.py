@@ -11,7 +11,6 @@ HEADINGS = ("Arguments", "Options", "Commands")
 class Command:
     words: list  # ["curb", "policy", "check"]
     text: str  # all of it
-    description: str = ""
     usage: str = ""
     arguments: list = field(default_factory=list)  # rows: (left, right)
     options: list = field(default_factory=list)
@@ -60,7 +59,7 @@ def rows_of(lines):
 def parsed(words, text, ask):
     command = Command(words, text)
     blocks = [block.split("\n") for block in re.split(r"\n{2,}", text.strip("\n"))]
-    command.description = " ".join(blocks.pop(0))
+    blocks.pop(0)  # what it does
     command.usage = " ".join(line.strip() for line in blocks.pop(0)).removeprefix("Usage: ")
     below = False
     for lines in blocks:

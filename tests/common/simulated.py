@@ -37,7 +37,6 @@ class Process:
     """A program that takes commands, one a line, as that of tests/process/control/command_scenarios.cpp does."""
 
     def __init__(self, command: list[Any], environment: dict[str, str], **options: Any) -> None:
-        # pylint: disable=consider-using-with
         self.command = command
         self.child = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, **options
@@ -83,7 +82,6 @@ class Machine:
     """A folder with the machine's state, a runtime directory and its processes' files. A `with` deletes it at its end."""
 
     def __init__(self, build: Path, gpus: int = 1, memory: str = "80GiB", sanitizer: str = "") -> None:
-        # pylint: disable=consider-using-with
         self.build = build
         self.temporary = tempfile.TemporaryDirectory(prefix="curb-test-", ignore_cleanup_errors=True)
         self.folder = Path(self.temporary.name)

@@ -26,7 +26,7 @@ def why_closed(path: Path) -> str:
 
 
 class _Result(unittest.TextTestResult):
-    def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # pylint: disable=invalid-name
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
         super().addSkip(test, reason)
         skipped(f"{test.id().rpartition('.')[2]}: {reason}")
 

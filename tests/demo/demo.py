@@ -137,9 +137,10 @@ def write_policy(path, cap):
     draft.rename(path)
 
 
-def last_log_line(program, word):
+def last_release(program):
+    """Returns the last message of the log about a release; empty if there is none."""
     log = ARGUMENTS.directory / f"curb-{program.pid}.log"
-    lines = [line for line in log.read_text().splitlines() if word in line] if log.exists() else []
+    lines = [line for line in log.read_text().splitlines() if "released " in line] if log.exists() else []
     return lines[-1].split(": ", 1)[1] if lines else ""
 
 
@@ -182,11 +183,11 @@ def released(program):
     came, after_ms = program.wait_until(lambda: program.held() <= before - GIB)
     time_taken = f" within {after_ms:.0f} ms" if came else ""
     # The release may still be running: it ends with its line in the log.
-    program.wait_until(lambda: last_log_line(program, "released "))
+    program.wait_until(lambda: last_release(program))
     after = program.held()
     row("after SIGUSR1", after)
     must(came, f"it holds {size(after)}: {size(before - after)} came back{time_taken}")
-    say(f"       curb's log: {last_log_line(program, 'released ')}")
+    say(f"       curb's log: {last_release(program)}")
     if ARGUMENTS.gpu:
         say("what stays: context, weights, optimizer state, and segments with a live tensor in them")
     else:

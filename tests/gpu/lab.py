@@ -26,8 +26,8 @@ _SET_BY_CASES = (
     *("PYTORCH_", "XLA_PYTHON_CLIENT_", "XLA_CLIENT_"),
     *("TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
 )
-# Names of curb's own columns and subjects, here and in tests/bench.
-_COLUMNS = ("bare", "curb", "curb+cache", "curb+naps", "curb+turns", "curb+trace", "curb+stacks", "direct", "mps")
+COLUMNS = ("bare", "curb", "curb+cache", "curb+naps", "curb+turns", "curb+trace", "curb+stacks", "mps", "direct")
+"""Names of curb's own columns and subjects, here and in tests/bench."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Preload:
         name, _, rest = text.partition("=")
         library, *variables = rest.split(",")
         path = Path(library).resolve()
-        if not name or name in _COLUMNS or not path.is_file() or any("=" not in variable for variable in variables):
+        if not name or name in COLUMNS or not path.is_file() or any("=" not in variable for variable in variables):
             why = "is not NAME=/path/lib.so[,VAR=value...], or there is no such file, or curb uses the name itself"
             raise argparse.ArgumentTypeError(f"{text} {why}")
         return Preload(name, path, dict(variable.split("=", 1) for variable in variables))

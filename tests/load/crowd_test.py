@@ -20,7 +20,7 @@ from typing import Any
 from processes import BUILD, Judge, Traffic
 
 from answers import faults
-from simulated import Machine, within
+from simulated import Machine
 
 SECONDS = float(os.environ.get("CURB_CROWD_SECONDS", "15"))
 CROWD = 24
@@ -130,10 +130,7 @@ class Crowd(Judge):
     def stand_still(self) -> None:
         for member in self.members:
             member.send(signal.SIGCONT)
-            member.tell("quiet")
-        for member in self.members:
-            _, wrong = member.has_become_quiet()
-            self.expect(wrong == 0, f"{member.kind}: {wrong} calls fail with more than a refusal")
+        self.make_quiet(self.members)
 
     def differences(self) -> list[str]:
         """Returns the differences between curb's figures and the machine's."""
@@ -169,9 +166,7 @@ class Crowd(Judge):
 
     def compare(self) -> None:
         """The processes are idle: curb's figures equal the machine's, once requested releases have ended."""
-        within(lambda: not self.differences(), PATIENCE_S, 0.2)
-        for difference in self.differences():
-            self.expect(False, difference)
+        self.expect_none(self.differences)
         self.expect(self.counts["compared"] > 0, "nothing was compared")
         sockets = [name for name in self.machine.sockets() if name.endswith(".sock")]
         capped = sum(member.kind != "without curb" for member in self.members)

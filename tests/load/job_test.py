@@ -130,15 +130,7 @@ class Crowd:
         """Compares curb's books of each process with the machine's, and their sum with the job's."""
         for one in self.members:
             self.count(one)
-        last: list[str] = []
-
-        def agree() -> bool:
-            last[:] = self.differences()
-            return not last
-
-        within(agree, pause=0.1)
-        for difference in last:
-            self.expect(False, difference)
+        self.judge.expect_none(self.differences)
         for one in self.members:
             one.tell("work")
 

@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from processes import BUILD, SEED, Judge, status_of

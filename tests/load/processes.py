@@ -15,11 +15,11 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Sequence
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
 import matrix  # noqa: E402
-from simulated import PATIENCE_S, Machine, Process  # noqa: E402
+from simulated import PATIENCE_S, Machine, Process, within  # noqa: E402
 
 BUILD = Path(sys.argv[1]).resolve()
 PORTION = int(sys.argv[2]) if len(sys.argv) > 2 else 1
@@ -40,6 +40,26 @@ class Judge:
         if not right:
             self.wrong.append(otherwise)
             print("WRONG:", otherwise, flush=True)
+
+    def make_quiet(self, members: Sequence[Traffic]) -> None:
+        """Stops the threads of all. Expects no wrong operation."""
+        for member in members:
+            member.tell("quiet")
+        for member in members:
+            _, wrong = member.has_become_quiet()
+            self.expect(wrong == 0, f"{wrong} calls of {member.pid} fail with more than a refusal: {member.log.read_text()[-500:]}")
+
+    def expect_none(self, differences: Callable[[], list[str]]) -> None:
+        """Waits until there are no differences. Expects none at the last look: a release may begin a moment later."""
+        last: list[str] = []
+
+        def agree() -> bool:
+            last[:] = differences()
+            return not last
+
+        within(agree, pause=0.1)
+        for difference in last:
+            self.expect(False, difference)
 
     def report(self, row: str = "", count: int = 0) -> int:
         """Reports the count to the matrix if nothing was wrong and there is a row. Returns the exit status."""

@@ -114,22 +114,9 @@ class Soak(Judge):
         return out + [f"the books have {strangers}, which are gone"] * bool(strangers)
 
     def quiet_point(self) -> None:
-        for member in self.members:
-            member.tell("quiet")
-        for member in self.members:
-            _, wrong = member.has_become_quiet()
-            self.expect(wrong == 0, f"{wrong} calls fail with more than a refusal: {member.log.read_text()[-500:]}")
-        # Waits for the end of releases, and until curb has measured old figures again. The next release may begin a moment
-        # later, so the differences that it waited for are the ones that count.
-        last: list[str] = []
-
-        def agree() -> bool:
-            last[:] = self.differences()
-            return not last
-
-        within(agree, pause=0.2)
-        for difference in last:
-            self.expect(False, difference)
+        self.make_quiet(self.members)
+        # Waits for the end of releases, and until curb has measured old figures again.
+        self.expect_none(self.differences)
         self.expect(self.command("ps") == 0, "curb ps failed")
         sockets = sum(name.endswith(".sock") for name in self.machine.sockets())
         self.expect(sockets == len(self.members), f"{sockets} sockets of {len(self.members)} processes")

@@ -9,7 +9,6 @@ at the end and at the beginning of a turn. CURB_TURNS sets the number of turns, 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sys
 import threading
@@ -152,5 +151,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    random.seed(SEED)
     sys.exit(main())

@@ -12,6 +12,8 @@ from pathlib import Path
 
 MiB = 1 << 20
 GiB = 1 << 30
+ROUNDS = 4000
+"""Rounds of the program, each of which makes some events."""
 
 
 # As curb run --stacks records them, innermost first.
@@ -96,7 +98,7 @@ class Trace:
         self.line({"ph": "C", "name": f"cuda:{gpu}", "ts": self.ns / 1000, "pid": self.pid, "args": dict(self.kinds[gpu])})
 
 
-def run(trace, events, gpus, rng):
+def run(trace, gpus, rng):
     cap, allowances, blocks = 8 * GiB, [2 * GiB] * gpus, [[] for _ in range(gpus)]
     pool_reserved, pool_live = [0] * gpus, [[] for _ in range(gpus)]
     for gpu in range(gpus):
@@ -104,10 +106,10 @@ def run(trace, events, gpus, rng):
         trace.ns += 150_000_000
         trace.alloc(gpu, 518 * MiB, "contexts", 518 * MiB)
         trace.books(gpu, "overhead", 92 * MiB)
-    for i in range(events):
+    for i in range(ROUNDS):
         gpu, thread = i % gpus, 4711 + rng.randrange(3)
-        trace.ns += rng.randrange(1_000, 2 * max(1, 240_000_000_000 // max(events, 1)))
-        wave = 0.62 + 0.3 * (i / events) + 0.12 * ((i * 12 // events) % 2)
+        trace.ns += rng.randrange(1_000, 2 * 240_000_000_000 // ROUNDS)
+        wave = 0.62 + 0.3 * (i / ROUNDS) + 0.12 * ((i * 12 // ROUNDS) % 2)
         size = int(rng.choice([2, 20, 20, 64, 128, 256]) * MiB * rng.uniform(0.6, 1))
         if trace.held(gpu) + size > allowances[gpu] - 200 * MiB and allowances[gpu] < cap:
             if rng.random() < 0.5:
@@ -130,14 +132,14 @@ def run(trace, events, gpus, rng):
                     pool_live[gpu].append(trace.alloc(gpu, size, "pools", grow, thread))
         elif trace.held(gpu) + size <= 0.97 * cap:
             blocks[gpu].append(trace.alloc(gpu, size, thread=thread))
-        if i in (events * 5 // 8, events * 5 // 8 + 3, events * 9 // 10):
+        if i in (ROUNDS * 5 // 8, ROUNDS * 5 // 8 + 3, ROUNDS * 9 // 10):
             trace.stop("refuse", gpu, 3 * GiB, cap, "cap", thread)
-        if i == events * 3 // 4:
+        if i == ROUNDS * 3 // 4:
             trace.stop("wait", gpu, 2 * GiB, cap, "cap", thread)
             trace.ns += 3_000_000_000
             trace.stop("refuse", gpu, 2 * GiB, cap, "cap", thread)
             release(trace, gpu, blocks, pool_live, pool_reserved, "SIGUSR1")
-        if i == events * 19 // 20:
+        if i == ROUNDS * 19 // 20:
             release(trace, gpu, blocks, pool_live, pool_reserved, "idle")
             nap(trace)
         if i % 64 == 0:
@@ -168,12 +170,12 @@ def nap(trace):
     trace.event("back", duration=731_000_000, bytes=held)
 
 
-def generated(folder, name="run.trace.json", events=4000, seed=1, gpus=1, command="python3 train_bert.py --lr 1e-4"):
+def generated(folder, name="run.trace.json", seed=1, gpus=1, command="python3 train_bert.py --lr 1e-4"):
     """Writes a new trace. Returns its path, and the number of events of each name in it."""
     path = Path(folder) / name
     with open(path, "w", encoding="utf-8") as file:
         trace = Trace(file, command, gpus)
-        run(trace, events, gpus, random.Random(seed))
+        run(trace, gpus, random.Random(seed))
     return path, trace.counts
 
 

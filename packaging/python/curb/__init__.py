@@ -150,7 +150,7 @@ def _put_in_force(process: int, gpus: set[str]) -> None:
             cap(before, process, uuid)
 
 
-def environment(cap: str | None = None, **options: str | bool) -> dict[str, str]:  # pylint: disable=redefined-outer-name
+def environment(cap: str | None = None, **options: str | bool) -> dict[str, str]:
     """The variables by which a program that is started with them runs under curb, for launchers that take variables.
 
     Of the cap and of other options of `curb run`, without dashes: environment("6GiB", nap="10m", steer=True) returns
@@ -173,7 +173,7 @@ def environment(cap: str | None = None, **options: str | bool) -> dict[str, str]
 
 def load_ipython_extension(shell: Any) -> None:
     """`%load_ext curb`: adds the magic %curb."""
-    from curb import _magic  # pylint: disable=import-outside-toplevel
+    from curb import _magic
 
     shell.register_magic_function(_magic.curb, "line", "curb")
 

@@ -27,12 +27,15 @@ def _load_jupyter_server_extension(app: Any) -> None:
     app.web_app.add_handlers(".*$", [(route, KernelHandler)])
 
 
+NOTHING: dict[str, Any] = {"gpus": [], "napping": False, "refused": 0}
+
+
 def held_by(pid: int) -> dict[str, Any]:
     """What a process holds, in short."""
     try:
         status = curb.status(pid)
     except curb.CurbError:
-        return {"gpus": [], "napping": False, "refused": 0}
+        return NOTHING
     used = [gpu for gpu in status["gpus"] if gpu["books"]]
     nap = (status["process"].get("status") or {}).get("nap")
     return {
@@ -50,6 +53,6 @@ class KernelHandler(APIHandler):  # type: ignore[misc]
         if kernel not in self.kernel_manager:
             raise web.HTTPError(404, f"there is no kernel {kernel}")
         pid = getattr(self.kernel_manager.get_kernel(kernel).provisioner, "pid", None)
-        nothing = {"gpus": [], "napping": False, "refused": 0}  # of a kernel on another machine
-        answer = nothing if pid is None else await asyncio.get_running_loop().run_in_executor(None, held_by, pid)
+        # A kernel on another machine has no pid here.
+        answer = NOTHING if pid is None else await asyncio.get_running_loop().run_in_executor(None, held_by, pid)
         self.finish(json.dumps(answer))

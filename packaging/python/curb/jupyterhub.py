@@ -21,37 +21,30 @@ import curb
 __all__ = ["CurbMixin", "CurbSpawner"]
 
 
+def _option(text: str) -> Any:
+    """A text, or a function of the spawner that returns it. `text`: the help."""
+    return Union([Unicode(), Callable()], allow_none=True, default_value=None, help=text).tag(config=True)
+
+
 class CurbMixin(Configurable):  # type: ignore[misc]
     """Adds curb's variables to the environment of a user's server. Each option may be a function of the spawner."""
 
-    cap = Union(
-        [Unicode(), Callable()],
-        allow_none=True,
-        default_value=None,
-        help="The most GPU memory that a kernel may hold of each GPU: '6GiB', '25%', 'cuda:0=4GiB', or a function: "
-        "lambda spawner: '20GiB' if spawner.user.name == 'alice' else '6GiB'",
-    ).tag(config=True)
-    user_cap = Union(
-        [Unicode(), Callable()],
-        allow_none=True,
-        default_value=None,
-        help="The most that all kernels and terminals of a user may hold of each GPU together: '10GiB', or a function. In "
-        "containers they need one IPC namespace, as they have within one server.",
-    ).tag(config=True)
-    nap = Union(
-        [Unicode(), Callable()],
-        allow_none=True,
-        default_value=None,
-        help="A kernel leaves its GPUs after this time without a CUDA call, until its next call: '10m'. It needs driver "
-        "570 or newer.",
-    ).tag(config=True)
-    policy = Union(
-        [Unicode(), Callable()],
-        allow_none=True,
-        default_value=None,
-        help="The path of a policy, which may be edited while kernels run: lambda spawner: "
-        "f'/etc/curb/users/{spawner.user.name}.json'. Users must be able to read it.",
-    ).tag(config=True)
+    cap = _option(
+        "The most GPU memory that a kernel may hold of each GPU: '6GiB', '25%', 'cuda:0=4GiB', or a function: "
+        "lambda spawner: '20GiB' if spawner.user.name == 'alice' else '6GiB'"
+    )
+    user_cap = _option(
+        "The most that all kernels and terminals of a user may hold of each GPU together: '10GiB', or a function. In "
+        "containers they need one IPC namespace, as they have within one server."
+    )
+    nap = _option(
+        "A kernel leaves its GPUs after this time without a CUDA call, until its next call: '10m'. It needs driver "
+        "570 or newer."
+    )
+    policy = _option(
+        "The path of a policy, which may be edited while kernels run: lambda spawner: "
+        "f'/etc/curb/users/{spawner.user.name}.json'. Users must be able to read it."
+    )
     steer = Bool(
         False, help="Frameworks take memory as they need it, and can give it back (curb run --steer)"
     ).tag(config=True)

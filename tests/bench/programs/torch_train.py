@@ -21,7 +21,7 @@ _IMAGES, _SIDE, _CLASSES = 32, 128, 100
 
 def transformer() -> tuple[nn.Module, Tensor, Tensor]:
     """Returns the model, and the inputs and targets of all batches."""
-    text = synthetic_text(16).cuda()
+    text = synthetic_text().cuda()
     return Model(), text[..., :-1].contiguous(), text[..., 1:].contiguous()
 
 

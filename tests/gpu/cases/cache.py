@@ -22,7 +22,7 @@ def _cache_torch(lab: Lab, row: Row) -> None:
     lab.need("torch")
     row.verdict = "info"
     argv = lab.python("training/torch_alloc.py", str(_PAIRS_QUICK if lab.quick else _PAIRS))
-    runs: dict[str, list[list[dict[str, float]]]] = {"without caching": [], "with curb's cache": [], "PyTorch's own caching": []}
+    runs: dict[str, list[list[dict[str, Any]]]] = {"without caching": [], "with curb's cache": [], "PyTorch's own caching": []}
     for turn in range(_TURNS_QUICK if lab.quick else _TURNS):
         for kind, found in runs.items():
             name = f"{row.name} {kind} {turn}"
@@ -33,12 +33,12 @@ def _cache_torch(lab: Lab, row: Row) -> None:
                 session.finish()
     row.details["runs"] = runs
     table = [["size", *runs]]
-    for number, name in enumerate(("4 KiB", "64 KiB", "1 MiB", "2 MiB", "32 MiB", "256 MiB", "1 GiB", "8 GiB")):
-        table.append([name, *(_cell([run[number] for run in found]) for found in runs.values())])
+    for number, of_size in enumerate(runs["without caching"][0]):
+        table.append([of_size["size"], *(_cell([run[number] for run in found]) for found in runs.values())])
     row.section = ["Microseconds for an allocation and its free: median, and 99th percentile.", "", *report.markdown_table(table)]
 
 
-def _cell(figures: list[dict[str, float]]) -> str:
+def _cell(figures: list[dict[str, Any]]) -> str:
     median, p99 = (statistics.median(one[what] for one in figures) for what in ("median_us", "p99_us"))
     return f"{median:,.2f} ({p99:,.2f})"
 

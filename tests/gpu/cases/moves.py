@@ -26,6 +26,8 @@ _IDLE = "500ms"
 _WAKES = 3
 _MOVES = 1000
 USERS = (4001, 4002)
+_LIGHT_WITHIN_S = 60.0
+
 
 def _rates(lab: Lab, row: Row) -> None:
     """curb's own moves of 16 GiB in blocks of 20 MiB, the first time and later, beside the driver's checkpoint of the same. Then as
@@ -40,7 +42,6 @@ def _rates(lab: Lab, row: Row) -> None:
         out_s, back_s = driver.out(session.pid), driver.back(session.pid)
         gib = large * 20 / 1024
         rates.append(f"the driver {gib / out_s:.1f} out, {gib / back_s:.1f} back")
-        session.tell("end")
         session.end()
     with lab.capped(lab.python("moving.py", str(large), "20"), job) as session:
         session.expect("ready", 60)
@@ -52,30 +53,33 @@ def _rates(lab: Lab, row: Row) -> None:
             rates.append(
                 f"curb, {time_} time {gib / max(out_s, 1e-3):.1f} out, {gib / back_s:.1f} back, first call {first_s:.2f} s"
             )
-        session.tell("end")
         session.end()
     moves, until = 0, time.monotonic() + (3 if lab.quick else 30)
     with lab.capped(lab.python("moving.py", str(small), "20"), job) as session:
         session.expect("ready", 60)
-        while moves < 1000 and time.monotonic() < until:
+        while moves < _MOVES and time.monotonic() < until:
             session.tell("change")
             session.expect("changed", 60)
             _, _, wrong = _move(lab, session)
             moves += 1
             row.expect(wrong == 0, f"{wrong} blocks changed in move {moves}")
-        session.tell("end")
         session.end()
     row.goes_on = True
     row.details["moves"] = moves
     row.add_note(f"GiB/s of {gib:.1f} GiB in blocks of 20 MiB: {'; '.join(rates)}. {moves} moves of {small * 20 / 1024:.2f} GiB, each byte right")
 
 
-def _move(lab: Lab, session: Session) -> tuple[dict[str, Any], float, int]:
-    """Has curb move the process out; its next call brings it back. Returns the nap's status, the seconds of that call, and how many
-    blocks changed."""
+def _leave(lab: Lab, session: Session) -> None:
+    """Has curb move the process out, until its next call. Raises ProgramFailed."""
     answer = curb_json(lab, "suspend", session, "--until-used")
     if answer["status"] != 0:
         raise ProgramFailed(f"curb suspend --until-used: {answer}")
+
+
+def _move(lab: Lab, session: Session) -> tuple[dict[str, Any], float, int]:
+    """Has curb move the process out; its next call brings it back. Returns the nap's status, the seconds of that call, and how many
+    blocks changed."""
+    _leave(lab, session)
     session.tell("touch")
     first_s = session.expect("touched", 120)["seconds"]
     session.tell("check")
@@ -84,18 +88,19 @@ def _move(lab: Lab, session: Session) -> tuple[dict[str, Any], float, int]:
 
 
 def _nap_of(lab: Lab, session: Session) -> dict[str, Any]:
-    return dict(status_of(lab, session)["nap"])
+    nap: dict[str, Any] = status_of(lab, session)["nap"]
+    return nap
 
 
-def _until_light(lab: Lab, session: Session, timeout_s: float = 60) -> dict[str, Any]:
+def _until_light(lab: Lab, session: Session) -> dict[str, Any]:
     """Waits for a light nap. Returns its status. Raises ProgramFailed."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _LIGHT_WITHIN_S
     while time.monotonic() < deadline:
         nap = _nap_of(lab, session)
         if nap.get("out") and nap.get("is_light"):
             return nap
         time.sleep(0.05)
-    raise ProgramFailed(f"no light nap within {timeout_s:.0f} s: {_nap_of(lab, session)}{session.tail()}")
+    raise ProgramFailed(f"no light nap within {_LIGHT_WITHIN_S:.0f} s: {_nap_of(lab, session)}{session.tail()}")
 
 
 def _first_calls(lab: Lab, row: Row) -> None:
@@ -173,9 +178,7 @@ def _while_it_trains(lab: Lab, row: Row) -> None:
         while moves < most and time.monotonic() < begun + until:
             turn(session, steps[moves])
             time.sleep(chance.random() * 0.02)
-            answer = curb_json(lab, "suspend", session, "--until-used")
-            if answer["status"] != 0:
-                raise ProgramFailed(f"curb suspend --until-used: {answer}")
+            _leave(lab, session)
             moves += 1
         turn(session, 1)
         after = session.held_mib()
@@ -279,7 +282,6 @@ def _long_copy(lab: Lab, row: Row) -> None:
         nap = _until_light(lab, session)
         session.tell("check")
         wrong = session.expect("checked", 120)["wrong"]
-        session.tell("end")
         session.end()
     row.goes_on = True
     row.expect(wrong == 0, f"{wrong} GiB of {gib} are wrong")
@@ -303,7 +305,6 @@ def _under_mps(lab: Lab, row: Row) -> None:
                 session.expect("changed", 60)
                 nap, first_s, wrong_blocks = _move(lab, session)
                 row.expect(wrong_blocks == 0, f"{wrong_blocks} blocks changed in a move")
-            session.tell("end")
             session.end()
     finally:
         daemon.stop()

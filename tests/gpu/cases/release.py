@@ -188,10 +188,6 @@ def _idle(lab: Lab, row: Row) -> None:
     )
 
 
-_LARGE_MIB = 4608
-"""The size that release_states.py then allocates: more than its cache, so the cache cannot serve it."""
-
-
 def _pressure(lab: Lab, row: Row) -> None:
     """Only the step `pressure`. A framework that answers it frees its cache and goes on; curb does not refuse the others."""
     found: dict[str, float] = {}
@@ -210,8 +206,9 @@ def _pressure(lab: Lab, row: Row) -> None:
             session.send()
             row.expect(job.log.wait_for("released", seen, 10) is not None, f"{name}: no release was logged")
             session.tell("go on")
-            row.expect(session.expect("large", 60)["correct"], f"{name}: computes wrongly after the refusal")
-            found[name] = round(_LARGE_MIB - (session.watch.settle() - held) / MIB)
+            large = session.expect("large", 60)
+            row.expect(large["correct"], f"{name}: computes wrongly after the refusal")
+            found[name] = round(large["mib"] - (session.watch.settle() - held) / MIB)
             session.end()
         messages = job.log.messages()[seen:]
         row.details.setdefault("logs", {})[name] = messages

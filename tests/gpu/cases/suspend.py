@@ -139,9 +139,9 @@ def curb_json(lab: Lab, command: str, session: Session, *options: str) -> dict[s
 
 
 def status_of(lab: Lab, session: Session) -> dict[str, Any]:
-    """Returns what `curb ps --json PID` has as the status of a program under curb."""
+    """Returns the status in `curb ps --json PID`; empty if the process does not answer."""
     shown = json.loads(lab.curb("ps", "--json", str(session.pid)).stdout)
-    return next(dict(one["status"] or {}) for one in shown["processes"] if one["pid"] == session.pid)
+    return next((one["status"] for one in shown["processes"] if one["pid"] == session.pid), None) or {}
 
 
 @contextmanager

@@ -12,20 +12,19 @@ from cases.nap import end, turn
 from cases.suspend import filled, judge_same, status_of
 from lab import Case, Lab
 from row import Row
-from session import Session
+from session import Job, Session
 
 _SHARE = 0.6
 """Of the room, for each of two trainings."""
 _LONGEST_S = 550
 
 
-def _job(lab: Lab, name: str, length: str) -> Any:
+def _job(lab: Lab, name: str, length: str) -> Job:
     return lab.job(name, "100%", suspend={"turn": length})
 
 
 def _turns_of(lab: Lab, session: Session) -> dict[str, Any]:
-    """Returns what `curb ps --json PID` says of a program's turns."""
-    return dict(status_of(lab, session).get("turn") or {})
+    return status_of(lab, session).get("turn") or {}
 
 
 def _two_trainings(length_s: int, most: float) -> Case:

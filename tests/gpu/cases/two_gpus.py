@@ -187,7 +187,6 @@ def moves(lab: Lab, row: Row) -> None:
             rates.append(f"{out:.1f} out, {back:.1f} back")
             session.tell("change")
             session.expect("changed", 60)
-        session.tell("end")
         session.end()
     row.goes_on = True
     row.add_note(f"GiB/s of 2.9 GiB of each of two GPUs: {'; '.join(rates)}; each byte right")
@@ -217,7 +216,6 @@ def turns(lab: Lab, row: Row) -> None:
             session.tell("check")
             wrong = session.expect("checked", 180)["wrong"]
             row.expect(wrong == 0, f"{name}: {wrong} blocks changed")
-            session.tell("end")
             session.end()
     row.goes_on = True
     row.details = {"worked": worked, "turns": status}

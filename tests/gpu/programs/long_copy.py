@@ -32,8 +32,8 @@ def main() -> None:
     libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     say("ready")
     while (command := wait()) != "end":
-        begin = time.monotonic()
         if command == "copy":
+            begin = time.monotonic()
             cuda.must("cuMemcpyHtoD_v2", ctypes.c_uint64(block), ctypes.c_void_p(at), ctypes.c_size_t(gib * _GIB))
             say("copied", seconds=time.monotonic() - begin)
         else:

@@ -69,9 +69,8 @@ def main() -> None:
     blocks = [Blocks(cuda, count, mib) for cuda in cudas]
     say("ready")
     while (command := wait()) != "end":
-        begin = time.monotonic()
         if command == "check":
-            say("checked", wrong=sum(one.wrong() for one in blocks), seconds=time.monotonic() - begin)
+            say("checked", wrong=sum(one.wrong() for one in blocks))
         elif command == "change":
             for one in blocks:
                 one.change()
@@ -79,6 +78,7 @@ def main() -> None:
         elif command.startswith("work "):
             work(blocks, float(command.split()[1]))
         else:
+            begin = time.monotonic()
             cudas[0].total_mib()
             say("touched", seconds=time.monotonic() - begin)
 

@@ -22,15 +22,6 @@ std::string line(const char *what, std::uint64_t said, std::uint64_t is) {
     return std::string(what) + ": curb says " + std::to_string(said) + ", the driver has " + std::to_string(is) + "\n";
 }
 
-}  // namespace
-
-std::optional<control::GpuStatus> status() {
-    control::Reply reply = control::ask(getpid(), control::StatusRequest(), kPatience);
-    const auto *said = std::get_if<control::Status>(&reply);
-    if (!said || said->gpus.empty() || said->releasing) return std::nullopt;
-    return said->gpus.front();
-}
-
 std::string differences(bool pools_end) {
     const auto said = status();
     if (!said) return "no answer at a quiet point\n";
@@ -59,6 +50,15 @@ std::string differences(bool pools_end) {
                       said_measured + (unseen ? arrays : of(policy::Kind::arrays)) + of(policy::Kind::contexts) +
                           of(policy::Kind::stack) + of(policy::Kind::overhead),
                       measured + arrays + curb_sim_held_for(0, "context") + curb_sim_held_for(0, "modules"));
+}
+
+}  // namespace
+
+std::optional<control::GpuStatus> status() {
+    control::Reply reply = control::ask(getpid(), control::StatusRequest(), kPatience);
+    const auto *said = std::get_if<control::Status>(&reply);
+    if (!said || said->gpus.empty() || said->releasing) return std::nullopt;
+    return said->gpus.front();
 }
 
 std::string differences_that_stay(std::chrono::milliseconds patience, bool pools_end) {

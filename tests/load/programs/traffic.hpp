@@ -27,8 +27,8 @@ class Traffic {
         std::uint64_t seed = 1;
         std::vector<Trait> without{};
         bool movable = false;  // only memory with which a process can be suspended
-        bool by_green =
-            false;  // threads make the first context of each device at once, every second one by a green one
+        // Threads make the first context of each device at once, every second one by a green one.
+        bool by_green = false;
         bool pools_end = true;  // threads that end destroy their pools, whose blocks others may have
         unsigned pause_us = 0;  // of a thread between two operations
     };

@@ -53,7 +53,7 @@ int64_t ticks_ahead() {
     return value;
 }
 
-// Where the machine's processes are seen: CURB_SIM_PROC, else /proc.
+// Returns a path in the /proc that shows the machine's processes: CURB_SIM_PROC, else /proc.
 std::string proc_path(const std::string &rest) {
     static const char *const set = environment("CURB_SIM_PROC");
     return (*set == '\0' ? "/proc" : set) + ("/" + rest);
@@ -474,6 +474,11 @@ void Machine::note_overlap(int device) {
     ++books_->overlaps[device];
 }
 
+uint64_t Machine::overlaps(int device) const {
+    const Lock lock(books_);
+    return books_->overlaps[device];
+}
+
 Machine::Clock::time_point Machine::end_of_copy(int device, bool to_host, Clock::time_point begin,
                                                 std::chrono::nanoseconds duration) {
     const Lock lock(books_);
@@ -484,11 +489,6 @@ Machine::Clock::time_point Machine::end_of_copy(int device, bool to_host, Clock:
 uint64_t Machine::high(int device) const {
     const Lock lock(books_);
     return books_->high[device];
-}
-
-uint64_t Machine::overlaps(int device) const {
-    const Lock lock(books_);
-    return books_->overlaps[device];
 }
 
 DeviceMemory Machine::memory(int device) {

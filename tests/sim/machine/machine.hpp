@@ -96,14 +96,14 @@ class Machine {
     // The most that all living processes have held of the device at once, managed memory included; 0 unless
     // CURB_SIM_HIGH asks for it.
     uint64_t high(int device) const;
-    // Counts a kernel that ran on a block that another one still had (running.hpp). overlaps() includes processes that
-    // have ended.
+    // Counts a kernel that ran on a block that another one still had (running.hpp).
     void note_overlap(int device);
+    // Returns that count, with the kernels of processes that have ended.
+    uint64_t overlaps(int device) const;
     // A device has one engine for copies to the host and one for copies from it, which all processes share. Returns
     // when it has made a copy that may begin at `begin` and takes `duration` (CLOCK_MONOTONIC).
     using Clock = std::chrono::steady_clock;
     Clock::time_point end_of_copy(int device, bool to_host, Clock::time_point begin, std::chrono::nanoseconds duration);
-    uint64_t overlaps(int device) const;
 
     // These two first give back the memory of dead processes.
     DeviceMemory memory(int device);

@@ -20,8 +20,8 @@ namespace curb::sim {
 // True if the GPU shares the host's memory.
 inline bool is_unified() { return !environment_is("CURB_SIM_UNIFIED", ""); }
 
-// What the page cache has of the free memory. MemAvailable counts it as available; cuMemGetInfo does not count it as
-// free, and the driver can have it (https://nvidia.custhelp.com/app/answers/detail/a_id/5728).
+// The part of the free memory that the page cache has. MemAvailable counts it as available; cuMemGetInfo does not count
+// it as free, and the driver can have it (https://nvidia.custhelp.com/app/answers/detail/a_id/5728).
 inline constexpr uint64_t kPageCache = uint64_t{256} << 20;
 
 class Meminfo {

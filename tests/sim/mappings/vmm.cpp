@@ -279,7 +279,6 @@ SIM_CU(12010, cuMulticastBindMem,
        (CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle handle, size_t offset, size_t size,
         unsigned long long flags),
        (object, at, handle, offset, size, flags)) {
-    static_cast<void>(object), static_cast<void>(at), static_cast<void>(offset), static_cast<void>(size);
     find_handle(handle);
     throw flags ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -287,7 +286,6 @@ SIM_CU(12010, cuMulticastBindMem,
 SIM_CU(12010, cuMulticastBindAddr,
        (CUmemGenericAllocationHandle object, size_t at, CUdeviceptr address, size_t size, unsigned long long flags),
        (object, at, address, size, flags)) {
-    static_cast<void>(object), static_cast<void>(at), static_cast<void>(size);
     mapping_around(address);
     throw flags ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -21,7 +21,7 @@ struct VmmAllocation {
     bool charged = false;   // to this process; not if another one has created it
     bool exported = false;  // the machine knows it by its inode
     bool opened = false;    // another process's
-    // Where its contents are: in a file of its own if it can be exported, else at an offset in the one that all share
+    // The place of its contents: a file of its own if it can be exported, else at an offset in the one that all share
     // (a file each would run programs that map many small pieces out of descriptors).
     int file = -1;
     uint64_t offset = 0;

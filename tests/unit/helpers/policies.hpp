@@ -68,4 +68,10 @@ inline GpuRule capped(std::string_view of, std::string_view cap) { return {key(o
 inline GpuRule grown(std::string_view of, const GrowthWords &said) { return {key(of), growth_of(said)}; }
 inline GpuRule reported(std::string_view of, Report report) { return {key(of), report_of(report)}; }
 
+inline Layer layer_of(std::string_view cap) {
+    Layer layer;
+    layer.gpu = {capped("*", cap)};
+    return layer;
+}
+
 }  // namespace curb::policy

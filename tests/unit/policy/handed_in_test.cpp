@@ -22,12 +22,6 @@ GpuTerms terms(HandedIn handed_in, Layer own = {}, int ordinal = 0, const Layer 
                      kTotal);
 }
 
-Layer with_cap(const char *cap) {
-    Layer out;
-    out.gpu = {capped("*", cap)};
-    return out;
-}
-
 TEST_CASE("A variable that hands in a cap is known by its name") {
     for (const char *one : {"NVIDIA_GPU_MEMORY_LIMIT=1", "GPU_MEMORY_LIMIT=1", "CUDA_DEVICE_MEMORY_LIMIT=1g",
                             "CUDA_DEVICE_MEMORY_LIMIT_7=1g", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G"})
@@ -61,13 +55,12 @@ TEST_CASE("The lowest of the limits that name a device applies") {
 
 TEST_CASE("Limits of other systems apply only if curb's own policy does not cap the device") {
     const HandedIn all = read({{"GPU_MEMORY_LIMIT", "4294967296"}});
-    CHECK(terms(all, with_cap("20GiB")).cap == 20 * GiB);
-    CHECK(terms(all, with_cap("20GiB")).handed_in.empty());
-    const Policy narrowed = in_force({}, {}, {.cap = {parse_size("10GiB").value()}, .job = {}, .handed_in = all});
+    CHECK(terms(all, layer_of("20GiB")).cap == 20 * GiB);
+    CHECK(terms(all, layer_of("20GiB")).handed_in.empty());
+    const Policy narrowed = in_force({}, {}, {.cap = {size("10GiB")}, .job = {}, .handed_in = all});
     CHECK(terms_for(narrowed, gpu(0), kTotal).cap == 10 * GiB);
-    CHECK(terms_for(in_force({}, {}, {.cap = {}, .job = {}, .handed_in = all}), gpu(0), kTotal,
-                    parse_size("6GiB").value())
-              .cap == 6 * GiB);
+    CHECK(terms_for(in_force({}, {}, {.cap = {}, .job = {}, .handed_in = all}), gpu(0), kTotal, size("6GiB")).cap ==
+          6 * GiB);
     Layer ignores;
     ignores.environment = false;
     CHECK_FALSE(terms(all, ignores).cap);
@@ -79,10 +72,10 @@ TEST_CASE("Limits of other systems apply only if curb's own policy does not cap 
 
 TEST_CASE("The machine's ceiling applies beside limits of other systems") {
     const HandedIn all = read({{"GPU_MEMORY_LIMIT", "4294967296"}});
-    CHECK(terms(all, {}, 0, with_cap("2GiB")).cap == 2 * GiB);
-    CHECK(terms(all, {}, 0, with_cap("2GiB")).handed_in.empty());
-    CHECK(terms(all, {}, 0, with_cap("6GiB")).cap == 4 * GiB);
-    CHECK(terms(all, {}, 0, with_cap("6GiB")).handed_in == "GPU_MEMORY_LIMIT");
+    CHECK(terms(all, {}, 0, layer_of("2GiB")).cap == 2 * GiB);
+    CHECK(terms(all, {}, 0, layer_of("2GiB")).handed_in.empty());
+    CHECK(terms(all, {}, 0, layer_of("6GiB")).cap == 4 * GiB);
+    CHECK(terms(all, {}, 0, layer_of("6GiB")).handed_in == "GPU_MEMORY_LIMIT");
 }
 
 TEST_CASE("A request of another system is the start of the allowance") {

@@ -27,11 +27,6 @@ Match args(std::string pattern) { return {.exe = {}, .args = std::move(pattern),
 Match user(std::string pattern) { return {.exe = {}, .args = {}, .user = std::move(pattern), .env = {}}; }
 Match env(Environment patterns) { return {.exe = {}, .args = {}, .user = {}, .env = std::move(patterns)}; }
 
-Layer layer_of(const char *cap) {
-    Layer layer;
-    layer.gpu = {capped("*", cap)};
-    return layer;
-}
 Rule rule(Match match, const char *cap, std::optional<std::string> name = {}) {
     return {.name = std::move(name), .match = std::move(match), .over = layer_of(cap)};
 }

@@ -24,13 +24,13 @@ TEST_CASE("The others of a job release what a request lacks") {
     CHECK(c.reserve(200, 1000));
     CHECK(c.ask(Order::others) == 800);  // not more than it lacked
 
-    // Where something was given, more can be asked for at once.
+    // After something was given, more can be asked for at once.
     CHECK(c.ask(Order::want, 100) == 1);
     CHECK(c.ask(Order::others) == 700);
     CHECK(b.ask(Order::want, 300) == 1);
     CHECK(b.ask(Order::others) == 300);
 
-    // Where nothing was, a moment later.
+    // After nothing was, a moment later.
     CHECK(c.ask(Order::want, 100) == 1);
     CHECK(c.ask(Order::want, 100) == 0);
     a.ask(Order::cache, 100);

@@ -75,7 +75,7 @@ def main(batches: Any) -> None:
             say("cached")
             wait()
             piece = framework.piece(_LARGE_MIB, 1)
-            say("large", correct=framework.product())
+            say("large", mib=_LARGE_MIB, correct=framework.product())
             del piece
             continue
         if command == "kernel":

@@ -24,9 +24,9 @@ def _weights(module: Any) -> Callable[[], Iterable[Any]]:
     return lambda: (weights.detach().float().cpu().numpy() for weights in module.parameters())
 
 
-def _perceptron(torch: Any, width: int = 2048, layers: int = 4) -> Any:
+def _perceptron(torch: Any, layers: int = 4) -> Any:
     nn = torch.nn
-    return nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(width, width), nn.Tanh())))
+    return nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(2048, 2048), nn.Tanh())))
 
 
 def _batch(torch: Any, *shape: int) -> Any:

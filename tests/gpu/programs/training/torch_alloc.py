@@ -9,7 +9,8 @@ import time
 import torch
 from talk import say
 
-SIZES = [4 * 2**10, 64 * 2**10, 2**20, 2 * 2**20, 32 * 2**20, 256 * 2**20, 2**30, 8 * 2**30]
+_SIZES = {"4 KiB": 4 << 10, "64 KiB": 64 << 10, "1 MiB": 1 << 20, "2 MiB": 2 << 20, "32 MiB": 32 << 20, "256 MiB": 256 << 20}
+_SIZES |= {"1 GiB": 1 << 30, "8 GiB": 8 << 30}
 
 
 def pair(size: int) -> float:
@@ -23,12 +24,12 @@ def main() -> None:
     pairs = int(sys.argv[1])
     torch.empty(1, device="cuda")
     figures = []
-    for size in SIZES:
+    for name, size in _SIZES.items():
         count = max(pairs // 50, 20) if size >= 4 * 2**30 else pairs
         for _ in range(3):
             pair(size)
         times = sorted(pair(size) for _ in range(count))
-        figures.append({"bytes": size, "median_us": times[count // 2], "p99_us": times[count * 99 // 100]})
+        figures.append({"size": name, "median_us": times[count // 2], "p99_us": times[count * 99 // 100]})
     say("done", torch=figures)
 
 

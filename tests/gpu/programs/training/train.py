@@ -18,7 +18,7 @@ from talk import say, wait  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 _VOCABULARY, _LENGTH, _BATCH, _WIDTH, _HEADS, _LAYERS = 512, 128, 32, 768, 12, 4
-_UNTIMED_STEPS = 20
+_BATCHES, _UNTIMED_STEPS = 16, 20
 
 
 class Block(nn.Module):
@@ -57,10 +57,10 @@ class Model(nn.Module):
         return self.head(x)
 
 
-def synthetic_text(batches: int) -> Tensor:
+def synthetic_text() -> Tensor:
     """Returns text that can be learnt: each token follows from the one before, except for some noise."""
     generator = torch.Generator().manual_seed(3)
-    text = torch.randint(_VOCABULARY, (batches, _BATCH, _LENGTH + 1), generator=generator)
+    text = torch.randint(_VOCABULARY, (_BATCHES, _BATCH, _LENGTH + 1), generator=generator)
     noise = torch.rand(text.shape, generator=generator) < 0.1
     for i in range(1, _LENGTH + 1):
         text[..., i] = torch.where(noise[..., i], text[..., i], (text[..., i - 1] * 7 + 3) % _VOCABULARY)
@@ -72,7 +72,7 @@ def main(steps: int) -> None:
     torch.use_deterministic_algorithms(True)
     model = Model().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    text = synthetic_text(16)
+    text = synthetic_text()
     losses = []
     start = 0.0
     for step in range(steps):
