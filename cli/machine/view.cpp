@@ -128,7 +128,9 @@ std::map<std::string, int> next_turns(const NvmlGpus &gpus, const std::vector<Po
         };
         if (std::none_of(posted.begin(), posted.end(), takes_turns)) return;
         const auto next = control::Ticket::first_lacking(control::places(), gpu.uuid, gpu.free);
-        const auto is_it = [&](const PostedFacts &one) { return next && one.entry.process == next->process; };
+        const auto is_it = [&](const PostedFacts &one) {
+            return next && one.entry.process == next->process && one.entry.pid_namespace == next->pid_namespace;
+        };
         const auto found = std::find_if(posted.begin(), posted.end(), is_it);
         if (found != posted.end()) out[gpu.uuid] = found->pid;
     };
