@@ -24,7 +24,7 @@ using policy::LogLevel;
 
 struct Faults {
     std::string wrong;                              // of the newest version
-    std::map<std::string, std::string> unreadable;  // by file
+    std::map<std::string, std::string> unreadable;  // by file, now
 };
 // Never destroyed: other threads may read it until the process ends.
 Guarded<Faults> &faults() noexcept { return leaked<Guarded<Faults>>(); }
@@ -67,7 +67,7 @@ void accept(const config::Loaded &loaded) {
 
 void note_unreadable(const config::Diagnostic &trouble) {
     const bool is_new = faults().locked([&](Faults &now) {
-        if (trouble.message.empty()) now.unreadable.erase(trouble.file);
+        now.unreadable.erase(trouble.file);
         // begin() has already reported an error that existed at the start.
         if (trouble.message.empty() || now.wrong.find(trouble.text()) != std::string::npos) return false;
         now.unreadable[trouble.file] = trouble.text();
@@ -142,9 +142,8 @@ void note_unusable(const config::Diagnostics &why) noexcept try { note_errors(wh
 }
 
 std::string fault() {
-    return faults().locked([](const Faults &now) {
-        return !now.wrong.empty() || now.unreadable.empty() ? now.wrong : now.unreadable.begin()->second;
-    });
+    return faults().locked(
+        [](const Faults &now) { return now.unreadable.empty() ? now.wrong : now.unreadable.begin()->second; });
 }
 
 }  // namespace curb::shim::policy_watcher

@@ -166,6 +166,25 @@ TEST_CASE("curb reports every error of an invalid edit, and the last good policy
     CHECK(!status(process).gpus.at(0).cap);
 }
 
+TEST_CASE("the error of a policy is that of its present file, also where that is none to read") {
+    Capped process(under(capped_at("2GiB")));
+    const auto puts = [&](auto make) {
+        fs::remove(process.policy());
+        make(process.policy());
+    };
+    process.edit(R"({ "gqu": {} })");
+    is_refused(process, "\"gqu\"");
+    puts([](const fs::path &path) { REQUIRE(::mkfifo(path.c_str(), 0600) == 0); });
+    is_refused(process, "not a regular file");
+    CHECK_THAT(status(process).policy.error, !contains("gqu"));
+    puts([](const fs::path &path) { REQUIRE(fs::create_directory(path)); });
+    is_refused(process, "it is a directory");
+    puts([&](const fs::path &) { process.write(R"({ "gqu": {} })"); });
+    is_refused(process, "\"gqu\"");
+    process.edit(capped_at("3GiB"));
+    comes_into_force(process, 3 * GiB);
+}
+
 TEST_CASE("a full pipe as the log delays no edit, no live cap and no status") {
     Capped::How with = under(capped_at("2GiB"));
     with.prepare = [] {  // stderr is a pipe that is full
