@@ -1,8 +1,10 @@
 // `curb ps` of processes on the simulated driver, compared with that driver's own books. tests/load/crowd_test.py
 // compares many.
-#include "simulated.hpp"
+#include <sys/resource.h>
 
 #include <algorithm>
+
+#include "simulated.hpp"
 
 namespace {
 
@@ -88,6 +90,24 @@ TEST_CASE("curb ps shows NVML's figure of a stopped process at once; a process i
     CHECK(within(20s, [&] { return machine.curb({"ps", stopped.id()}).status == 0; }));
     computing.tell("");
     CHECK(computing.says() == "ended");
+}
+
+TEST_CASE("curb ps fails, and shows nobody, if it may open too few files to see who is there") {
+    const Machine machine;
+    const Askable program(machine);
+    const auto with_descriptors = [&](rlim_t count, const Words &words) {
+        return start({joined({tested::kCurb, "ps"}, words), machine.environment(), {}, {}, [=] {
+                          const rlimit few{count, count};
+                          ::close_range(3, ~0U, 0);
+                          ::setrlimit(RLIMIT_NOFILE, &few);
+                      }});
+    };
+    for (const Words &words : {Words{}, Words{"--json"}}) {
+        const Outcome none = with_descriptors(4, words);
+        fails(none, contains("raise the limit of open files (ulimit -n): Too many open files"), 125);
+        CHECK(none.out.empty());
+    }
+    CHECK_THAT(with_descriptors(8, {}).out, contains(program.id()));
 }
 
 TEST_CASE("curb ps and curb doctor say that a process is suspended, and how to resume it") {
