@@ -67,9 +67,7 @@ TEST_CASE("a process comes back from its nap, whatever cap and job a command wou
     const Preloaded at(etc, policy(limit));
     if (etc && !can_mount()) return;
     Holding program(at.machine(), 5376, at.environment(), at.prepare());
-    REQUIRE(is_out(at.machine(), program));
-    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
-    const pid_t helper = helper_of(program.pid());
+    const pid_t helper = helper_of_napping(at.machine(), program);
     for (const auto &thread : fs::directory_iterator("/proc/" + std::to_string(helper) + "/task"))
         CHECK_THAT(contents(thread.path() / "comm"), !contains("curb-"));  // none of libcurb.so's
     shows(at, program, helper);

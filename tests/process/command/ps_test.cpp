@@ -40,15 +40,6 @@ Row row(const Json &answer, const Running &process, int gpu = 0) {
     return out;
 }
 
-std::string socket_of(const fs::path &folder, const Running &process) {
-    std::error_code error;
-    for (const auto &entry : fs::directory_iterator(folder, error))
-        if (const std::string name = entry.path().filename();
-            name.starts_with(process.id() + "-") && name.ends_with(".sock"))
-            return name;
-    return {};
-}
-
 // A user who has no processes but the test's.
 const uid_t kSomebody = 200'000 + static_cast<uid_t>(::getpid());
 
@@ -126,7 +117,7 @@ TEST_CASE("curb ps and curb doctor say that a process is suspended, and how to r
 }
 
 TEST_CASE("a user sees others' processes, their caps and states as far as these share them, and root sees all") {
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const std::string folder = "/tmp/curb-" + std::to_string(kSomebody);
     const Machine machine;
     const auto sharing = [&](const char *what) {
