@@ -12,7 +12,7 @@ class Preloaded {
     // `etc`: by /etc/ld.so.preload. `ceiling`: its policy, or that of the shell with LD_PRELOAD.
     Preloaded(bool etc, const std::string &ceiling) : ceiling_(ceiling), etc_(etc) {
         std::ofstream(ceiling_.file().parent_path().parent_path() / "ld.so.preload") << tested::kLibrary << "\n";
-        of_shell_ = {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", ceiling_.file().string()}};
+        of_shell_ = under_policy(ceiling_.file().string());
     }
     [[nodiscard]] const Machine &machine() const { return machine_; }
     [[nodiscard]] std::function<void()> prepare() const {
