@@ -1,17 +1,21 @@
 // Asks the processes under curb, NVML and /proc, and joins the answers.
 #include "machine/view.hpp"
 
+#include <fcntl.h>
 #include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 #include <map>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "control/client.hpp"
+#include "control/descriptor.hpp"
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
 #include "control/ticket.hpp"
@@ -128,7 +132,9 @@ std::map<std::string, int> next_turns(const NvmlGpus &gpus, const std::vector<Po
         };
         if (std::none_of(posted.begin(), posted.end(), takes_turns)) return;
         const auto next = control::Ticket::first_lacking(control::places(), gpu.uuid, gpu.free);
-        const auto is_it = [&](const PostedFacts &one) { return next && one.entry.process == next->process; };
+        const auto is_it = [&](const PostedFacts &one) {
+            return next && one.entry.process == next->process && one.entry.pid_namespace == next->pid_namespace;
+        };
         const auto found = std::find_if(posted.begin(), posted.end(), is_it);
         if (found != posted.end()) out[gpu.uuid] = found->pid;
     };
@@ -140,9 +146,20 @@ std::map<std::string, int> next_turns(const NvmlGpus &gpus, const std::vector<Po
     return out;
 }
 
+// Throws std::system_error if a folder and a file in it cannot be open at once: without that, /proc and the board look
+// as if there were no process.
+void require_descriptors() {
+    const auto opened = [] { return control::Descriptor(::open("/proc", O_PATH | O_CLOEXEC)); };
+    const control::Descriptor folder = opened(), file = opened();
+    if (!file)
+        throw std::system_error(errno, std::generic_category(),
+                                "the processes cannot be read; raise the limit of open files (ulimit -n)");
+}
+
 // Joins these answers with NVML, the board and /proc.
 View view_with(std::vector<control::Answer> answers) {
     ViewFacts facts{nvml_gpus(), std::move(answers), {}};
+    require_descriptors();  // NVML keeps some
     say::detail("asked " + std::to_string(facts.answers.size()) + " processes under curb");
     std::set<int> asked, known, missing;
     for (const control::Answer &one : facts.answers) asked.insert(one.pid);

@@ -87,7 +87,7 @@ State state_of(const ViewProcess &process, const control::GpuStatus *books = nul
 bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books);
 
 // Returns the present view. Takes as long as the slowest process under curb needs to answer, at most `patience`, and as
-// nvml_gpus().
+// nvml_gpus(). Throws std::system_error if curb may open too few files to see the processes.
 View poll_all(std::chrono::milliseconds patience);
 
 // Asks these processes for details, one after the other. The view also has the processes that NVML lists.

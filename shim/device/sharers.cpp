@@ -19,19 +19,25 @@ struct Seen {
 };
 constinit Guarded<std::array<Seen, devices::kMost>> seen;
 
+// The pid and the start alone may be those of several processes, each in a container of its own.
+bool is_same(const control::board::Posted &one, const control::Ticket::Lacking &other) noexcept {
+    return one.entry.process == other.process && one.entry.pid_namespace == other.pid_namespace &&
+           one.owner == other.owner;
+}
+
 }  // namespace
 
-std::vector<policy::turns::Runner> others(const Device &device, const control::ProcessName &but) {
+std::vector<policy::turns::Runner> others(const Device &device, const control::Ticket::Lacking *but) {
     std::vector<policy::turns::Runner> out;
     const control::Places *places = wait_queue::places();
     if (!places) return out;
     const std::string uuid = device.meter.uuid();
     for (const control::board::Posted &posted : control::board::read_all(*places)) {
-        const control::ProcessName &process = posted.entry.process;
-        if ((posted.here && process.pid == getpid()) || process == but) continue;
+        const int pid = posted.entry.process.pid;
+        if ((posted.here && pid == getpid()) || (but && is_same(posted, *but))) continue;
         for (const control::board::Gpu &gpu : posted.entry.gpus)
             if (gpu.turn && gpu.uuid == uuid)
-                out.push_back({static_cast<std::uint64_t>(process.pid), gpu.turn->ends,
+                out.push_back({static_cast<std::uint64_t>(pid), gpu.turn->ends,
                                gpu.held ? std::min(gpu.turn->leaves, *gpu.held) : 0});
     }
     return out;
@@ -50,7 +56,7 @@ Bytes can_leave(const Device &device) noexcept try {
     if (is_due) {
         const KeepErrno keep_errno;
         Bytes bytes = 0;
-        for (const policy::turns::Runner &one : others(device, {})) bytes = policy::added(bytes, one.bytes);
+        for (const policy::turns::Runner &one : others(device)) bytes = policy::added(bytes, one.bytes);
         update([=](Seen &now) { now.bytes = bytes; });
     }
     return update([](const Seen &now) { return now.bytes; });

@@ -170,7 +170,8 @@ CURB_NO_SANITIZE int become_command(void *given) {
     return 0;
 }
 
-// The stacks of the two processes. They grow down, so clone gets their ends.
+// The stacks of the two processes. They grow down, so clone gets their ends. They are never in use twice: only the
+// thread curb-nap starts helpers, and it waits for the end of each before it starts the next (~Helper).
 constexpr std::size_t kStack = 32 << 10;
 alignas(16) constinit std::array<char, kStack> stand_in_stack{}, command_stack{};
 

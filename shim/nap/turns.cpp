@@ -100,7 +100,7 @@ bool leaves(Device &device, Bytes movable, control::UnixMs ends) {
                         lacking->pid_namespace == control::text_link::own_pid_namespace();
     if (!lacking || is_own) return false;
     const policy::turns::Runner self{static_cast<std::uint64_t>(getpid()), ends, movable};
-    return policy::turns::leaves(self, sharers::others(device, lacking->process),
+    return policy::turns::leaves(self, sharers::others(device, &*lacking),
                                  {lacking->missing, lacking->is_seldom_busy, lacking->waits}, control::unix_now());
 }
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <new>
 #include <optional>
@@ -24,12 +25,13 @@ using policy::LogLevel;
 
 struct Faults {
     std::string wrong;                              // of the newest version
-    std::map<std::string, std::string> unreadable;  // by file
+    std::map<std::string, std::string> unreadable;  // by file, now
 };
 // Never destroyed: other threads may read it until the process ends.
 Guarded<Faults> &faults() noexcept { return leaked<Guarded<Faults>>(); }
 
-void note_errors(const config::Diagnostics &diagnostics) {
+// Returns true if these are others than before.
+bool note_errors(const config::Diagnostics &diagnostics) {
     constexpr std::size_t kMost = 2000;  // it is part of each status, which clients poll
     std::string text;
     std::size_t written = 0;
@@ -39,7 +41,10 @@ void note_errors(const config::Diagnostics &diagnostics) {
     }
     if (written < diagnostics.size()) text += "; and " + std::to_string(diagnostics.size() - written) + " more";
     text = shortened(std::move(text), 2 * kMost);
-    faults().locked([&](Faults &now) { now.wrong = std::move(text); });
+    return faults().locked([&](Faults &now) {
+        now.wrong.swap(text);
+        return now.wrong != text;
+    });
 }
 
 void log_kept_policy() {
@@ -47,8 +52,9 @@ void log_kept_policy() {
                                                                : "the last good policy stays in force");
 }
 
-void refuse(const config::Diagnostics &why) {
-    note_errors(why);
+// `again`: it has been refused already.
+void refuse(const config::Diagnostics &why, bool again) {
+    if (!note_errors(why) && again) return;
     for (const auto &diagnostic : why) log::write(LogLevel::error, diagnostic.text());
     log_kept_policy();
 }
@@ -67,7 +73,7 @@ void accept(const config::Loaded &loaded) {
 
 void note_unreadable(const config::Diagnostic &trouble) {
     const bool is_new = faults().locked([&](Faults &now) {
-        if (trouble.message.empty()) now.unreadable.erase(trouble.file);
+        now.unreadable.erase(trouble.file);
         // begin() has already reported an error that existed at the start.
         if (trouble.message.empty() || now.wrong.find(trouble.text()) != std::string::npos) return false;
         now.unreadable[trouble.file] = trouble.text();
@@ -92,22 +98,30 @@ void follow_files() {
     const auto now = config::load(source, runtime::subject);
     bool first = !now || !is_in_force(*now);
     if (first) watch.emplace(files, note_unreadable);  // a new watch reads the files at once
+    std::optional<config::Watch::Texts> texts;
+    bool is_ceiling_unread = false;  // for its mode or owner, which may change without a new text
     for (;;) {
         std::optional<own_thread::Asleep> asleep;
         if (!first) asleep.emplace();
-        const auto texts = watch->next();
+        auto fresh = watch->next();
         asleep.reset();
-        if (!texts) continue;
+        const bool again = !fresh;
+        if (again && !is_ceiling_unread) continue;
+        if (fresh) texts = std::move(fresh);
         std::optional<std::string_view> text;
         if (!source.file.empty() && texts->back()) text = *texts->back();
         // Load as at the start, so that CURB_CAP and the ceiling apply to this version too.
         const auto loaded = config::load(source, runtime::subject, text);
+        is_ceiling_unread =
+            !loaded && std::any_of(loaded.error().begin(), loaded.error().end(), [&](const config::Diagnostic &one) {
+                return one.unread && one.file == source.ceiling;
+            });
         if (loaded)
             accept(*loaded);
         else if (config::is_for_want_of_memory(loaded.error()))
             throw std::bad_alloc();
         else if (!first || !in_force::snapshot()->unusable)  // begin() has reported the first error
-            refuse(loaded.error());
+            refuse(loaded.error(), again);
         first = false;
     }
 }
@@ -142,9 +156,8 @@ void note_unusable(const config::Diagnostics &why) noexcept try { note_errors(wh
 }
 
 std::string fault() {
-    return faults().locked([](const Faults &now) {
-        return !now.wrong.empty() || now.unreadable.empty() ? now.wrong : now.unreadable.begin()->second;
-    });
+    return faults().locked(
+        [](const Faults &now) { return now.unreadable.empty() ? now.wrong : now.unreadable.begin()->second; });
 }
 
 }  // namespace curb::shim::policy_watcher

@@ -26,6 +26,7 @@ assert driver.cuInit(0) == driver.cuDevicePrimaryCtxRetain(ctypes.byref(context)
 results = [driver.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(1 << 30)) for _ in range(3)]
 open(sys.argv[2], "w").write(str(results))
 """
+ROOT = Path(__file__).resolve().parent.parent.parent
 CAPPED = "[0, 2, 2]"  # under 2 GiB, the context included
 
 
@@ -119,6 +120,27 @@ class Kernelspec(Command):
         answer = json.loads(self.install("--cap", "2GiB", "--json"))
         self.assertEqual(faults("kernelspec-install", answer), [])
         self.assertEqual(answer["argv"], self.spec()["argv"])
+
+
+class Module(Command):
+    """The Python module, as pip would install it."""
+
+    def test_a_name_that_is_not_ascii_is_read_in_any_locale(self) -> None:
+        site = self.folder / "lib/python3/site-packages"
+        info = site / "curb_gpu-1.dist-info"
+        info.mkdir(parents=True)
+        (site / "curb").symlink_to(ROOT / "packaging/python/curb")
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: curb-gpu\nVersion: 1\n")
+        (info / "RECORD").write_text("../../../bin/curb,,\n")
+        (self.folder / "bin").mkdir()
+        (self.folder / "bin/curb").symlink_to(BUILD / "bin/curb")
+        program = self.machine.run_program(self.machine.under_curb(CURB_POLICY=str(self.machine.policy({}, "größe.json"))))
+        ask = f"import curb; print(ascii(curb.status({program.pid})))"
+        for locale in ({"LC_ALL": "C", "PYTHONUTF8": "0"}, {"LC_ALL": "C.UTF-8"}):
+            with self.subTest(locale):
+                done = subprocess.run([sys.executable, "-c", ask], env={**self.machine.bare, "PYTHONPATH": str(site), **locale},
+                                      capture_output=True, text=True, check=False)  # fmt: skip
+                self.assertIn("gr\\xf6\\xdfe.json", done.stdout, done.stderr)
 
 
 class Cdi(Command):

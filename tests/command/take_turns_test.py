@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -216,6 +217,40 @@ class TurnsTest(unittest.TestCase):
         self.start_work(programs, seconds=10)
         shares = sorted(self.worked(one) for one in programs)
         self.assertGreater(shares[0] * 2, shares[1], f"shares {shares}")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can leave files as another user")
+    def test_processes_of_two_containers_with_the_same_pid_and_start_are_two(self) -> None:
+        self.machine.start(BUSY, self.machine.under_curb()).asked("hold 2500", "held")  # it stays
+        holder, waiting = self.busy(), self.machine.run_program(self.machine.under_curb(CURB_POLICY=str(self.policy("500ms"))))
+        holder.asked("hold 2000", "held")
+        stat = Path(f"/proc/{waiting.pid}/stat").read_text()
+        start = stat[stat.rindex(")") :].split()[20]
+        gpu = json.loads(self.machine.curb("ps", "--json").stdout)["gpus"][0]["uuid"]
+        user = 54363
+        board = Path(f"/run/curb/public/{user}" if Path("/run/curb/public").exists() else f"/tmp/curb-public-{user}")
+        self.addCleanup(shutil.rmtree, board, ignore_errors=True)
+        board.mkdir(mode=0o755)
+        os.chown(board, user, user)
+        entry = board / f"{waiting.pid}-{start}"
+
+        def post() -> None:
+            """Has the other one take its turn after the holder's."""
+            now = int(time.time() * 1000)
+            fresh = board / "fresh.new"
+            fresh.symlink_to(f"curb 1 {waiting.pid} {start} 1 running {now} {now}\n{gpu} {1 << 32} none 0 0 turns {1 << 32} {now} 0\n")
+            os.chown(fresh, user, user, follow_symlinks=False)
+            fresh.rename(entry)
+
+        post()
+        waiting.tell(f"hold {MOST_MIB}")
+
+        def leaves() -> bool:
+            post()
+            return bool(self.status(holder)["nap"]["count"])
+
+        self.assertTrue(within(leaves, patience=20))
+        post()
+        self.assertIn(f"next is {waiting.pid} (scenarios)", self.machine.curb("ps").stdout)
 
     def test_an_edit_of_the_policy_changes_the_length_of_turns_while_they_run(self) -> None:
         one, other = self.busy("1h"), self.busy("1h")

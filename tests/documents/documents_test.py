@@ -3,7 +3,8 @@
 
 Every line of a block ```sh is in RUN or, with the reason, in NOT_RUN. bash runs those in RUN unchanged, each in a folder
 of its own on the simulated driver. Commands and options in `curb …` in the running text must exist, as must the targets
-of links and the paths that ARCHITECTURE and CONTRIBUTING name.
+of links and the paths that ARCHITECTURE and CONTRIBUTING name. The shim has its atomics where ARCHITECTURE says, and
+namespaces that lead to their folder.
 """
 
 import os

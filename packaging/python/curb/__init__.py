@@ -185,7 +185,8 @@ def _pid(pid: int | None) -> int:
 def _run(words: list[str], variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Raises CurbError if the command fails without an answer in JSON."""
     run = subprocess.run(
-        [command(), *words], env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        [command(), *words], env=variables, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+        errors="surrogateescape", check=False,
     )
     if run.returncode != 0 and not run.stdout:
         raise CurbError(run.stderr.strip() or f"curb {words[0]} ended with {run.returncode}")

@@ -30,7 +30,8 @@ def curb(line: str) -> None:
         elif words[0] == "cap" and len(words) == 2:
             words = ["cap", own, words[1]]
         run = subprocess.run(
-            [module.command(), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            [module.command(), *words], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
+            check=False,
         )
     except module.CurbError as error:
         raise UsageError(str(error)) from None

@@ -47,9 +47,10 @@ TEST_CASE(
              kOneGiB,
              {{"CURB_SIM_FAULT", "cuMemFree_v2:1:700,cuMemFree_v2:2:700"}}});
     CAPTURE(one.scenario);
-    Job job;
-    for (const auto &[name, value] : one.environment) job.with(name, value);
-    succeeds(job.policy(R"({ "version": 1, "gpu": { )" + std::string(one.gpu) + " } }").run(one.scenario));
+    succeeds(Job()
+                 .with(one.environment)
+                 .policy(R"({ "version": 1, "gpu": { )" + std::string(one.gpu) + " } }")
+                 .run(one.scenario));
 }
 
 TEST_CASE("kept blocks are freed before a growth step, whatever else is released before it") {

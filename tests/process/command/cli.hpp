@@ -8,3 +8,14 @@ inline Outcome curb(const Words &words, Environment environment = {}) {
     environment.emplace("CURB_LIBRARY", harmless_library());
     return start({joined({tested::kCurb}, words), environment});
 }
+
+// A command that leaves a file if it is started.
+class Witness {
+  public:
+    [[nodiscard]] Words command() const { return {"--", "touch", path()}; }
+    [[nodiscard]] bool started() const { return fs::exists(path()); }
+
+  private:
+    [[nodiscard]] std::string path() const { return (dir_ / "started").string(); }
+    TempDir dir_;
+};

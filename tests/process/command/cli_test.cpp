@@ -69,8 +69,7 @@ TEST_CASE("curb becomes the program: its pid, exit status, signal, arguments and
     CHECK(curb({"run", "--", "sh", "-c", "kill -USR1 $$"}).status == 128 + SIGUSR1);
     CHECK(curb({"run", "--", "printf", "%s|", "--cap", "-x", "a b", "", "*", "--", "$HOME", "\xFF"}).out ==
           "--cap|-x|a b||*|--|$HOME|\xFF|");
-    CHECK(start({{tested::kCurb, "run", "--", "cat"}, {{"CURB_LIBRARY", harmless_library()}}, "text\n", {}, {}}).out ==
-          "text\n");
+    CHECK(start({.words = {tested::kCurb, "run", "--", "cat"}, .input = "text\n"}).out == "text\n");
     // Without -- the command begins at the first word that is no option of curb's.
     CHECK(curb({"run", "--cap", "1GiB", "printf", "%s|", "--cap", "-x"}).out == "--cap|-x|");
     CHECK(curb({"run", "--cap=1GiB", "sh", "-c", "exit 3"}).status == 3);
@@ -88,11 +87,9 @@ TEST_CASE("the program inherits the same signals, descriptors and limits with cu
         ::signal(SIGPIPE, SIG_IGN);
         ::dup2(1, 9);
     };
-    Start direct{program, {}, {}, {}, prepare};
-    Start under{joined({tested::kCurb, "run", "--"}, program), {{"CURB_LIBRARY", harmless_library()}}, {}, {}, prepare};
-    const Outcome without = start(direct);
+    const Outcome without = start({.words = program, .prepare = prepare});
     REQUIRE_THAT(without.out, contains("SigIgn") && contains("\n9\n"));
-    CHECK(start(under).out == without.out);
+    CHECK(start({.words = joined({tested::kCurb, "run", "--"}, program), .prepare = prepare}).out == without.out);
 }
 
 TEST_CASE("the environment names the policy absolutely, and curb's library before those that are preloaded already") {
@@ -108,8 +105,8 @@ TEST_CASE("the environment names the policy absolutely, and curb's library befor
         CHECK_THAT(outcome.out, contains(line + "\n"));
     CHECK_THAT(outcome.out, !contains("LD_LIBRARY_PATH"));
     for (const Words &words : {Words{"--policy", "job.json"}, Words{}}) {
-        Start run{joined(joined({tested::kCurb, "run"}, words), {"--", "sh", "-c", "cd /; echo $CURB_POLICY"}), {}};
-        run.environment = {{"CURB_LIBRARY", harmless_library()}, {"CURB_POLICY", "job.json"}};
+        Start run{joined(joined({tested::kCurb, "run"}, words), {"--", "sh", "-c", "cd /; echo $CURB_POLICY"})};
+        run.environment["CURB_POLICY"] = "job.json";
         run.directory = dir.path().string();
         CHECK(start(run).out == policy + "\n");
     }
@@ -117,11 +114,11 @@ TEST_CASE("the environment names the policy absolutely, and curb's library befor
 
 TEST_CASE("curb run reports a wrong option, variable or policy, and does not start the program") {
     const TempDir dir;
-    const Trace trace;
+    const Witness witness;
     const std::string policy = dir.write("job.json", R"({"version": 2, "gpu": {"*": {"cap": "8Gib"}}})");
     const std::string wrong_cap = "1:37: /gpu/*/cap: '8Gib' is not a size; did you mean \"8GiB\"?";
     const std::string text = dir.write("text.so", "not ELF"), usage = "usage: curb run [OPTIONS]";
-    const Words program = trace.command();
+    const Words program = witness.command();
     struct Case {
         Words words;
         std::string why;
@@ -153,7 +150,7 @@ TEST_CASE("curb run reports a wrong option, variable or policy, and does not sta
         CHECK_THAT(outcome.err, contains(one.why));
     }
     CHECK(lines(curb(joined({"run", "--policy", policy}, program)).err).size() == 2);  // all its errors
-    CHECK_FALSE(trace.started());
+    CHECK_FALSE(witness.started());
 }
 
 TEST_CASE("a relative path in a folder that is gone gets an error with a remedy") {
@@ -256,13 +253,13 @@ TEST_CASE("curb run ends with 127 if there is no such command, and with 126 if i
 
 TEST_CASE("curb run refuses a library whose path LD_PRELOAD cannot carry") {
     const TempDir dir;
-    const Trace trace;
+    const Witness witness;
     const auto name = GENERATE(as<std::string>{}, "with space", "with:colon", "$LIB");
     const std::string library = (dir / name).string();
     fs::copy_file(harmless_library(), library);
-    fails(curb(joined({"run"}, trace.command()), {{"CURB_LIBRARY", library}}),
+    fails(curb(joined({"run"}, witness.command()), {{"CURB_LIBRARY", library}}),
           contains("LD_PRELOAD cannot carry the path '" + library + "'") && contains("install curb"), 125);
-    CHECK_FALSE(trace.started());
+    CHECK_FALSE(witness.started());
 }
 
 TEST_CASE("curb run finds its library in each of the places where it is installed") {
@@ -279,8 +276,7 @@ TEST_CASE("--sim puts the simulated driver first in the loader's search path, an
     const auto place = GENERATE(as<std::string>{}, "sim", "lib/curb/sim");
     installed.library(place + "/libcuda.so.1");
     const std::string directory = installed.prefix() + "/" + place;
-    Start run{{installed.binary(), "run", "--sim", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"}, {}};
-    run.environment = {{"CURB_LIBRARY", harmless_library()}};
+    Start run{{installed.binary(), "run", "--sim", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"}};
     const Outcome alone = start(run);
     CHECK(alone.out == directory + "\n");
     CHECK(lines(alone.err).size() == 1);
@@ -291,16 +287,14 @@ TEST_CASE("--sim puts the simulated driver first in the loader's search path, an
 
 TEST_CASE("without its library, and with --sim without a simulated driver, curb says so and starts nothing") {
     const Installed installed;
-    const Trace trace;
-    Start run{joined({installed.binary(), "run"}, trace.command()), {}};
-    fails(start(run),
+    const Witness witness;
+    fails(start({joined({installed.binary(), "run"}, witness.command()), {}}),
           contains("there is no libcurb.so") && contains("set CURB_LIBRARY") &&
               contains(installed.prefix() + "/lib/libcurb.so") && contains(installed.prefix() + "/lib/curb/libcurb.so"),
           125);
-    run = {joined({installed.binary(), "run", "--sim"}, trace.command()), {}};
-    run.environment = {{"CURB_LIBRARY", harmless_library()}};
-    fails(start(run), contains("there is no simulated driver"), 125);
-    CHECK_FALSE(trace.started());
+    fails(start({joined({installed.binary(), "run", "--sim"}, witness.command())}),
+          contains("there is no simulated driver"), 125);
+    CHECK_FALSE(witness.started());
 }
 
 TEST_CASE("--dry-run shows the variables and the command, and runs nothing") {
@@ -344,10 +338,10 @@ TEST_CASE("options of curb run override the policy, and the program has them as 
     CHECK(std::none_of(dry.begin(), dry.end(),
                        [](const std::string &line) { return line.find("factor") != std::string::npos; }));
     // curb makes the path absolute, so the log stays there when the program changes its directory.
-    Start run{{tested::kCurb, "run", "--log", "info:curb.log", "--", "sh", "-c", "cd /; echo $CURB_LOG"}, {}};
-    run.environment = {{"CURB_LIBRARY", harmless_library()}};
-    run.directory = dir.path().string();
-    CHECK(start(run).out == "info:" + (fs::canonical(dir.path()) / "curb.log").string() + "\n");
+    const Outcome logs =
+        start({.words = {tested::kCurb, "run", "--log", "info:curb.log", "--", "sh", "-c", "cd /; echo $CURB_LOG"},
+               .directory = dir.path().string()});
+    CHECK(logs.out == "info:" + (fs::canonical(dir.path()) / "curb.log").string() + "\n");
 }
 
 TEST_CASE("CURB_LOG and --verbose set which messages of the command itself are printed, and errors always are") {

@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 
 #include "capped.hpp"
+#include "control/proc.hpp"
 #include "control/status.hpp"
 #include "simulated.hpp"
 
@@ -50,13 +51,6 @@ void finds(const Outcome &outcome, const std::string &what) {
     // Root may see a process of a test beside this one that has a problem too.
     for (const std::string &line : lines(problems(outcome)))
         CHECK((line.find(what) != std::string::npos || line.starts_with("problem  processes")));
-}
-
-// Returns the state of proc(5): 'T' is stopped, 'Z' a zombie.
-char state_of(int pid) {
-    const std::string text = contents("/proc/" + std::to_string(pid) + "/stat");
-    const std::size_t bracket = text.rfind(')');
-    return bracket + 2 < text.size() ? text[bracket + 2] : '?';
 }
 
 std::vector<control::Bypass> passed_by(const Capped &process) {
@@ -187,7 +181,7 @@ TEST_CASE("curb doctor recognises a program with rights of its own, for root and
     REQUIRE(::statvfs(machine.runtime().c_str(), &system) == 0);
     if (::geteuid() != 0 || (system.f_flag & ST_NOSUID) != 0)
         return skip("only root can make such programs, and not where they are not heeded");
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const TempDir folder;
     fs::permissions(folder.path(), fs::perms(0755));
     fs::permissions(machine.folder(), fs::perms(0755));
@@ -215,7 +209,7 @@ TEST_CASE("curb doctor says that a PID is of no process, of a thread, or of a zo
         if (entry.path().filename() != std::to_string(process.pid())) thread = entry.path().filename();
     finds(doctor(machine, {thread}), "is a thread of process " + std::to_string(process.pid()));
     ::kill(process.pid(), SIGKILL);
-    REQUIRE(within(10s, [&] { return state_of(process.pid()) == 'Z'; }));
+    REQUIRE(within(10s, [&] { return control::has_ended(process.pid()); }));
     finds(doctor(machine, process.pid()), "has ended, and its parent has not taken notice");
     if (fs::exists("/proc/2/stat") && !fs::exists("/proc/2/exe"))
         CHECK_THAT(problems(doctor(machine, 2)), contains("is a thread of the kernel"));
@@ -313,7 +307,7 @@ TEST_CASE("curb doctor notes harmless facts: a sleeping or divided GPU, an older
     notes({{"CURB_SIM_PERSISTENCE", "off"}}, "GPU 0 is put to sleep whenever no process uses it");
     notes({{"CURB_SIM_MIG", "1"}}, "GPU 0 is divided (MIG)");
     notes({{"CUDA_VISIBLE_DEVICES", ""}}, "programs that are started here see no GPU");
-    notes({{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}}, "there is no curb suspend");
+    notes(older_driver(), "there is no curb suspend");
     notes({{"XDG_RUNTIME_DIR", "/nonexistent"}}, "is used, because a folder before it cannot be: /nonexistent");
     Capped beside = capped(machine, {tested::kPluginHost, "CUDA"}, {{"LD_PRELOAD", preloaded("")}}, false);
     notes({}, "process " + beside.id() + " (plugin_host)");
@@ -327,7 +321,7 @@ TEST_CASE("curb doctor notes a stopped process, and does not count it as a probl
     const Machine machine;
     Capped process = usual(machine);
     ::kill(process.pid(), SIGSTOP);
-    REQUIRE(within(10s, [&] { return state_of(process.pid()) == 'T'; }));
+    REQUIRE(within(10s, [&] { return control::is_stopped(process.pid()); }));
     const Outcome outcome = doctor(machine, process.pid());
     finds_nothing(outcome);
     CHECK_THAT(outcome.out, contains("is stopped") && contains("kill -CONT"));

@@ -390,9 +390,9 @@ TEST_CASE("curb policy explain judges a command that cannot be run by the name t
 }
 
 TEST_CASE("curb policy explain does not run its command") {
-    const Trace trace;
-    CHECK(curb(joined({"policy", "explain"}, trace.command())).status == 0);
-    CHECK_FALSE(trace.started());
+    const Witness witness;
+    CHECK(curb(joined({"policy", "explain"}, witness.command())).status == 0);
+    CHECK_FALSE(witness.started());
 }
 
 TEST_CASE("curb policy init --machine writes a valid ceiling with an equal share for each user") {

@@ -12,7 +12,7 @@ class Preloaded {
     // `etc`: by /etc/ld.so.preload. `ceiling`: its policy, or that of the shell with LD_PRELOAD.
     Preloaded(bool etc, const std::string &ceiling) : ceiling_(ceiling), etc_(etc) {
         std::ofstream(ceiling_.file().parent_path().parent_path() / "ld.so.preload") << tested::kLibrary << "\n";
-        of_shell_ = {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", ceiling_.file().string()}};
+        of_shell_ = under_policy(ceiling_.file().string());
     }
     [[nodiscard]] const Machine &machine() const { return machine_; }
     [[nodiscard]] std::function<void()> prepare() const {
@@ -67,9 +67,7 @@ TEST_CASE("a process comes back from its nap, whatever cap and job a command wou
     const Preloaded at(etc, policy(limit));
     if (etc && !can_mount()) return;
     Holding program(at.machine(), 5376, at.environment(), at.prepare());
-    REQUIRE(is_out(at.machine(), program));
-    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
-    const pid_t helper = helper_of(program.pid());
+    const pid_t helper = helper_of_napping(at.machine(), program);
     for (const auto &thread : fs::directory_iterator("/proc/" + std::to_string(helper) + "/task"))
         CHECK_THAT(contents(thread.path() / "comm"), !contains("curb-"));  // none of libcurb.so's
     shows(at, program, helper);

@@ -1,8 +1,10 @@
 // `curb ps` of processes on the simulated driver, compared with that driver's own books. tests/load/crowd_test.py
 // compares many.
-#include "simulated.hpp"
+#include <sys/resource.h>
 
 #include <algorithm>
+
+#include "simulated.hpp"
 
 namespace {
 
@@ -36,15 +38,6 @@ Row row(const Json &answer, const Running &process, int gpu = 0) {
                     true,         out.process, one, use["nvml"], use["books"].is_null() ? Json() : use["books"]["held"],
                     use["posted"]};
     return out;
-}
-
-std::string socket_of(const fs::path &folder, const Running &process) {
-    std::error_code error;
-    for (const auto &entry : fs::directory_iterator(folder, error))
-        if (const std::string name = entry.path().filename();
-            name.starts_with(process.id() + "-") && name.ends_with(".sock"))
-            return name;
-    return {};
 }
 
 // A user who has no processes but the test's.
@@ -90,6 +83,24 @@ TEST_CASE("curb ps shows NVML's figure of a stopped process at once; a process i
     CHECK(computing.says() == "ended");
 }
 
+TEST_CASE("curb ps fails, and shows nobody, if it may open too few files to see who is there", "[bare]") {
+    const Machine machine;
+    const Askable program(machine);
+    const auto with_descriptors = [&](rlim_t count, const Words &words) {
+        return start({joined({tested::kCurb, "ps"}, words), machine.environment(), {}, {}, [=] {
+                          const rlimit few{count, count};
+                          ::close_range(3, ~0U, 0);
+                          ::setrlimit(RLIMIT_NOFILE, &few);
+                      }});
+    };
+    for (const Words &words : {Words{}, Words{"--json"}}) {
+        const Outcome none = with_descriptors(4, words);
+        fails(none, contains("raise the limit of open files (ulimit -n): Too many open files"), 125);
+        CHECK(none.out.empty());
+    }
+    CHECK_THAT(with_descriptors(8, {}).out, contains(program.id()));
+}
+
 TEST_CASE("curb ps and curb doctor say that a process is suspended, and how to resume it") {
     const Machine machine;
     Askable program(machine);
@@ -106,7 +117,7 @@ TEST_CASE("curb ps and curb doctor say that a process is suspended, and how to r
 }
 
 TEST_CASE("a user sees others' processes, their caps and states as far as these share them, and root sees all") {
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const std::string folder = "/tmp/curb-" + std::to_string(kSomebody);
     const Machine machine;
     const auto sharing = [&](const char *what) {

@@ -1,4 +1,5 @@
-// The output of `curb ps`: on terminals of some width, to pipes whose reader has gone, repeated until Ctrl-C.
+// The output of commands, `curb ps` above all: on terminals of some width, to pipes whose reader has gone, repeated
+// until Ctrl-C.
 #include <cstring>
 
 #include "simulated.hpp"

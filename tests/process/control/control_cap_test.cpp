@@ -109,8 +109,8 @@ TEST_CASE("no live cap exceeds the machine's ceiling, and the answer says so") {
     is_refused(process, "/etc/curb/policy.json");
     CHECK(status(process).gpus.at(0).cap == 1 * GiB);
     fs::permissions(ceiling.file(), fs::perms(0644));
-    process.edit(capped_at("1600MiB"));
-    comes_into_force(process, 1600 * MiB);
+    comes_into_force(process, 1500 * MiB);
+    CHECK(count(process.log(), "is writable by others than root") == 1);
 }
 
 TEST_CASE("a live cap stays in force across edits of the policy, and the edit holds once the cap is reset") {
@@ -164,6 +164,25 @@ TEST_CASE("curb reports every error of an invalid edit, and the last good policy
     process.write(R"({ "version": 1, "gpu": { "cuda:5": { "cap": "2GiB" } } })");
     CHECK(logs(process, "\"cuda:5\" names none"));
     CHECK(!status(process).gpus.at(0).cap);
+}
+
+TEST_CASE("the error of a policy is that of its present file, also where that is none to read") {
+    Capped process(under(capped_at("2GiB")));
+    const auto puts = [&](auto make) {
+        fs::remove(process.policy());
+        make(process.policy());
+    };
+    process.edit(R"({ "gqu": {} })");
+    is_refused(process, "\"gqu\"");
+    puts([](const fs::path &path) { REQUIRE(::mkfifo(path.c_str(), 0600) == 0); });
+    is_refused(process, "not a regular file");
+    CHECK_THAT(status(process).policy.error, !contains("gqu"));
+    puts([](const fs::path &path) { REQUIRE(fs::create_directory(path)); });
+    is_refused(process, "it is a directory");
+    puts([&](const fs::path &) { process.write(R"({ "gqu": {} })"); });
+    is_refused(process, "\"gqu\"");
+    process.edit(capped_at("3GiB"));
+    comes_into_force(process, 3 * GiB);
 }
 
 TEST_CASE("a full pipe as the log delays no edit, no live cap and no status") {

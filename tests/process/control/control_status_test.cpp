@@ -21,15 +21,11 @@ std::uint64_t refused(const Status &status) {
 Bytes released_by(const Status &status, Step step) {
     return status.gpus.at(0).released[static_cast<std::size_t>(step)];
 }
-control::UnixMs now() {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
-        .count();
-}
 
 }  // namespace
 
 TEST_CASE("a status has the process's start, its release signal and its policy") {
-    const control::UnixMs before = now();
+    const control::UnixMs before = control::unix_now();
     Capped process(under(R"({ "version": 1, "release": { "signal": "SIGUSR2" },
         "gpu": { "*": { "cap": "4GiB", "growth": { "start": "1GiB", "step": "512MiB", "every": "1h" } } },
         "rules": [ { "name": "mine", "match": { "exe": "scenarios" }, "gpu": { "*": { "cap": "2GiB" } } } ] })"));
@@ -39,7 +35,7 @@ TEST_CASE("a status has the process's start, its release signal and its policy")
     CHECK_THAT(said.gpus.at(0).uuid, contains("GPU-"));
     CHECK(said.gpus[0].contexts == 1);
     CHECK(said.since >= before);
-    CHECK(said.since <= now());
+    CHECK(said.since <= control::unix_now());
     CHECK(said.signal == "SIGUSR2");
     CHECK(said.policy.file == process.policy().string());
     CHECK(said.policy.rule == "rule 1 \"mine\"");
@@ -68,7 +64,7 @@ TEST_CASE("a status has the pools, largest first, and the bytes that each releas
     CHECK(released_by(after, Step::cache) == 0);
     REQUIRE(after.releases.size() == 8);  // the last ones
     CHECK(after.releases.back().report.trigger == "curb release");
-    CHECK(after.releases.back().at <= now());
+    CHECK(after.releases.back().at <= control::unix_now());
     CHECK(after.releases.front().at <= after.releases.back().at);
     CHECK(!after.releasing);
     CHECK(std::to_string(after.gpus[0].held) == process("held"));

@@ -22,14 +22,23 @@ namespace {
 
 ReleaseReport released(const control::Reply &reply) { return said<ReleaseReport>(reply); }
 
-// Answers a status request as a capped process does, and any other with `line`; does not answer if `line` is empty.
-void answer_to(int client, const std::string &line) {
-    std::string request;
-    for (char byte = 0; ::recv(client, &byte, 1, 0) > 0 && byte != '\n';) request += byte;
-    if (request.find("\"status\"") != std::string::npos)
-        stand_in::say(client, stand_in::status_line());
-    else
-        stand_in::say(client, line);
+// Answers status requests as a capped process does, and all others with `line`; does not answer if `line` is empty.
+stand_in::StandIn::What answers_with(const std::string &line) {
+    return [line](int listening) {
+        for (;;) {
+            const int client = stand_in::client_of(listening);
+            std::string request;
+            for (char byte = 0; ::recv(client, &byte, 1, 0) > 0 && byte != '\n';) request += byte;
+            const bool is_status = request.find("\"status\"") != std::string::npos;
+            stand_in::say(client, is_status ? stand_in::status_line() : line);
+        }
+    };
+}
+const std::string kReleased = control::text(control::Reply(ReleaseReport{})) + "\n";
+
+// Gives the runtime directory to another user.
+void give(const stand_in::Runtime &runtime, uid_t user) {
+    for (const fs::path &folder : {runtime.path(), runtime.folder()}) REQUIRE(::chown(folder.c_str(), user, user) == 0);
 }
 
 }  // namespace
@@ -63,7 +72,7 @@ TEST_CASE("curb release prints what each step gave back") {
 TEST_CASE("curb release --all asks every process of the user") {
     // Not as root, who would ask the processes of every user on this machine.
     constexpr uid_t kNobodyElse = 54'321;
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const TempDir runtime;
     REQUIRE(::chown(runtime.path().c_str(), kNobodyElse, kNobodyElse) == 0);
     const auto become = becoming(kNobodyElse);
@@ -87,7 +96,7 @@ TEST_CASE("curb release --all asks every process of the user") {
 }
 
 TEST_CASE("root's curb release reaches processes of several users at once") {
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     constexpr uid_t kFirst = 54'351;
     std::vector<std::unique_ptr<TempDir>> runtimes;
     std::vector<std::unique_ptr<Capped>> processes;
@@ -110,17 +119,11 @@ TEST_CASE("root's curb release reaches processes of several users at once") {
 
 TEST_CASE("curb release --all ends although a process never answers, and prints the other answers first") {
     constexpr uid_t kUser = 54'361;
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const stand_in::Runtime runtime;
-    for (const fs::path &folder : {runtime.path(), runtime.folder()})
-        REQUIRE(::chown(folder.c_str(), kUser, kUser) == 0);
-    const auto one = [&](const std::string &release) {
-        const auto answer = [release](int listening) {
-            for (;;) answer_to(stand_in::client_of(listening), release);
-        };
-        return std::make_unique<stand_in::StandIn>(runtime, answer, becoming(kUser));
-    };
-    const auto silent = one(""), good = one(control::text(control::Reply(ReleaseReport{})) + "\n");
+    give(runtime, kUser);
+    const stand_in::StandIn silent(runtime, answers_with(""), becoming(kUser)),
+        good(runtime, answers_with(kReleased), becoming(kUser));
     // The command's time limit of 30 s passes in 3 s.
     Running all({tested::kCurb, "release", "--all"},
                 {{"XDG_RUNTIME_DIR", runtime.path().string()},
@@ -128,27 +131,23 @@ TEST_CASE("curb release --all ends although a process never answers, and prints 
                  {"CLOCK_SPEED", "10"}},
                 becoming(kUser));
     CHECK_THAT(all.says(20s), contains("RELEASED"));
-    CHECK_THAT(all.says(20s), contains(std::to_string(good->pid()) + "         0 B"));
+    CHECK_THAT(all.says(20s), contains(std::to_string(good.pid()) + "         0 B"));
     CHECK(all.end() == 1);
 }
 
 TEST_CASE("curb release --all asks many processes in little memory, however much they have mapped") {
     if (tested::has_sanitizer()) return skip("a sanitizer's runtime takes terabytes of addresses");
     constexpr uid_t kUser = 54'362;
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const stand_in::Runtime runtime;
-    for (const fs::path &folder : {runtime.path(), runtime.folder()})
-        REQUIRE(::chown(folder.c_str(), kUser, kUser) == 0);
+    give(runtime, kUser);
     const LongMaps maps;
-    const auto answer = [](int listening) {
-        for (;;) answer_to(stand_in::client_of(listening), control::text(control::Reply(ReleaseReport{})) + "\n");
-    };
     std::deque<stand_in::StandIn> processes;
     const auto with_maps = [] {
         becoming(kUser)();
         ::prctl(PR_SET_DUMPABLE, 1);  // as a program that the user has started: its maps can be read
     };
-    for (int i = 0; i < 40; ++i) processes.emplace_back(runtime, answer, with_maps);
+    for (int i = 0; i < 40; ++i) processes.emplace_back(runtime, answers_with(kReleased), with_maps);
     const auto with_little = [] {
         const rlimit little{rlim_t{256} << 20, rlim_t{256} << 20};
         if (::setrlimit(RLIMIT_AS, &little) != 0) ::_exit(97);
@@ -169,12 +168,7 @@ TEST_CASE("an answer cannot send control characters to the terminal") {
     report.trigger = evil;
     report.steps.push_back({Step::pools, 0, 0, evil});
     const std::string line = control::text(fails ? control::Reply(Failure{evil}) : control::Reply(report)) + "\n";
-    const stand_in::StandIn process(
-        runtime,
-        [&](int listening) {
-            for (;;) answer_to(stand_in::client_of(listening), line);
-        },
-        [] { ::prctl(PR_SET_NAME, "\u009B2J"); });
+    const stand_in::StandIn process(runtime, answers_with(line), [] { ::prctl(PR_SET_NAME, "\u009B2J"); });
     const std::string pid = std::to_string(process.pid());
     for (const Words &words :
          std::vector<Words>{{"release", pid}, {"cap", pid, "1GiB"}, {"suspend", pid}, {"resume", pid}, {"ps", pid}}) {
@@ -212,7 +206,7 @@ TEST_CASE("while a release waits for Python's lock, status is answered and other
 }
 
 TEST_CASE("a process that can have no socket directory runs on, and its log says why it has no control socket") {
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     constexpr uid_t kUser = 54'323;
     std::vector<fs::path> taken{"/tmp/curb-54323"};
     for (int spare = 1; spare <= 9; ++spare) taken.push_back("/tmp/curb-54323." + std::to_string(spare));

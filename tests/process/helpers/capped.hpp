@@ -55,10 +55,8 @@ class Capped : private RuntimeFolder, public Running {
 
     // Returns the path of its control socket; empty if it has none.
     [[nodiscard]] std::string socket() const {
-        std::error_code error;
-        for (const auto &entry : fs::directory_iterator(path / "curb", error))
-            if (entry.path().filename().string().starts_with(id() + "-")) return entry.path().string();
-        return {};
+        const std::string name = socket_of(path / "curb", *this);
+        return name.empty() ? "" : (path / "curb" / name).string();
     }
 
   private:

@@ -19,6 +19,10 @@ class Job {
         environment_[name] = value;
         return *this;
     }
+    Job &with(const Environment &more) {
+        for (const auto &[name, value] : more) with(name, value);
+        return *this;
+    }
 
     // Sets the time after which SIGALRM ends it; 60 s by default.
     Job &for_at_most(unsigned seconds) {

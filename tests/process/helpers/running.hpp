@@ -57,17 +57,18 @@ inline std::string preloaded(const std::string &libraries) {
     return tested::kSanitizerRuntime.empty() ? libraries : tested::kSanitizerRuntime + ":" + libraries;
 }
 
-// Returns why this program cannot be started as another user; empty if it can.
-inline std::string no_other_user(const std::string &program) {
-    if (::geteuid() != 0) return "only root can be somebody else";
+// False if the programs of the build cannot be started as another user, which it reports as a skip.
+inline bool can_become_another() {
+    std::string why = ::geteuid() == 0 ? "" : "only root can be another user";
     struct stat folder {};
-    for (std::filesystem::path path = program; path != path.root_path(); path = path.parent_path())
+    for (fs::path path = tested::kBuild; path != path.root_path(); path = path.parent_path())
         if (::stat(path.c_str(), &folder) != 0 || (folder.st_mode & S_IXOTH) == 0)
-            return "others may not enter " + path.string();
-    return {};
+            why = "others may not enter " + path.string();
+    if (!why.empty()) skip(why);
+    return why.empty();
 }
 
-// Returns a `prepare` that makes the child another user. Requires an empty no_other_user().
+// Returns a `prepare` that makes the child another user.
 inline std::function<void()> becoming(uid_t user) {
     return [user] {
         if (::setgid(user) != 0 || ::setuid(user) != 0) ::_exit(97);
@@ -198,3 +199,12 @@ class Running {
     bool ended_ = false;
     std::string said_;
 };
+
+// Returns the name of the process's control socket in this folder; empty if it has none there.
+inline std::string socket_of(const fs::path &folder, const Running &process) {
+    std::error_code error;
+    for (const auto &entry : fs::directory_iterator(folder, error))
+        if (std::string name = entry.path().filename(); name.starts_with(process.id() + "-") && name.ends_with(".sock"))
+            return name;
+    return {};
+}

@@ -1,3 +1,4 @@
+// main() of the programs of scenarios: runs the one that is named.
 #include <cstring>
 
 #include "scenario.hpp"

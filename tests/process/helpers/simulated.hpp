@@ -126,6 +126,18 @@ inline Environment with_library(const Machine &machine, const std::string &name)
     return {{"LD_PRELOAD", preloaded(tested::kLibrary + ":" + path.string())}};
 }
 
+// The programs of all users can take part in this machine.
+inline void open_to_all(const Machine &machine) {
+    std::ofstream(machine.state_file(), std::ios::app).flush();
+    for (const fs::path &path : {machine.folder(), machine.state_file()}) fs::permissions(path, fs::perms::all);
+}
+
+// A driver that cannot move processes.
+inline Environment older_driver() { return {{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}}; }
+
+inline Environment under_policy(const std::string &file) {
+    return {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", file}};
+}
 inline Environment under_curb() { return {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_CAP", "40GiB"}}; }
 
 // A program that runs the test's commands (command_scenarios.cpp). Ready for the first one once constructed.

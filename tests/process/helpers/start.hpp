@@ -91,17 +91,6 @@ void fails(const Outcome &outcome, const Matcher &said, int status = 1) {
 
 inline std::string last_line(const std::string &text) { return lines(text).empty() ? "" : lines(text).back(); }
 
-// A command that leaves a file if it is started.
-class Trace {
-  public:
-    [[nodiscard]] Words command() const { return {"--", "touch", path()}; }
-    [[nodiscard]] bool started() const { return fs::exists(path()); }
-
-  private:
-    [[nodiscard]] std::string path() const { return (dir_ / "started").string(); }
-    TempDir dir_;
-};
-
 inline Words joined(Words words, const Words &more) {
     words.insert(words.end(), more.begin(), more.end());
     return words;

@@ -13,7 +13,7 @@ struct Setting {
 std::string answers(bool under_curb, const Setting &setting, const Words &words) {
     Job job;
     job.cap("1280MiB");
-    for (const auto &[name, value] : setting.environment) job.with(name, value);
+    job.with(setting.environment);
     if (!setting.has_driver) job.with("LD_LIBRARY_PATH", "");
     if (!under_curb) job.with("LD_PRELOAD", "");
     const Outcome outcome = job.run_command(joined({tested::kStubHost, tested::kPlugins}, words));

@@ -109,7 +109,7 @@ TEST_CASE("a remedy is for the way in which the limit was set") {
     for (const Case &one : cases) {
         CAPTURE(one.variables, one.gpu);
         Job job;
-        for (const auto &[name, value] : one.variables) job.with(name, value);
+        job.with(one.variables);
         if (!one.gpu.empty()) job.policy(R"({ "version": 1, "gpu": { "*": { )" + one.gpu + " } } }");
         CHECK_THAT(succeeds(job.run("one_refusal_is_said_once")).err, contains(one.remedy));
     }
@@ -231,7 +231,7 @@ TEST_CASE("before main the program's variables are set as the policy says, where
         CAPTURE(one.policy, one.users, one.command);
         Job job;
         if (!one.policy.empty()) job.policy(one.policy);
-        for (const auto &[name, value] : one.users) job.with(name, value);
+        job.with(one.users);
         const std::string found = environment_of(job, one.command);
         for (const std::string &line : one.set) CHECK_THAT(found, contains("\n" + line + "\n"));
         for (const std::string &part : one.not_set) CHECK_THAT(found, !contains(part));

@@ -93,9 +93,7 @@ TEST_CASE("each of these programs confirms its name") {
                  Case{"a_pool_with_the_record_of_one_that_ended_while_it_was_read_is_credited",
                       {{"CURB_CAP", "1GiB"}, {"CURB_SIM_NVML", "nopids"}}});
     CAPTURE(one.scenario);
-    Job job;
-    for (const auto &[name, value] : one.environment) job.with(name, value);
-    succeeds(job.run(one.scenario));
+    succeeds(Job().with(one.environment).run(one.scenario));
 }
 
 TEST_CASE("the device itself can be reported instead of the cap") {

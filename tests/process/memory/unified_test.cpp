@@ -20,9 +20,7 @@ class Unified {
     // A program under curb. `policy` has members of its policy.
     [[nodiscard]] Program program(const std::string &policy, const Environment &more = {}) const {
         const std::string file = machine.write("job.json", R"({ "version": 1, )" + policy + " }");
-        return Program(machine,
-                       environment(with({{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", file}}, more)),
-                       mounts());
+        return Program(machine, environment(with(under_policy(file), more)), mounts());
     }
     [[nodiscard]] Outcome curb(const Words &words) const {
         return start(

@@ -178,7 +178,7 @@ TEST_CASE("after a suspend an idle process still releases by itself, and its cac
     const Machine machine;
     const std::string policy = machine.write("policy.json", R"({ "version": 1, "gpu": { "*": { "cap": "8GiB",
             "cache": { "max": "1GiB", "idle": "3s" } } }, "release": { "idle": "3s" } })");
-    Holding program(machine, 64, {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", policy}});
+    Holding program(machine, 64, under_policy(policy));
     const bool from_cache = GENERATE(true, false);
     CAPTURE(from_cache);
     const std::int64_t before = machine.held(program.pid());

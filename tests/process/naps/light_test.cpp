@@ -1,9 +1,6 @@
 // Light naps: curb itself moves the memory that the program has mapped, and the contexts stay. Whatever is compared
 // here has gone through host memory.
 #include <sched.h>
-#include <signal.h>
-
-#include <future>
 
 #include "ceiling.hpp"
 #include "naps.hpp"
@@ -85,8 +82,7 @@ TEST_CASE("a nap that lasts becomes deep, and all comes back") {
 }
 
 TEST_CASE("where the driver cannot move the process, curb moves its part and says why the rest stays") {
-    const Environment why = GENERATE(Environment{{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}},
-                                     Environment{{"CURB_SIM_MPS", "1"}});
+    const Environment why = GENERATE(older_driver(), Environment{{"CURB_SIM_MPS", "1"}});
     const Machine machine(why);
     Mapping program(machine, napping(machine, R"("idle": "200ms", "deep": "0s")"));
     REQUIRE(within(30s, [&] { return machine.held(program.pid()) == kContext; }));
@@ -120,9 +116,6 @@ TEST_CASE("memory that others may map stays, and curb ps and doctor say why befo
 }
 
 TEST_CASE("a process keeps the host memory of a nap for the next one, until the host runs short") {
-    const auto meminfo = [](int available) {
-        return "MemTotal: 67108864 kB\nMemAvailable: " + std::to_string(available << 20) + " kB\n";
-    };
     const Machine machine;
     const fs::path file = machine.write("meminfo", meminfo(32));
     if (!can_mount()) return;
@@ -215,11 +208,7 @@ TEST_CASE("a call in an exit handler ends a light nap, and one after the end of 
     const bool is_used = GENERATE(true, false);
     if (is_used) REQUIRE(program.answers("check at exit") == "ok");
     REQUIRE(is_lightly_out(machine, program));
-    auto status = std::async(std::launch::async, [&] { return program.finish(); });
-    const bool in_time = status.wait_for(30s) == std::future_status::ready;
-    CHECK(in_time);
-    if (!in_time) program.kill(SIGKILL);
-    CHECK(status.get() == 0);
+    ends(program);
 }
 
 TEST_CASE("a child of a program that is lightly out does not use its memory, and the program comes back") {
@@ -280,8 +269,7 @@ TEST_CASE("curb suspend moves what curb can move itself, then what the driver ca
 
 TEST_CASE(
     "where the driver cannot move a process, curb suspend moves out curb's part, says so, and curb resume ends it") {
-    const Environment why = GENERATE(Environment{{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}},
-                                     Environment{{"CURB_SIM_MPS", "1"}});
+    const Environment why = GENERATE(older_driver(), Environment{{"CURB_SIM_MPS", "1"}});
     const Machine machine(why);
     Mapping program(machine, napping(machine, kLater));
     const Outcome out = machine.succeeds({"suspend", program.id()});

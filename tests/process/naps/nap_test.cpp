@@ -1,8 +1,4 @@
 // Naps: a process leaves its GPUs by itself when it is idle, and comes back with its next call.
-#include <signal.h>
-
-#include <future>
-
 #include "../traces/traces.hpp"
 #include "capped.hpp"
 #include "ceiling.hpp"
@@ -242,9 +238,8 @@ TEST_CASE("a process that cannot leave its GPUs stays, and curb ps says why") {
                  Case{"hold 64", "(NCCL is loaded", {{"WORLD_SIZE", "2"}, {"RANK", "0"}}, "libnccl.so.2"},
                  Case{"hold 64", "is divided (MIG)", {{"CURB_SIM_MIG", "1"}}},
                  Case{"hold 64", "through MPS", {{"CURB_SIM_MPS", "1"}}},
-                 Case{"hold 64", "570 or newer", {{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}}},
-                 Case{"capture", "a graph capture is under way", {}}, Case{"export handle 2", "shares GPU memory", {}},
-                 Case{"export pool", "shares GPU memory", {}},
+                 Case{"hold 64", "570 or newer", older_driver()}, Case{"capture", "a graph capture is under way", {}},
+                 Case{"export handle 2", "shares GPU memory", {}}, Case{"export pool", "shares GPU memory", {}},
                  Case{"import external memory", "imported memory of a graphics library", {}});
     CAPTURE(one.what, one.why);
     const Machine machine(one.environment);
@@ -306,14 +301,13 @@ TEST_CASE("a process whose exported memory is freed, or whose import of external
     CHECK(is_out(machine, program));
 }
 
-TEST_CASE("a process whose libcurb.so has no command curb beside it, or one that cannot run, stays and says why") {
-    const bool has_one = GENERATE(false, true);
-    CAPTURE(has_one);
+// helper_test has those that curb does not start.
+TEST_CASE("a process whose command curb cannot run stays and says why") {
     const Machine machine;
     fs::create_directories(machine.folder() / "lib");
     const fs::path alone = machine.folder() / "lib/libcurb.so";
     fs::copy_file(tested::kLibrary, alone);
-    if (has_one) fs::permissions(machine.write("bin/curb", "of another machine"), fs::perms::owner_all);
+    fs::permissions(machine.write("bin/curb", "of another machine"), fs::perms::owner_all);
     Program program(machine, with(napping(machine), {{"LD_PRELOAD", preloaded(alone.string())}}));
     REQUIRE(program.answers("hold 64") == "held");
     stays(machine, program, "the command curb is not beside libcurb.so, or cannot be started");
@@ -321,9 +315,6 @@ TEST_CASE("a process whose libcurb.so has no command curb beside it, or one that
 }
 
 TEST_CASE("when host memory runs short a nap ends, and none begins until there is more") {
-    const auto meminfo = [](int available) {
-        return "MemTotal: 67108864 kB\nMemAvailable: " + std::to_string(available << 20) + " kB\n";
-    };
     const Machine machine;
     const fs::path file = machine.write("meminfo", meminfo(32));
     if (!can_mount()) return;
@@ -377,22 +368,11 @@ TEST_CASE("curb ps shows that a call waits for room to end a nap, and who has th
     CHECK(program.says() == "right");
 }
 
-TEST_CASE("a helper that is killed in a nap brings the process back") {
-    const Machine machine;
-    Holding program(machine, 2048, napping(machine));
-    REQUIRE(is_out(machine, program));
-    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
-    ::kill(helper_of(program.pid()), SIGKILL);
-    CHECK(program.answers("check") == "right");
-    CHECK(program.finish() == 0);
-}
-
 TEST_CASE("a process that another command brings back is in its GPUs at once, and can nap again") {
     const Machine machine;
     Holding program(machine, 2048);
     machine.succeeds({"suspend", "--until-used", program.id()});
-    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
-    const pid_t helper = helper_of(program.pid());
+    const pid_t helper = helper_of_napping(machine, program);
     REQUIRE(within(10s, [&] {
         ::kill(helper, SIGSTOP);  // so the nap's thread waits for it
         if (machine.curb({"resume", program.id()}).status == 0) return true;
@@ -411,16 +391,6 @@ TEST_CASE("a process that another command brings back is in its GPUs at once, an
     CHECK(again.status == 0);
     CHECK(machine.state(program.pid()) == "checkpointed");
     CHECK(program.answers("check") == "right");
-}
-
-TEST_CASE("a process that is killed in a nap leaves no helper and no record") {
-    const Machine machine;
-    Program program(machine, napping(machine));
-    REQUIRE(is_out(machine, program));
-    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
-    ::kill(program.pid(), SIGKILL);
-    CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
-    CHECK(within(10s, [&] { return machine.records(program.pid()).empty(); }));
 }
 
 TEST_CASE("a process may fork in a nap", "[fork-child]") { comes_back_after("fork"); }
@@ -509,7 +479,7 @@ TEST_CASE("equal programs that wait for room get equal shares") {
     const Machine machine;  // of 80 GiB
     const std::string policy =
         machine.write("policy.json", R"({ "version": 1, "gpu": { "*": { "growth": { "wait": "60s" } } } })");
-    const Environment environment{{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", policy}};
+    const Environment environment = under_policy(policy);
     Program programs[3] = {Program(machine, environment), Program(machine, environment), Program(machine, environment)};
     for (Program &one : programs) one.tell("turns 8");
     std::vector<int> given;
@@ -529,9 +499,5 @@ TEST_CASE("a program ends at once if it exits just when a nap begins") {
     std::ofstream(late) << "yes";
     const Running asks({tested::kCurb, "suspend", "--until-used", program.id()}, machine.environment());
     std::this_thread::sleep_for(1s);  // the nap's thread has not begun yet
-    auto status = std::async(std::launch::async, [&] { return program.finish(); });
-    const bool in_time = status.wait_for(30s) == std::future_status::ready;
-    CHECK(in_time);
-    if (!in_time) program.kill(SIGKILL);
-    CHECK(status.get() == 0);
+    ends(program);
 }

@@ -1,6 +1,10 @@
 // Helpers for programs that nap on a simulated machine.
 #pragma once
 
+#include <signal.h>
+
+#include <future>
+
 #include "simulated.hpp"
 
 // Returns an environment with a policy. `suspend` has the members of its object "suspend"; with "deep" among them curb
@@ -14,7 +18,7 @@ inline Environment napping(const Machine &machine, const std::string &suspend = 
         machine.write("policy.json", R"({ "version": 1, )" + more + R"( "log": { "level": "info", "file": ")" +
                                          (machine.folder() / "nap.log").native() + R"(" }, "suspend": { )" + light +
                                          suspend + " } }");
-    return {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", policy}};
+    return under_policy(policy);
 }
 inline bool is_out(const Machine &machine, const Program &program) {
     return within(30s, [&] { return machine.state(program.pid()) == "checkpointed"; });
@@ -43,4 +47,22 @@ inline pid_t helper_of(pid_t pid) {
         if (words.ends_with('\0' + std::to_string(pid) + '\0')) return std::stoi(entry.path().filename());
     }
     return 0;
+}
+// Waits for the helper of a napping program. Returns its pid.
+inline pid_t helper_of_napping(const Machine &machine, const Program &program) {
+    REQUIRE(is_out(machine, program));
+    REQUIRE(within(10s, [&] { return helper_of(program.pid()) != 0; }));
+    return helper_of(program.pid());
+}
+// Has the program end by itself. Kills it if it hangs.
+inline void ends(Program &program) {
+    auto status = std::async(std::launch::async, [&] { return program.finish(); });
+    const bool in_time = status.wait_for(30s) == std::future_status::ready;
+    CHECK(in_time);
+    if (!in_time) program.kill(SIGKILL);
+    CHECK(status.get() == 0);
+}
+// Returns the text of /proc/meminfo on a host of 64 GiB.
+inline std::string meminfo(int available_gib) {
+    return "MemTotal: 67108864 kB\nMemAvailable: " + std::to_string(available_gib << 20) + " kB\n";
 }

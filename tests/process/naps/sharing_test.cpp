@@ -153,16 +153,14 @@ TEST_CASE("an open during which a call of the driver fails keeps nothing, and th
 }
 
 TEST_CASE("another user cannot open a block, and the log says who can") {
-    if (const std::string why = no_other_user(tested::kScenarios); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     constexpr uid_t kOther = 12345;
     Sharing both;
     const auto log = (both.machine.folder() / "other.log").string();
-    for (const fs::path &path : {both.machine.folder(), both.machine.state_file()})
-        fs::permissions(path, fs::perms::all);
+    open_to_all(both.machine);
     const std::string policy =
         both.machine.write("other.json", R"({ "version": 1, "log": { "level": "info", "file": ")" + log + "\" } }");
-    Program other(both.machine, {{"LD_PRELOAD", preloaded(tested::kLibrary)}, {"CURB_POLICY", policy}},
-                  becoming(kOther));
+    Program other(both.machine, under_policy(policy), becoming(kOther));
     other.tell("open block");
     CHECK(other.answers(both.handle) == "error");
     CHECK_THAT(contents(log),

@@ -6,6 +6,7 @@
 
 #include <deque>
 
+#include "control/runtime_dir.hpp"
 #include "simulated.hpp"
 #include "terminal.hpp"
 
@@ -72,7 +73,7 @@ TEST_CASE("suspend refuses a process that the driver cannot move, and it runs on
         Case{"MIG", {}, {{"CURB_SIM_MIG", "1"}}, "is divided (MIG)"},
         Case{"a part by name", {{"CUDA_VISIBLE_DEVICES", "MIG-317b"}, {"CURB_SIM_MIG", "1"}}, {}, "divided (MIG)"},
         Case{"MPS", {}, {{"CURB_SIM_MPS", "1"}}, "through MPS"},
-        Case{"an old driver", {}, {{"LD_LIBRARY_PATH", tested::kSim + "/12.2:" + tested::kSim}}, "570 or newer"},
+        Case{"an old driver", {}, older_driver(), "570 or newer"},
         Case{"no NVML", {}, {{"CURB_SIM_NVML", "broken"}}, "nvidia-smi"},
         Case{"not listed", {}, {{"CURB_SIM_NVML", "nopids"}}, "NVML lists no GPU memory of it"},
         Case{"a rank", {{"WORLD_SIZE", "2"}, {"RANK", "0"}}, {}, "WORLD_SIZE=2", false},
@@ -99,7 +100,7 @@ TEST_CASE("suspend refuses a process that is not there, does not use CUDA or bel
     const Running sleeper({"/bin/sleep", "60"}, {});
     CHECK_THAT(machine.curb(forced(sleeper)).err, contains("does not know it as a process that uses CUDA"));
     CHECK_THAT(machine.curb({"resume", sleeper.id()}).err, contains("does not know it as a process that uses CUDA"));
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     fails(start({{tested::kCurb, "suspend", sleeper.id()}, machine.environment(), {}, {}, becoming(kNobody)}),
           contains("it belongs to user 0"));
 }
@@ -313,26 +314,17 @@ TEST_CASE("curb suspend --until-used refuses a suspended process at once") {
     CHECK(machine.state(program.pid()) == "running");  // the refused nap does not come later
 }
 
-// Makes other users' processes take part in the machine.
-void open_to_all(const Machine &machine) {
-    fs::permissions(machine.folder(), fs::perms::all);
-    std::ofstream(machine.state_file()).flush();
-    fs::permissions(machine.state_file(), fs::perms::all);
-}
-
 // A program of another user, whose claim the test can lock as that user.
 struct OfNobody {
     explicit OfNobody(const Machine &machine, const std::function<void()> &prepare)
         : program(machine, 256, {}, prepare), claim("/tmp/curb-" + std::to_string(kNobody)) {
-        const auto stat = contents("/proc/" + program.id() + "/stat");
-        std::istringstream fields(stat.substr(stat.rfind(')') + 2));
-        std::string start;
-        for (int field = 3; field <= 22; ++field) fields >> start;
         if (fs::create_directory(claim)) {
             REQUIRE(::chown(claim.c_str(), kNobody, kNobody) == 0);
             fs::permissions(claim, fs::perms::owner_all);
         }
-        claim /= program.id() + "-" + start + ".claim";
+        const auto process = curb::control::name_of(program.pid());
+        REQUIRE(process);
+        claim /= program.id() + "-" + std::to_string(process->start) + ".claim";
     }
     // Returns a descriptor; closing it unlocks the claim.
     [[nodiscard]] int lock() const {
@@ -348,7 +340,7 @@ struct OfNobody {
 };
 
 TEST_CASE("a user's lock on a claim does not keep root out, but a process that is locked meanwhile stays so") {
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const Machine machine;
     open_to_all(machine);
     const OfNobody of(machine, becoming(kNobody));
@@ -366,7 +358,7 @@ TEST_CASE("a user's lock on a claim does not keep root out, but a process that i
 }
 
 TEST_CASE("root does not move a process that has got the pid of the one it meant") {
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const Machine machine;
     open_to_all(machine);
     std::optional<OfNobody> first(std::in_place, machine, becoming(kNobody));
@@ -407,7 +399,7 @@ TEST_CASE("root does not move a process that has got the pid of the one it meant
 }
 
 TEST_CASE("a user can resume a process that root has suspended") {
-    if (const std::string why = no_other_user(tested::kCurb); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const Machine machine;
     open_to_all(machine);
     Holding program(machine, 256, {}, becoming(kNobody));

@@ -11,8 +11,7 @@ struct Shared {
     Shared(const std::string &memory, const std::string &suspend, const std::string &growth)
         : machine({{"CURB_SIM_MEMORY", memory}}) {
         policy = napping(machine, suspend, R"("gpu": { "*": { "growth": )" + growth + " } },");
-        Program(machine, {}).finish();  // makes the books
-        for (const fs::path &path : {machine.folder(), machine.state_file()}) fs::permissions(path, fs::perms::all);
+        open_to_all(machine);
     }
     [[nodiscard]] Program program_of(uid_t user) const { return Program(machine, policy, becoming(user)); }
     const Machine machine;
@@ -22,7 +21,7 @@ struct Shared {
 }  // namespace
 
 TEST_CASE("an idle process leaves for another user's request, and comes back when that is done") {
-    if (const std::string why = no_other_user(tested::kScenarios); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const bool is_light = GENERATE(true, false);
     CAPTURE(is_light);
     const Shared shared("1500MiB",
@@ -43,7 +42,7 @@ TEST_CASE("an idle process leaves for another user's request, and comes back whe
 }
 
 TEST_CASE("the later request of a user who holds less goes before the earlier ones of a user who holds more") {
-    if (const std::string why = no_other_user(tested::kScenarios); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const Shared shared("80GiB", "", R"({ "wait": "60s" })");
     Program filler(shared.machine, {});
     REQUIRE(filler.answers("hold 40000") == "held");
@@ -67,15 +66,14 @@ TEST_CASE("the later request of a user who holds less goes before the earlier on
 }
 
 TEST_CASE("a machine for five users: each has a fifth of the GPU, whatever its policy says, and root has all") {
-    if (const std::string why = no_other_user(tested::kScenarios); !why.empty()) return skip(why);
+    if (!can_become_another()) return;
     const Machine machine;  // of 80 GiB
     const Ceiling ceiling(machine.succeeds({"policy", "init", "--machine", "5", "-"}).out);
     if (!can_try(ceiling)) return;
     const fs::path etc = ceiling.file().parent_path().parent_path();  // its /etc
     fs::permissions(etc, fs::perms(0755));
     fs::copy_file("/etc/passwd", etc / "passwd");
-    Program(machine, {}).finish();  // makes the books
-    for (const fs::path &path : {machine.folder(), machine.state_file()}) fs::permissions(path, fs::perms::all);
+    open_to_all(machine);
     const auto program_of = [&](uid_t user) {
         const auto become = user == 0 ? std::function<void()>() : becoming(user);
         return std::make_unique<Program>(machine, with(under_curb(), {{"CURB_CAP", "100%"}, {"CURB_WAIT", "0s"}}),

@@ -27,13 +27,6 @@ constexpr int kSeconds = 100;
 constexpr int kSeconds = 20;
 #endif
 
-Diagnostics errors(const std::string &text) {
-    const auto policy = parse(text, "job.json");
-    INFO(text.substr(0, 400));
-    REQUIRE_FALSE(policy);
-    return policy.error();
-}
-
 // A field of a file or of a rule: its pointer, with "*" for every key and item, its type, and its least value.
 struct FieldOfFile {
     std::string pattern, type, least;

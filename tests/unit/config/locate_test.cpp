@@ -1,3 +1,4 @@
+// Which sources of a policy an environment names, and why a file cannot be read.
 #include <fcntl.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>

@@ -1,3 +1,4 @@
+// parse() reads the text of a policy, or reports every error with its place.
 #include <algorithm>
 #include <ctime>
 #include <iterator>
@@ -32,13 +33,6 @@ config::Document valid(const std::string &text) {
     }
     REQUIRE(document);
     return *document;
-}
-
-Diagnostics errors(const std::string &text) {
-    const auto policy = parse(text, "job.json");
-    INFO(text);
-    REQUIRE_FALSE(policy);
-    return policy.error();
 }
 
 }  // namespace

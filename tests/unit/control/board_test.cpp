@@ -1,7 +1,6 @@
 // The board, on which users of one machine see each other's processes: its text, and what a reader believes.
 #include "control/board.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,9 +11,10 @@
 #include "catch.hpp"
 #include "control/descriptor.hpp"
 #include "in_child.hpp"
-#include "temp_dir.hpp"
+#include "public_machine.hpp"
 
 using namespace curb::control;
+using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 using board::Entry;
 using board::State;
@@ -34,16 +34,7 @@ Entry whole() {
              {"GPU-2", std::nullopt, std::nullopt, 7, 1}}};
 }
 
-// The folders of a machine of the test's own.
-struct Machine {
-    TempDir root;
-    Places places{"", (root / "user").string(), (root / "run").string(), (root / "tmp").string()};
-    Machine() {
-        for (const char *name : {"run", "run/public", "tmp"}) {
-            fs::create_directory(root / name);
-            ::chmod((root / name).c_str(), 01777);
-        }
-    }
+struct Machine : PublicMachine {
     [[nodiscard]] Folder folder() const {
         const auto out = public_directory(places, ::geteuid());
         REQUIRE(out);
@@ -62,14 +53,6 @@ Entry own() {
     out.process = *name_of(::getpid());
     out.pid_namespace = text_link::own_pid_namespace();
     return out;
-}
-
-void set_age(const std::string &path, int seconds) {
-    timespec then{};
-    ::clock_gettime(CLOCK_REALTIME, &then);
-    then.tv_sec -= seconds;
-    const timespec times[2] = {then, then};
-    REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) == 0);
 }
 
 }  // namespace
@@ -136,7 +119,7 @@ TEST_CASE("A reader finds the entries of living processes, and those that anothe
     CHECK(all[0].owner == ::geteuid());
     const std::string path = machine.folder().path + "/" + board::name_of(own().process);
     // A process that has replaced itself touches its file no more.
-    set_age(path, 60);
+    set_age(path, 1min);
     CHECK(machine.posted() == 0);
     Entry other = own();
     other.pid_namespace += 1;
@@ -144,9 +127,9 @@ TEST_CASE("A reader finds the entries of living processes, and those that anothe
     all = board::read_all(machine.places);
     REQUIRE(all.size() == 1);
     CHECK_FALSE(all[0].here);
-    set_age(path, 60);
+    set_age(path, 1min);
     CHECK(machine.posted() == 0);
-    set_age(path, -3600);
+    set_age(path, -1h);
     CHECK(machine.posted() == 0);
 }
 
@@ -157,7 +140,7 @@ TEST_CASE("A stopped process stays on the board") {
     entry.process = *name_of(child.pid());
     machine.post(entry);
     const std::string path = machine.folder().path + "/" + board::name_of(entry.process);
-    set_age(path, 60);
+    set_age(path, 1min);
     CHECK(machine.posted() == 0);
     child.stop();
     CHECK(machine.posted() == 1);
@@ -191,7 +174,7 @@ TEST_CASE("Dead processes' files are deleted by others of their user, and files 
     ++elsewhere.pid_namespace;
     ++gone.pid_namespace;
     for (const Entry &entry : {own(), dead, elsewhere, gone}) machine.post(entry);
-    set_age(machine.folder().path + "/8-8", 3600);
+    set_age(machine.folder().path + "/8-8", 1h);
     const auto folder = open_folder(machine.folder(), false);
     REQUIRE(folder);
     board::remove_stale(*folder, []() noexcept { return true; });

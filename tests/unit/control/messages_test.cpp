@@ -1,3 +1,4 @@
+// Requests and replies on the control socket, as text.
 #include "control/messages.hpp"
 
 #include <limits>

@@ -1,3 +1,4 @@
+// The line that reports a release.
 #include "control/release_report.hpp"
 
 #include <limits>

@@ -1,3 +1,4 @@
+// The folders of control sockets: which one a process takes, and which ones are believed.
 #include "control/runtime_dir.hpp"
 
 #include <fcntl.h>

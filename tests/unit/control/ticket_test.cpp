@@ -1,7 +1,6 @@
 // The order of processes that wait for room on a GPU.
 #include "control/ticket.hpp"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +14,7 @@
 #include "control/board.hpp"
 #include "control/text_link.hpp"
 #include "in_child.hpp"
-#include "temp_dir.hpp"
+#include "public_machine.hpp"
 
 namespace fs = std::filesystem;
 using namespace curb::control;
@@ -26,35 +25,14 @@ namespace {
 const std::string kGpu = "GPU-1", kOther = "GPU-12";
 constexpr curb::policy::Bytes kNeed = 4096;
 
-// A machine with a public folder for its users.
-struct Shared {
-    TempDir dir;
-    Places places;
-    Shared() {
-        fs::permissions(dir.path(), fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec);
-        places.xdg = dir / "own";
-        places.run = dir / "run";
-        places.run_user = places.tmp = (dir / "none").string();
-        fs::create_directory(places.xdg);
-        fs::permissions(places.xdg, fs::perms::owner_all);
-        fs::create_directories(dir / "run/public");
-        for (const char *shared : {"run", "run/public"})
-            fs::permissions(dir / shared, fs::perms::all | fs::perms::sticky_bit);
-    }
+struct Shared : PublicMachine {
     [[nodiscard]] std::vector<fs::path> files() const {
         std::vector<fs::path> found;
         for (const auto &entry : fs::recursive_directory_iterator(dir.path()))
             if (entry.is_symlink()) found.push_back(entry.path());
         return found;
     }
-    // As if the process of the only file had not set its time for so long.
-    void age(std::chrono::seconds by) const {
-        timespec now{};
-        clock_gettime(CLOCK_REALTIME, &now);
-        now.tv_sec -= by.count();
-        const timespec both[2]{now, now};
-        REQUIRE(utimensat(AT_FDCWD, files().at(0).c_str(), both, AT_SYMLINK_NOFOLLOW) == 0);
-    }
+    void age_only_file(std::chrono::seconds age) const { set_age(files().at(0), age); }
 };
 
 // A process of a user that waits, until it is killed.
@@ -93,7 +71,10 @@ struct Holder : Child {
 };
 
 constexpr uid_t kOtherUser = 54'323;
-const char *no_other_user() { return geteuid() == 0 ? nullptr : "only root can be another user"; }
+bool can_become_another() {
+    if (geteuid() != 0) skip("only root can be another user");
+    return geteuid() == 0;
+}
 
 }  // namespace
 
@@ -194,21 +175,21 @@ TEST_CASE("a request that is not renewed blocks no other after 5 s, but keeps wh
     CAPTURE(reserves);
     const Shared folder;
     const Waiter before(folder.places, geteuid(), kNeed, reserves);
-    folder.age(std::chrono::seconds(4));
+    folder.age_only_file(4s);
     std::optional<Ticket> ticket(std::in_place, folder.places, kGpu, kNeed);
     CHECK_FALSE(ticket->may_take(kNeed));
     ticket.reset();
-    folder.age(std::chrono::seconds(6));
+    folder.age_only_file(6s);
     CHECK(Ticket::others_wait(folder.places, kGpu) == reserves);
     ticket.emplace(folder.places, kGpu, kNeed);
     CHECK(ticket->may_take(kNeed) != reserves);
     ticket.reset();
-    folder.age(std::chrono::seconds(61));
+    folder.age_only_file(61s);
     CHECK_FALSE(Ticket::others_wait(folder.places, kGpu));
 }
 
 TEST_CASE("between users the one who holds less of the GPU goes first, and at equal figures who came first") {
-    if (const char *why = no_other_user()) return skip(why);
+    if (!can_become_another()) return;
     const Shared folder;
     const Waiter other(folder.places, kOtherUser);
     Ticket ticket(folder.places, kGpu, kNeed);
@@ -227,7 +208,7 @@ TEST_CASE("between users the one who holds less of the GPU goes first, and at eq
 
 TEST_CASE(
     "a user who holds more does not go before another's earlier request, and for at most 5 s not before a later one") {
-    if (const char *why = no_other_user()) return skip(why);
+    if (!can_become_another()) return;
     const Shared folder;
     const Holder holds(folder.places, geteuid(), 1);
     Ticket ticket(folder.places, kGpu, kNeed);
@@ -241,7 +222,7 @@ TEST_CASE(
 }
 
 TEST_CASE("what another user has reserved delays a request by 5 s at most") {
-    if (const char *why = no_other_user()) return skip(why);
+    if (!can_become_another()) return;
     const Shared folder;
     const Waiter other(folder.places, kOtherUser, 2 * kNeed, true);
     Ticket ticket(folder.places, kGpu, kNeed);
@@ -253,7 +234,7 @@ TEST_CASE("what another user has reserved delays a request by 5 s at most") {
 }
 
 TEST_CASE("other users neither see nor wait for a request that is not shown, which waits for theirs") {
-    if (const char *why = no_other_user()) return skip(why);
+    if (!can_become_another()) return;
     const Shared folder;
     const Waiter other(folder.places, kOtherUser);
     Ticket ticket(folder.places, kGpu, kNeed, Ticket::Among::all, false);
@@ -267,7 +248,7 @@ TEST_CASE("other users neither see nor wait for a request that is not shown, whi
 }
 
 TEST_CASE("other users' files that are no requests, or name processes of others, count for nothing") {
-    if (const char *why = no_other_user()) return skip(why);
+    if (!can_become_another()) return;
     const Shared folder;
     const auto other = curb::control::public_directory(folder.places, kOtherUser);
     const fs::path public_folder = folder.dir / "run/public" / std::to_string(kOtherUser);

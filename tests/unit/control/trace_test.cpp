@@ -1,3 +1,4 @@
+// The lines of a trace, as text.
 #include "control/trace.hpp"
 
 #include <limits>

@@ -7,6 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "catch.hpp"
+#include "config/load.hpp"
+
+// Returns the errors of a policy, which must have some.
+inline curb::config::Diagnostics errors(const std::string &text) {
+    const auto policy = curb::config::parse(text, "job.json");
+    INFO(text.substr(0, 400));
+    REQUIRE_FALSE(policy);
+    return policy.error();
+}
+
 struct Bad {
     Bad(std::string marked, std::string of, std::string part)
         : text(std::move(marked)), pointer(std::move(of)), fragment(std::move(part)) {

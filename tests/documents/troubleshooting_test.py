@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the messages of docs/TROUBLESHOOTING.md with the sources, both ways: messages_test.py
+"""Compares the messages of docs/TROUBLESHOOTING.md with the sources, both ways: troubleshooting_test.py
 
 A message is a code span in the first column of a table whose first heading is "message"; `…` stands for what differs. Each of
 its parts must be in a text of the sources. In the other direction, the page must have a part of each text in SAYING, which

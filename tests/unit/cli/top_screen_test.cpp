@@ -1,3 +1,4 @@
+// The screen of `curb top` for made-up machines, at every size of a window.
 #include "top/top_screen.hpp"
 
 #include <numeric>
