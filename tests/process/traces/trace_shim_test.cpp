@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::uint64_t MiB = 1ULL << 20, GiB = 1ULL << 30;
 
-std::string traced(const std::string &gpu, const std::string &more = "") {
-    return R"({ "version": 1, "gpu": { "*": { )" + gpu + R"( } }, "trace": { "file": "trace-%p.json" })" + more + " }";
+std::string traced(const std::string &gpu) {
+    return R"({ "version": 1, "gpu": { "*": { )" + gpu + R"( } }, "trace": { "file": "trace-%p.json" } })";
 }
 
 std::vector<fs::path> traces_in(const fs::path &folder) {

@@ -48,9 +48,9 @@ struct Waiter : Child {
 
 // A process that takes turns and waits.
 struct TurnTaker : Child {
-    TurnTaker(const Places &places, InTurns says, bool claims = false, curb::policy::Bytes bytes = kNeed)
+    TurnTaker(const Places &places, InTurns says, bool claims = false)
         : Child([=] {
-              static Ticket ticket(places, kGpu, bytes, Ticket::Among::all, true, says);
+              static Ticket ticket(places, kGpu, kNeed, Ticket::Among::all, true, says);
               if (claims) ticket.claim();
           }) {}
 };
