@@ -313,6 +313,53 @@ def _under_mps(lab: Lab, row: Row) -> None:
     row.add_note(f"3 moves of {nap['light']['bytes'] / 2**30:.1f} GiB under MPS; each byte right; the last first call {first_s:.2f} s")
 
 
+def _shared(lab: Lab, row: Row) -> None:
+    """A block that another process has open stays where it is while its maker's other memory leaves, by both layers too."""
+    lab.built("bin/curb")
+    argv = lab.python("moving.py", "4", "512")
+    with ExitStack() as ends:
+        names = ("maker", "opener")
+        jobs = [lab.job(f"{row.name} {name}", "100%", suspend={"idle": "2m"}) for name in names]
+        maker, opener = (ends.enter_context(lab.capped(argv, job)) for job in jobs)
+        for session in (maker, opener):
+            session.expect("ready", 60)
+
+        def word() -> int:
+            opener.tell("see")
+            return int(opener.expect("seen", 60)["word"])
+
+        def check(when: str) -> None:
+            maker.tell("check")
+            wrong = maker.expect("checked", 60)["wrong"]
+            row.expect(wrong == 0, f"{wrong} of the maker's blocks changed {when}")
+
+        maker.tell("share")
+        opener.tell(f"open {maker.expect('shared', 60)['handle']}")
+        opener.expect("opened", 60)
+        first = word()
+        row.expect(first != 0, "the opened block is not as its maker wrote it")
+        _leave(lab, maker)
+        nap = _nap_of(lab, maker)
+        row.expect(nap["light"]["bytes"] == 3 * 512 * 2**20, f"{nap['light']} left, not three blocks of 512 MiB")
+        row.expect(word() == first, "the opened block changed while its maker was out")
+        check("in a move")
+        deep = curb_json(lab, "suspend", maker)
+        row.expect(word() == first, "the opened block changed while its maker was suspended")
+        back = curb_json(lab, "resume", maker)
+        check("in a suspend")
+        opener.tell("close")
+        opener.expect("closed", 60)
+        _leave(lab, maker)
+        all_bytes = _nap_of(lab, maker)["light"]["bytes"]
+        row.expect(all_bytes == 4 * 512 * 2**20, f"{all_bytes} bytes left after the other process had closed the block")
+        check("in the last move")
+        maker.end()
+        opener.end()
+    row.goes_on = True
+    row.details = {"nap": nap, "suspend": deep, "resume": back}
+    row.add_note(f"the opened block stays (\"{nap['stays']}\") and leaves once it is closed; curb suspend: {deep.get('message') or 'both layers'}")
+
+
 MOVES: dict[str, Case] = {
     "moves, rates": _rates,
     "moves, first calls": _first_calls,
@@ -322,4 +369,5 @@ MOVES: dict[str, Case] = {
     "moves, two users": _two_users,
     "moves, a long copy": _long_copy,
     "moves, under MPS": _under_mps,
+    "moves, a shared block": _shared,
 }
