@@ -1,6 +1,7 @@
 // Blocks that curb moves, shared between processes by CUDA IPC: the handle is curb's, and the memory crosses by a
 // descriptor.
 #include <signal.h>
+#include <sys/resource.h>
 
 #include "naps.hpp"
 
@@ -203,4 +204,24 @@ TEST_CASE("a block of a suspended process is opened once it is resumed") {
     both.machine.succeeds({"resume", both.maker.id()});
     CHECK(both.user.says() == "ok");
     CHECK(both.user.answers("read block") == "1");
+}
+
+TEST_CASE("an open by a program that has no descriptor left when the answer comes keeps nothing") {
+    Sharing both;
+    Program user(both.machine, under_curb());  // without naps: the simulated driver needs descriptors for them
+    both.machine.succeeds({"suspend", "--timeout", "1m", both.maker.id()});
+    user.tell("open block");
+    user.tell(both.handle);
+    CHECK(user.says(500ms).empty());  // it waits for the answer
+    rlimit before{};
+    REQUIRE(prlimit(user.pid(), RLIMIT_NOFILE, nullptr, &before) == 0);
+    const rlimit none{3, before.rlim_max};
+    REQUIRE(prlimit(user.pid(), RLIMIT_NOFILE, &none, nullptr) == 0);
+    both.machine.succeeds({"resume", both.maker.id()});
+    CHECK(user.says() == "error");
+    REQUIRE(prlimit(user.pid(), RLIMIT_NOFILE, &before, nullptr) == 0);
+    CHECK(both.is_out());
+    user.tell("open block");
+    CHECK(user.answers(both.handle) == "ok");
+    CHECK(user.answers("read block") == "1");
 }
