@@ -59,8 +59,8 @@ Inventory recorded() {
     }
     for (const auto &[start, record] : registry().blocks) {
         if (record.import) continue;
-        if (!record.openings.empty()) {
-            stays(Stays::shared, record.block.bytes);
+        if (!record.openings.empty() || record.memory->handle == 0) {
+            stays(record.openings.empty() ? Stays::untracked : Stays::shared, record.block.bytes);
             continue;
         }
         all.movable.push_back({record.memory.get(),
@@ -178,6 +178,14 @@ BlockRemoval::~BlockRemoval() {
     registry().blocks.merge(removed_);
     registry().count_blocks();
 }
+
+// No other thread gets a reference of a block that has been taken out, so the count only falls.
+Handle BlockRemoval::take_handle() noexcept {
+    const Reference &memory = removed_.begin()->second.memory;
+    return memory.use_count() == 1 ? std::exchange(memory->handle, 0) : 0;
+}
+
+void BlockRemoval::put_handle(Handle drivers) noexcept { removed_.begin()->second.memory->handle = drivers; }
 
 void moved(Memory *key, Handle drivers) noexcept {
     const std::scoped_lock lock(registry().mutex);
