@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "control/board.hpp"
 #include "naps.hpp"
 
 namespace {
@@ -224,4 +225,34 @@ TEST_CASE("an open by a program that has no descriptor left when the answer come
     user.tell("open block");
     CHECK(user.answers(both.handle) == "ok");
     CHECK(user.answers("read block") == "1");
+}
+
+TEST_CASE("a process that takes turns posts the bytes that would leave, each of them once") {
+    const Machine machine(Environment{{"CURB_SIM_GPUS", "2"}});
+    const Environment turns = napping(machine, R"("turn": "1h", "deep": "never")");
+    Program maker(machine, turns), user(machine, turns);
+    const auto posts = [](const Program &program, const std::vector<std::int64_t> &mib) {
+        std::vector<std::int64_t> found;
+        const bool is_posted = within(10s, [&] {
+            found.clear();
+            for (const auto &posted : curb::control::board::read_all(curb::control::places()))
+                if (posted.entry.process.pid == program.pid())
+                    for (const auto &gpu : posted.entry.gpus)
+                        found.push_back(gpu.turn ? static_cast<std::int64_t>(gpu.turn->leaves) / kMiB : -1);
+            return found == mib;
+        });
+        CAPTURE(found);
+        CHECK(is_posted);
+    };
+    REQUIRE(maker.answers("take 64") == "ok");
+    const std::string handle = maker.answers("export block");
+    REQUIRE(maker.answers("map 96") == "mapped");  // the half of it at two places
+    REQUIRE(maker.answers("hold 32 1") == "held");
+    posts(maker, {160, 32});
+    user.tell("open block");
+    REQUIRE(user.answers(handle) == "ok");
+    posts(maker, {96, 32});
+    posts(user, {0});
+    REQUIRE(user.answers("close block") == "ok");
+    posts(maker, {160, 32});
 }
