@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -167,16 +168,17 @@ std::vector<Ticket::Entry> Ticket::Entry::all(const Places &places, const std::s
 
 Ticket::Ticket(Places places, const std::string &uuid, Bytes bytes, Among among, bool shown,
                std::optional<InTurns> in_turns)
-    : places_(std::move(places)), among_(among), begins_(beginning(uuid)), bytes_(bytes), in_turns_(in_turns) {
-    const uid_t user = ::geteuid();
-    const bool is_public = among == Among::all && shown;
-    const auto folder = is_public ? public_directory(places_, user) : runtime_directory(places_, user);
+    : places_(std::move(places)),
+      among_(among),
+      begins_(beginning(uuid)),
+      is_public_(among == Among::all && shown),
+      bytes_(bytes),
+      in_turns_(in_turns) {
     const auto process = control::name_of(::getpid());
-    if (!folder || !process) return;
+    if (!process) return;
     process_ = *process;
     pid_namespace_ = text_link::own_pid_namespace();
     name_ = name_of(begins_);
-    path_ = folder->path + "/" + name_;
     if (!write(State::waits)) path_.clear();
 }
 
@@ -186,8 +188,10 @@ Ticket::Ticket(Ticket &&other) noexcept
       begins_(std::move(other.begins_)),
       name_(std::move(other.name_)),
       path_(std::exchange(other.path_, {})),
+      is_public_(other.is_public_),
       bytes_(other.bytes_),
       in_turns_(other.in_turns_),
+      state_(other.state_),
       process_(other.process_),
       pid_namespace_(other.pid_namespace_),
       renewed_ns_(other.renewed_ns_),
@@ -209,18 +213,27 @@ Ticket::Entry Ticket::own() const {
 }
 
 bool Ticket::write(State state) {
+    state_ = state;
     Entry now = own();
     now.state = state;
+    const std::string text = now.text();
     renewed_ns_ = now_ns();
-    return text_link::write(path_, now.text()).empty();
+    if (!path_.empty() && text_link::write(path_, text).empty()) return true;
+    // The first time, or its folder is gone: a logout deletes the user's.
+    const auto folder = is_public_ ? public_directory(places_, ::geteuid()) : runtime_directory(places_, ::geteuid());
+    if (!folder) return false;
+    path_ = folder->path + "/" + name_;
+    return text_link::write(path_, text).empty();
 }
 
-void Ticket::renew() noexcept {
+void Ticket::renew() noexcept try {
     constexpr std::uint64_t kAgainNs = 1'000'000'000;
     const std::uint64_t now = now_ns();
     if (path_.empty() || now - renewed_ns_ < kAgainNs) return;
     renewed_ns_ = now;
-    text_link::touch(path_);
+    if (!text_link::touch(path_)) write(state_);
+} catch (const std::bad_alloc &) {
+    // Out of host memory: it tries again in a second.
 }
 
 std::vector<Ticket::Entry> Ticket::others() const {

@@ -76,6 +76,11 @@ class Asking {
     }
     [[nodiscard]] bool hung_up() const { return has_hung_up_; }
     Descriptor take_memory() { return std::move(memory_); }
+    // Sends another request, and waits for no answer: by this connection, since another one takes descriptors, of which
+    // the program may have none left.
+    void send_last(const std::string &line) const {
+        static_cast<void>(::send(connection_.number(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+    }
 
   private:
     std::optional<Reply> read() {
@@ -128,7 +133,13 @@ MemoryAnswer ask_for_memory(const Places &places, const Exporter &exporter, cons
             auto reply = asking.go_on(kAgain * 20);
             const auto *failure = reply ? std::get_if<Failure>(&*reply) : nullptr;
             if (failure && failure->message == kTooManyClients) break;
-            if (reply) return {std::move(*reply), asking.take_memory()};
+            if (reply) {
+                Descriptor memory = asking.take_memory();
+                const auto *report = std::get_if<MemoryReport>(&*reply);
+                if (report && !request.closed && !memory.ours())
+                    asking.send_last(text(MemoryRequest{request.handle, report->opening}) + "\n");
+                return {std::move(*reply), std::move(memory)};
+            }
             if (until.passed()) return {Failure{late_text(pid, patience)}};
             if (late.passed() && !std::exchange(said_late, true)) is_late();
         }

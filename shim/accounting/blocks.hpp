@@ -112,7 +112,12 @@ class BlockRemoval : NoCopy {
     explicit operator bool() const noexcept { return !removed_.empty(); }
     [[nodiscard]] const Block *operator->() const noexcept { return &removed_.begin()->second.block; }
     [[nodiscard]] const Import *import() const noexcept { return removed_.begin()->second.import.get(); }
-    // Call it when the driver has unmapped the block. Has the driver release the physical memory.
+    // Takes the driver's handle out of the record, for the caller to release. 0 if there is none, or if the block is
+    // being lent: then the loan's end releases it.
+    [[nodiscard]] Handle take_handle() noexcept;
+    // Puts it back.
+    void put_handle(Handle drivers) noexcept;
+    // Call it when the driver has unmapped the block. Has the driver release a handle that is left.
     void commit() noexcept { removed_.clear(); }
 
   private:

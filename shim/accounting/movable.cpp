@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "accounting/allocations.hpp"
@@ -28,6 +29,19 @@ std::optional<Stays> why_it_stays(const Memory &memory) noexcept {
     if (memory.pinned) return Stays::pinned;
     if (!memory.is_curbs) return Stays::untracked;
     return std::nullopt;
+}
+
+// The same of a block of this process.
+std::optional<Stays> why_it_stays(const BlockRecord &record) noexcept {
+    if (!record.openings.empty()) return Stays::shared;
+    if (record.memory->handle == 0) return Stays::untracked;
+    return std::nullopt;
+}
+
+// True if other processes or a network card may access the block at `start`, as far as the program's calls tell.
+bool is_shared_block(CUdeviceptr start) noexcept {
+    const auto record = allocations::find(start);
+    return record && record->shared;
 }
 
 // Returns all memory. May throw std::bad_alloc.
@@ -59,8 +73,8 @@ Inventory recorded() {
     }
     for (const auto &[start, record] : registry().blocks) {
         if (record.import) continue;
-        if (!record.openings.empty()) {
-            stays(Stays::shared, record.block.bytes);
+        if (const auto why = why_it_stays(record)) {
+            stays(*why, record.block.bytes);
             continue;
         }
         all.movable.push_back({record.memory.get(),
@@ -79,15 +93,35 @@ Inventory recorded() {
 Inventory movables() {
     forget_ended_openings();
     Inventory all = recorded();
-    // Other processes or a network card may access a shared block, as far as the program's calls tell.
     const auto stays = std::partition(all.movable.begin(), all.movable.end(), [](const Movable &one) {
-        const auto record = one.is_block ? allocations::find(one.places.front().address) : std::nullopt;
-        return !record || !record->shared;
+        return !one.is_block || !is_shared_block(one.places.front().address);
     });
     for (auto one = stays; one != all.movable.end(); ++one)
         all.staying[static_cast<std::size_t>(Stays::shared)] += one->bytes;
     all.movable.erase(stays, all.movable.end());
     return all;
+}
+
+ByDevice movable_bytes() {
+    forget_ended_openings();
+    ByDevice out{};
+    const auto add = [&](const Device &device, Bytes bytes) { out[static_cast<std::size_t>(device.ordinal)] += bytes; };
+    std::vector<Block> blocks;
+    {
+        std::unordered_set<const Memory *> counted;  // of memory that is mapped more than once
+        const std::scoped_lock lock(registry().mutex);
+        for (const auto &[address, mapping] : registry().mappings) {
+            const Memory &memory = *mapping.memory;
+            if (!why_it_stays(memory) && is_usable(mapping) && (memory.mappings == 1 || counted.insert(&memory).second))
+                add(*memory.device, memory.bytes);
+        }
+        blocks.reserve(registry().blocks.size());
+        for (const auto &[start, record] : registry().blocks)
+            if (!record.import && !why_it_stays(record)) blocks.push_back(record.block);
+    }
+    for (const Block &block : blocks)
+        if (!is_shared_block(block.start)) add(*block.device, block.bytes);
+    return out;
 }
 
 bool any_blocks() noexcept { return registry().any_blocks.load(std::memory_order_relaxed) != 0; }
@@ -178,6 +212,14 @@ BlockRemoval::~BlockRemoval() {
     registry().blocks.merge(removed_);
     registry().count_blocks();
 }
+
+// No other thread gets a reference of a block that has been taken out, so the count only falls.
+Handle BlockRemoval::take_handle() noexcept {
+    const Reference &memory = removed_.begin()->second.memory;
+    return memory.use_count() == 1 ? std::exchange(memory->handle, 0) : 0;
+}
+
+void BlockRemoval::put_handle(Handle drivers) noexcept { removed_.begin()->second.memory->handle = drivers; }
 
 void moved(Memory *key, Handle drivers) noexcept {
     const std::scoped_lock lock(registry().mutex);

@@ -29,7 +29,7 @@ bool is_exportable(CUdeviceptr start) noexcept {
 std::optional<Lent> lend(CUdeviceptr start, std::uint64_t id, const control::ProcessName &to) noexcept try {
     const std::scoped_lock lock(registry().mutex);
     BlockRecord *found = registry().block_at(start);
-    if (!found || found->import || found->block.id != id) return std::nullopt;
+    if (!found || found->import || found->block.id != id || found->memory->handle == 0) return std::nullopt;
     found->openings.push_back({++registry().last_opening, to});
     return Lent{registry().last_opening, found->memory, found->memory->handle};
 } catch (...) {

@@ -141,6 +141,10 @@ struct Inventory {
 // Returns the memory of this process by how it may be moved. Call it with the gate closed and no call under way; the
 // keys are valid until the gate opens. May throw std::bad_alloc.
 Inventory movables();
+using ByDevice = std::array<Bytes, devices::kMost>;
+// Returns how many bytes of each device movables() would find movable now. Copies no records. Call it at any time. May
+// throw std::bad_alloc.
+ByDevice movable_bytes();
 // Records the driver's handle of memory that was moved. 0: it is out of its device.
 void moved(Memory *key, Handle drivers) noexcept;
 

@@ -98,8 +98,20 @@ std::optional<CUresult> wait_for_work(CUcontext owner) {
 
 CUresult end(const Driver &to, vmm::BlockRemoval &removal) {
     const Block block = *removal.operator->();
+    // Released first: the mapping keeps the memory, so whichever call fails, the block is as before.
+    vmm::Handle handle = removal.take_handle();
+    if (handle != 0) {
+        if (const CUresult result = to.cuMemRelease(handle); result != CUDA_SUCCESS) {
+            removal.put_handle(handle);
+            return result;
+        }
+    }
     const CUresult result = to.cuMemUnmap(block.start, block.bytes);
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) {
+        void *const start = reinterpret_cast<void *>(block.start);
+        if (handle != 0 && to.cuMemRetainAllocationHandle(&handle, start) == CUDA_SUCCESS) removal.put_handle(handle);
+        return result;
+    }
     removal.commit();
     to.cuMemAddressFree(block.start, block.bytes);
     return CUDA_SUCCESS;

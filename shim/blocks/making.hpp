@@ -56,7 +56,8 @@ bool grant_to_others(const Driver &to, const vmm::Block &block, const Device &us
 // cannot be used.
 std::optional<CUresult> wait_for_work(CUcontext owner);
 
-// Unmaps and releases a block whose record has been taken out.
+// Unmaps and releases a block whose record has been taken out. If the driver refuses, the block is mapped as before,
+// and the caller puts the record back.
 CUresult end(const Driver &to, vmm::BlockRemoval &removal);
 
 }  // namespace curb::shim::blocks

@@ -80,6 +80,9 @@ struct Load {
     Copies copies;
 };
 std::vector<Load> &loads() noexcept { return leaked<std::vector<Load>>(); }
+// An error has ended the context of a device whose memory is back, since the last move out. The rest may take in()
+// several calls.
+constinit bool has_broken = false;
 
 unsigned threads() {
     cpu_set_t set;
@@ -392,16 +395,14 @@ bool is_out() noexcept { return !loads().empty(); }
 
 Back in() {
     if (const Back made = make_all(); made != Back::done) return made;
-    Back worst = Back::done;
     while (!loads().empty()) {
         Load &load = loads().back();
-        Back back = fill(load);
+        const Back back = fill(load);
         if (back == Back::failed && is_broken(load.copies.context)) {
             const auto map_one = [](Block &block) { map(block, nullptr); };
             std::for_each(load.blocks.begin(), load.blocks.end(), map_one);
-            back = worst = Back::broken;
-        }
-        if (back == Back::failed) {
+            has_broken = true;
+        } else if (back == Back::failed) {
             for (Load &other : loads()) std::for_each(other.blocks.begin(), other.blocks.end(), unmake);
             return back;
         }
@@ -410,7 +411,7 @@ Back in() {
         std::move(load.copies.host).keep();
         loads().pop_back();
     }
-    return worst;
+    return std::exchange(has_broken, false) ? Back::broken : Back::done;
 }
 
 }  // namespace curb::shim::move

@@ -44,7 +44,10 @@ bool Room::take() {
     bool has_room = true;
     for (const Device &device : devices::all()) {
         const Bytes bytes = move::needed(device);
-        if (bytes == 0) continue;
+        if (bytes == 0) {  // or an earlier attempt has brought it back
+            waits_.erase(device.ordinal);
+            continue;
+        }
         wait_queue::Wait &wait = waits_[device.ordinal];
         const Bytes free = move::free_of(device);
         has_room = wait.may_take(kOrder, device, bytes, free) && bytes <= free && has_room;

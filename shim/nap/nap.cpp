@@ -97,10 +97,10 @@ void at_exit(int status, void *) noexcept {
 }
 
 enum class Why : std::uint8_t { idle, request, turn };
-void begin(Why why) noexcept {
+// May throw std::bad_alloc.
+void begin(Why why) {
     // Registered after the exit handlers of curb's threads, so it runs before them.
     static const int registered = of_libc<int(void (*)(int, void *), void *)>("on_exit")(at_exit, nullptr);
-    if (registered != 0) return;
     home.set();
     const bool may_begin = locked([&](State &state) {
         if (state.process_ends) return false;
@@ -111,7 +111,15 @@ void begin(Why why) noexcept {
         state.no_room_since_ms = 0;
         return true;
     });
-    if (may_begin && !own_thread::start(run, "curb-nap")) locked([](State &state) { state.phase = Phase::none; });
+    if (!may_begin || (registered == 0 && own_thread::start(run, "curb-nap"))) return;
+    locked([](State &state) {
+        state.phase = Phase::none;
+        state.kept_out_until_ms = 0;
+    });
+    note_refused(registered != 0
+                     ? "the process has no memory for an exit handler"
+                     : "no thread could be started for it; its limit of processes (ulimit -u) or of address "
+                       "space may be too low");
 }
 
 // ---- when ----

@@ -81,12 +81,16 @@ std::optional<Bytes> moved(const std::string &line) {
     return bytes;
 }
 
-// Ends an attempt without a nap: opens the gate. A refusal doubles the time to the next attempt, unless it was of a
-// request.
+// Ends an attempt without a nap: opens the gate.
 void stop(const std::string &why) {
     locked([](State &state) { state.kept_out_until_ms = 0; });
     gate::open(gate::For::nap);
-    if (why.empty()) return;
+    if (!why.empty()) note_refused(why);
+}
+
+}  // namespace
+
+void note_refused(const std::string &why) {
     const bool is_new = locked([&](State &state) {
         if (!state.by_request) ++state.refusals;
         state.is_refused = true;
@@ -95,8 +99,6 @@ void stop(const std::string &why) {
     if (locked([](const State &state) { return state.by_turn; })) turns::note_refused();
     log::write(is_new ? LogLevel::info : LogLevel::debug, "no nap now: " + why);
 }
-
-}  // namespace
 
 std::string why_never() {
     const Device *device = devices::sharing_host_memory();

@@ -66,6 +66,10 @@ class OneNap : NoCopy {
     std::string last_;  // what the helper said last
 };
 
+// Records why an attempt has ended without a nap, for status() and the log. Doubles the time to the next one, unless it
+// was of a request. May throw std::bad_alloc.
+void note_refused(const std::string &why);
+
 // Returns why the process can never leave its GPUs, why it cannot in any way now, and why the driver could not move it.
 // Empty if no reason is known. Thread-safe. May throw std::bad_alloc.
 std::string why_never();

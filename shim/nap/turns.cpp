@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 
 #include "accounting/vmm.hpp"
@@ -37,6 +36,9 @@ struct State {
     std::uint64_t second_ms = now_ms();  // when the present second began
     bool is_busy = false;                // in it
     Duration lately{};
+
+    vmm::ByDevice movable{};
+    std::uint64_t movable_ms = 0;  // when it was counted
 
     Duration out{}, back{};  // what the last moves took
     control::TurnStatus status;
@@ -76,12 +78,18 @@ bool is_out() noexcept {
     return nap::locked([](const nap::State &state) { return state.phase > nap::Phase::leaving; });
 }
 
-using ByDevice = std::array<Bytes, devices::kMost>;
-ByDevice movable() {
-    ByDevice out{};
-    for (const vmm::Movable &one : vmm::movables().movable)
-        out[static_cast<std::size_t>(one.device->ordinal)] += one.bytes;
-    return out;
+// Counts at most once a second: a program may have tens of thousands of blocks.
+vmm::ByDevice movable() {
+    constexpr std::uint64_t kAgainMs = 1000;
+    const auto known = locked([](const State &state) {
+        return now_ms() - state.movable_ms < kAgainMs ? std::optional(state.movable) : std::nullopt;
+    });
+    if (known) return *known;
+    const vmm::ByDevice counted = vmm::movable_bytes();
+    return locked([&](State &state) {
+        state.movable_ms = now_ms();
+        return state.movable = counted;
+    });
 }
 
 // True if a call that is under way may be uncounted: it began before all were.
@@ -168,7 +176,7 @@ bool is_over() {
         return devices::in_use(device) && wait_queue::others_wait(wait_queue::Order::device, device);
     };
     if (std::none_of(devices::all().begin(), devices::all().end(), others_wait)) return false;
-    const ByDevice bytes = movable();
+    const vmm::ByDevice bytes = movable();
     return std::any_of(devices::all().begin(), devices::all().end(), [&](Device &device) {
         return others_wait(device) && leaves(device, bytes[static_cast<std::size_t>(device.ordinal)], *ends);
     });

@@ -81,7 +81,6 @@ int main(int argc, char **argv) {
     std::vector<Trial> with_blocks;
     for (const Way &way : ways()) {
         if (one && std::strcmp(argv[1], way.name) != 0) continue;
-        if (std::strcmp(way.name, "kept_blocks") == 0) continue;  // a block that is not released would fill its cap
         const std::uint64_t calls = runs.calls(way, false, true);
         if (one_call && std::strcmp(argv[argc - 1], "blocks") == 0)
             runs.run({&way, {std::strtoull(argv[2], nullptr, 10), std::atoi(argv[3]), false, false, true}});

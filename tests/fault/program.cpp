@@ -109,14 +109,6 @@ void Program::judge(const char *name, CUresult expected, CUresult result, const 
                 ")");
     };
     if (!injector_.is_of_driver() && failed && result == CUDA_ERROR_OUT_OF_MEMORY) return;
-    // A block that the driver has not released is still held: a cap that is nearly full refuses the next one, and the
-    // program then frees none.
-    if (fault_.blocks && failed && std::strcmp(failed, "cuMemRelease") == 0) {
-        lacks_memory_ = lacks_memory_ || result == CUDA_ERROR_OUT_OF_MEMORY;
-        const bool is_free = std::string_view(name).starts_with("cuMemFree");
-        if (result == CUDA_ERROR_OUT_OF_MEMORY) return;
-        if (lacks_memory_ && is_free && result == CUDA_ERROR_INVALID_VALUE) return;
-    }
     // Within these curb makes calls of the same name: to create a twin of an array, to free kept blocks, and to find
     // out which context is the primary one.
     constexpr std::string_view kBoth[] = {"cuArray3DCreate_v2", "cuMipmappedArrayCreate", "cuMemFree_v2",

@@ -117,7 +117,6 @@ class Program {
     const Fault &fault_;
     Report &report_;
     std::chrono::steady_clock::time_point again_until_{};  // for the present call
-    bool lacks_memory_ = false;                            // since a block was not released
 };
 
 #define DO(function, ...) p.call(#function, CUDA_SUCCESS, [&] { return function(__VA_ARGS__); })

@@ -47,7 +47,8 @@ class Ticket {
     Ticket &operator=(Ticket &&) = delete;
     ~Ticket();
 
-    // Call it at least once a second: after 5 s without it others go on as if this request were not there.
+    // Call it at least once a second: after 5 s without it others go on as if this request were not there. Writes the
+    // request anew if its file has been deleted.
     void renew() noexcept;
     // True if this request fits into `room`, the free bytes, beside those that go first and fit too; they delay it by
     // kLongest at most. If it does not fit: true if none goes first. False for any time if others of this user have
@@ -110,13 +111,16 @@ class Ticket {
     [[nodiscard]] bool is_held_back_for_long(bool is_held_back) noexcept;
     [[nodiscard]] bool heeds_claim(const std::vector<Entry> &all) noexcept;
     [[nodiscard]] std::vector<Entry> others() const;
+    // False if that fails, or there is no usable folder. May throw std::bad_alloc.
     bool write(State state);
 
     Places places_;
     Among among_;
     std::string begins_, name_, path_;  // path_ is empty: there is no order
+    bool is_public_;
     policy::Bytes bytes_;
     std::optional<InTurns> in_turns_;
+    State state_ = State::waits;
     ProcessName process_{};  // read once: later the program may have no descriptor left for /proc
     std::uint64_t pid_namespace_ = 0, renewed_ns_ = 0;
     std::uint64_t held_back_since_ns_ = 0;  // when others began to delay it; 0: none does

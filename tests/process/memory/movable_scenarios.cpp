@@ -249,12 +249,21 @@ SCENARIO_NAMED(where_virtual_memory_fails_the_driver_serves_the_request) {
         MUST(cuMemFree_v2(block));
         EXPECT_EQ(curb_sim_held(0), kContext);
     }
-    curb_sim_fail_next("cuMemUnmap", CUDA_ERROR_UNKNOWN, 1);
-    const CUdeviceptr block = take(kOdd);
-    EXPECT_EQ(cuMemFree_v2(block), CUDA_ERROR_UNKNOWN);
-    EXPECT_EQ(shown_held(), kContext + 4 * MiB);
-    MUST(cuMemFree_v2(block));
-    EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
+SCENARIO_NAMED(a_block_that_the_driver_does_not_free_stays_as_it_is) {
+    start();
+    for (const char *call : {"cuMemRelease", "cuMemUnmap"}) {
+        const CUdeviceptr block = take(kOdd);
+        MUST(cuMemsetD32_v2(block, 0xabcd, 1));
+        curb_sim_fail_next(call, CUDA_ERROR_UNKNOWN, 1);
+        EXPECT_EQ(cuMemFree_v2(block), CUDA_ERROR_UNKNOWN);
+        EXPECT_EQ(shown_held(), kContext + 4 * MiB);
+        EXPECT_EQ(word_at(block), 0xabcdU);
+        MUST(cuMemFree_v2(block));
+        EXPECT_EQ(curb_sim_held(0), kContext);
+        EXPECT_EQ(shown_held(), kContext);
+    }
 }
 
 SCENARIO_NAMED(a_fork_child_leaves_the_blocks_alone) {

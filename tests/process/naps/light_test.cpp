@@ -193,6 +193,23 @@ TEST_CASE("a copy that fails when others are done leaves all memory as it was, o
     CHECK(program.finish() == 0);
 }
 
+TEST_CASE("if one GPU has lost its context and the copy to another fails once, all comes back and the log says both") {
+    const Machine machine(Environment{{"CURB_SIM_GPUS", "2"}});
+    // The memory of the second GPU comes back first, by one copy. The nap synchronizes both contexts before.
+    const std::string ends_second =
+        "cuMemcpyHtoDAsync_v2:1:700,cuCtxSynchronize:3:700,cuCtxSynchronize:4:700,cuCtxSynchronize:5:700";
+    Program program(machine,
+                    with(napping(machine, kLater), {{"CURB_SIM_FAULT", ends_second + ",cuMemcpyHtoDAsync_v2:2:999"}}));
+    REQUIRE(program.answers("hold 2 1") == "held");
+    REQUIRE(program.answers("hold 2 0") == "held");
+    REQUIRE(machine.curb({"suspend", "--until-used", program.id()}).status == 0);
+    CHECK(machine.held(program.pid()) == 2 * kContext);
+    CHECK(program.answers("check") == "wrong");  // of the second GPU
+    CHECK(machine.held(program.pid()) == 2 * kContext + 4);
+    CHECK_THAT(contents(machine.folder() / "nap.log"),
+               contains("cannot come back to its GPUs yet") && contains("an error has ended a context"));
+}
+
 TEST_CASE("a program that ends while it is lightly out does not bring its memory back") {
     const Machine machine;
     Mapping program(machine, lightly(machine));

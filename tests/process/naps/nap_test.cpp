@@ -501,3 +501,35 @@ TEST_CASE("a program ends at once if it exits just when a nap begins") {
     std::this_thread::sleep_for(1s);  // the nap's thread has not begun yet
     ends(program);
 }
+
+TEST_CASE("a suspend by command says at once that the process can start no thread, and succeeds once it can") {
+    const bool until_used = GENERATE(true, false);
+    CAPTURE(until_used);
+    const Machine machine;
+    const fs::path none = machine.folder() / "none";
+    Program program(machine, with(napping(machine, R"("idle": "1h", "deep": "1h")"),
+                                  {{"LD_PRELOAD", preloaded(tested::kLibrary + ":" + tested::kTardyThreads)},
+                                   {"NO_THREADS", none.native()}}));
+    REQUIRE(program.answers("hold 64") == "held");
+    std::ofstream(none) << "yes";
+    Words words{"suspend", "--timeout", "10m", program.id()};
+    if (until_used) words.emplace_back("--until-used");
+    const Outcome outcome = machine.curb(words);
+    const Json nap = nap_of(machine, program);
+    CHECK_THAT(nap["refused"].is_string() ? nap["refused"].get<std::string>() : "",
+               contains("no thread could be started for it"));
+    if (until_used) {
+        CHECK(outcome.status == 1);
+        CHECK_THAT(outcome.err, contains("no thread could be started for it"));
+    } else {
+        CHECK(outcome.status == 0);  // by the driver
+        CHECK(machine.curb({"resume", program.id()}).status == 0);
+    }
+    fs::remove(none);
+    CHECK(program.answers("check") == "right");
+    CHECK(machine.succeeds(words).err.empty());
+    CHECK(machine.held(program.pid()) < kContext + 64);
+    if (!until_used) CHECK(machine.curb({"resume", program.id()}).status == 0);
+    CHECK(program.answers("check") == "right");
+    CHECK(program.finish() == 0);
+}

@@ -1,7 +1,9 @@
 // Blocks that curb moves, shared between processes by CUDA IPC: the handle is curb's, and the memory crosses by a
 // descriptor.
 #include <signal.h>
+#include <sys/resource.h>
 
+#include "control/board.hpp"
 #include "naps.hpp"
 
 namespace {
@@ -203,4 +205,54 @@ TEST_CASE("a block of a suspended process is opened once it is resumed") {
     both.machine.succeeds({"resume", both.maker.id()});
     CHECK(both.user.says() == "ok");
     CHECK(both.user.answers("read block") == "1");
+}
+
+TEST_CASE("an open by a program that has no descriptor left when the answer comes keeps nothing") {
+    Sharing both;
+    Program user(both.machine, under_curb());  // without naps: the simulated driver needs descriptors for them
+    both.machine.succeeds({"suspend", "--timeout", "1m", both.maker.id()});
+    user.tell("open block");
+    user.tell(both.handle);
+    CHECK(user.says(500ms).empty());  // it waits for the answer
+    rlimit before{};
+    REQUIRE(prlimit(user.pid(), RLIMIT_NOFILE, nullptr, &before) == 0);
+    const rlimit none{3, before.rlim_max};
+    REQUIRE(prlimit(user.pid(), RLIMIT_NOFILE, &none, nullptr) == 0);
+    both.machine.succeeds({"resume", both.maker.id()});
+    CHECK(user.says() == "error");
+    REQUIRE(prlimit(user.pid(), RLIMIT_NOFILE, &before, nullptr) == 0);
+    CHECK(both.is_out());
+    user.tell("open block");
+    CHECK(user.answers(both.handle) == "ok");
+    CHECK(user.answers("read block") == "1");
+}
+
+TEST_CASE("a process that takes turns posts the bytes that would leave, each of them once") {
+    const Machine machine(Environment{{"CURB_SIM_GPUS", "2"}});
+    const Environment turns = napping(machine, R"("turn": "1h", "deep": "never")");
+    Program maker(machine, turns), user(machine, turns);
+    const auto posts = [](const Program &program, const std::vector<std::int64_t> &mib) {
+        std::vector<std::int64_t> found;
+        const bool is_posted = within(10s, [&] {
+            found.clear();
+            for (const auto &posted : curb::control::board::read_all(curb::control::places()))
+                if (posted.entry.process.pid == program.pid())
+                    for (const auto &gpu : posted.entry.gpus)
+                        found.push_back(gpu.turn ? static_cast<std::int64_t>(gpu.turn->leaves) / kMiB : -1);
+            return found == mib;
+        });
+        CAPTURE(found);
+        CHECK(is_posted);
+    };
+    REQUIRE(maker.answers("take 64") == "ok");
+    const std::string handle = maker.answers("export block");
+    REQUIRE(maker.answers("map 96") == "mapped");  // the half of it at two places
+    REQUIRE(maker.answers("hold 32 1") == "held");
+    posts(maker, {160, 32});
+    user.tell("open block");
+    REQUIRE(user.answers(handle) == "ok");
+    posts(maker, {96, 32});
+    posts(user, {0});
+    REQUIRE(user.answers("close block") == "ok");
+    posts(maker, {160, 32});
 }

@@ -345,3 +345,18 @@ TEST_CASE("the first request that does not fit is the one that the others leave 
     REQUIRE(found);
     CHECK(found->process.pid == getpid());
 }
+
+TEST_CASE("a request whose folder is deleted, as a logout does, is written anew with its place and its state") {
+    const Shared folder;
+    Ticket first(folder.places, kGpu, kNeed);
+    REQUIRE(first.reserve(kNeed));
+    const std::string name = folder.files().at(0).filename();
+    Ticket second(folder.places, kGpu, kNeed);
+    fs::remove_all(folder.files().at(0).parent_path());
+    REQUIRE(folder.files().empty());
+    std::this_thread::sleep_for(1100ms);  // a request is renewed once a second
+    first.renew();
+    REQUIRE(folder.files().size() == 1);
+    CHECK(folder.files().at(0).filename() == name);
+    CHECK_FALSE(second.may_take(kNeed));
+}
