@@ -14,9 +14,9 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -42,8 +42,10 @@ struct Outcome {
 inline int exit_status(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 inline std::string contents(const fs::path &file) {
-    std::ifstream in(file);
-    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+    const std::ifstream in(file);
+    std::ostringstream out;
+    out << in.rdbuf();  // no exception, as by iterators, if it is in /proc and the process ends meanwhile
+    return out.str();
 }
 
 inline std::size_t count(const std::string &text, const std::string &part) {

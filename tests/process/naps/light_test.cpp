@@ -166,14 +166,14 @@ TEST_CASE("if host memory runs out during a move, what has been copied leaves, a
 }
 
 TEST_CASE("a copy that fails when others are done leaves all memory as it was, or out if the driver does not map it") {
-    const std::string map_fails = GENERATE("", ",cuMemMap:61:999,cuMemMap:62:999");  // the program itself maps 60 times
+    const std::string map_fails = GENERATE("", ",cuMemMap:13:999,cuMemMap:14:999");  // the program itself maps 12 times
     CAPTURE(map_fails);
     const Machine machine;
     const fs::path calls = machine.folder() / "calls";
     Program program(machine,
                     with(napping(machine, kLater),
-                         {{"CURB_SIM_CALLS", calls}, {"CURB_SIM_FAULT", "cuMemcpyDtoHAsync_v2:160:999" + map_fails}}));
-    for (int i = 0; i < 20; ++i) REQUIRE(program.answers("map 32") == "mapped");
+                         {{"CURB_SIM_CALLS", calls}, {"CURB_SIM_FAULT", "cuMemcpyDtoHAsync_v2:30:999" + map_fails}}));
+    for (int i = 0; i < 4; ++i) REQUIRE(program.answers("map 32") == "mapped");
     const std::int64_t before = machine.held(program.pid());
     machine.write("calls", "");
     const Outcome command = machine.curb({"suspend", "--until-used", program.id()});
