@@ -57,7 +57,7 @@ class Event : NoCopy {
         if (event_) ask_twice([this] { return driver_behind_gate().cuEventDestroy_v2(event_); });
     }
     explicit operator bool() const noexcept { return event_ != nullptr; }
-    // The point after all that the stream has been given. False if the driver refuses.
+    // Sets the point: after all work of the stream so far. False if the driver refuses.
     [[nodiscard]] bool record(const Stream &stream) const noexcept {
         return driver_behind_gate().cuEventRecord(event_, stream.get()) == CUDA_SUCCESS;
     }

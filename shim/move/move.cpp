@@ -79,10 +79,13 @@ struct Load {
     std::vector<Block> blocks;
     Copies copies;
 };
-std::vector<Load> &loads() noexcept { return leaked<std::vector<Load>>(); }
-// An error has ended the context of a device whose memory is back, since the last move out. The rest may take in()
-// several calls.
-constinit bool has_broken = false;
+struct Out {
+    std::vector<Load> loads;
+    // An error has ended the context of a device whose memory is back. The rest may take in() several calls.
+    bool has_broken = false;
+};
+Out &all_out() noexcept { return leaked<Out>(); }
+std::vector<Load> &loads() noexcept { return all_out().loads; }
 
 unsigned threads() {
     cpu_set_t set;
@@ -253,7 +256,7 @@ bool copy_all(std::vector<Load> &all, const std::function<GoOn()> &goes_on, Byte
     return true;
 }
 
-// Makes all memory accessible again, which has lost nothing. What the driver refuses to map stays in the loads.
+// Makes all memory accessible again, which has lost nothing. Blocks that the driver refuses to map stay in the loads.
 void map_again(std::vector<Load> &all) {
     for (Load &load : all) {
         const CurrentBehindGate current(load.copies.context);
@@ -401,7 +404,7 @@ Back in() {
         if (back == Back::failed && is_broken(load.copies.context)) {
             const auto map_one = [](Block &block) { map(block, nullptr); };
             std::for_each(load.blocks.begin(), load.blocks.end(), map_one);
-            has_broken = true;
+            all_out().has_broken = true;
         } else if (back == Back::failed) {
             for (Load &other : loads()) std::for_each(other.blocks.begin(), other.blocks.end(), unmake);
             return back;
@@ -411,7 +414,7 @@ Back in() {
         std::move(load.copies.host).keep();
         loads().pop_back();
     }
-    return std::exchange(has_broken, false) ? Back::broken : Back::done;
+    return std::exchange(all_out().has_broken, false) ? Back::broken : Back::done;
 }
 
 }  // namespace curb::shim::move

@@ -83,7 +83,7 @@ TEST_CASE("curb ps shows NVML's figure of a stopped process at once; a process i
     CHECK(computing.says() == "ended");
 }
 
-TEST_CASE("curb ps fails, and shows nobody, if it may open too few files to see who is there", "[bare]") {
+TEST_CASE("curb ps fails if it may open too few files to see the processes", "[bare]") {
     const Machine machine;
     const Askable program(machine);
     const auto with_descriptors = [&](rlim_t count, const Words &words) {
