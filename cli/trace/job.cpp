@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "terminal/text_width.hpp"
@@ -11,12 +12,10 @@ namespace {
 
 // Returns the ordinals of GPUs whose memory the process uses or asks for.
 std::vector<int> used_gpus(const Recording &recording) {
-    std::vector<bool> used(kMostGpus);
+    std::set<int> used;
     for (const Moment &moment : recording.events)
-        if (moment.moves_memory() || moment.what == What::books || moment.what == What::refuse) used[moment.gpu] = true;
-    std::vector<int> out = gpus_of(recording);
-    std::erase_if(out, [&](int gpu) { return !used[static_cast<std::size_t>(gpu)]; });
-    return out;
+        if (moment.moves_memory() || moment.what == What::books || moment.what == What::refuse) used.insert(moment.gpu);
+    return {used.begin(), used.end()};
 }
 
 // One recording, as together() reads it.

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <set>
 
 #include "control/descriptor.hpp"
 #include "policy/values/words.hpp"
@@ -62,15 +63,12 @@ const control::trace::Gpu *Recording::gpu(int ordinal) const noexcept {
 }
 
 std::vector<int> gpus_of(const Recording &recording) {
-    std::vector<bool> seen(kMostGpus);
+    std::set<int> seen;
     for (const Moment &moment : recording.events)
-        if (!moment.is_of_process()) seen[moment.gpu] = true;
+        if (!moment.is_of_process()) seen.insert(moment.gpu);
     for (const control::trace::Gpu &gpu : recording.header.gpus)
-        if (gpu.gpu >= 0 && gpu.gpu < kMostGpus) seen[static_cast<std::size_t>(gpu.gpu)] = true;
-    std::vector<int> out;
-    for (int gpu = 0; gpu < kMostGpus; ++gpu)
-        if (seen[static_cast<std::size_t>(gpu)]) out.push_back(gpu);
-    return out;
+        if (gpu.gpu >= 0 && gpu.gpu < kMostGpus) seen.insert(gpu.gpu);
+    return {seen.begin(), seen.end()};
 }
 
 TraceReader::TraceReader(std::string name) { out_.name = std::move(name); }

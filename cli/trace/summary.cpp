@@ -113,10 +113,12 @@ struct Walk {
 // The walks of all GPUs of a recording.
 struct Walks {
     std::vector<Walk> all;
-    std::vector<std::size_t> by_gpu = std::vector<std::size_t>(kMostGpus);
+    std::vector<std::size_t> by_gpu;
 
     explicit Walks(const Recording &recording) {
-        for (const int gpu : gpus_of(recording)) {
+        const std::vector<int> gpus = gpus_of(recording);
+        if (!gpus.empty()) by_gpu.resize(static_cast<std::size_t>(gpus.back()) + 1);
+        for (const int gpu : gpus) {
             by_gpu[static_cast<std::size_t>(gpu)] = all.size();
             Walk &walk = all.emplace_back();
             if (const auto *known = recording.gpu(gpu)) static_cast<control::trace::Gpu &>(walk.out) = *known;
