@@ -181,9 +181,11 @@ policy::Result<bool, std::string> leave_lightly(std::uint64_t lease_ms) {
     if (gate::is_closed() && !is_under_way()) return std::string("it is suspended already");
     enum class Seen : std::uint8_t { deep, out, under_way, none };
     const Seen seen = locked([=](State &state) {
-        if (state.is_deep || state.phase == Phase::staying_out) return Seen::deep;
+        const bool is_out = state.phase == Phase::out || state.phase == Phase::staying_out;
         const bool is_called = state.phase == Phase::out && gate::waiting_since() != 0;
-        if (is_called || state.phase == Phase::coming_back) return Seen::under_way;
+        const bool is_back = is_out && !gate::is_closed();  // its thread has not ended the nap yet
+        if (is_called || is_back || state.phase == Phase::coming_back) return Seen::under_way;
+        if (state.is_deep || state.phase == Phase::staying_out) return Seen::deep;
         state.kept_out_until_ms = now_ms() + lease_ms;
         if (state.phase == Phase::none) return state.is_requested ? Seen::under_way : Seen::none;
         state.was_kept_out = true;

@@ -12,17 +12,25 @@ const std::string kLightAlone = R"("idle": "200ms", "deep": "never")", kLater = 
 Environment lightly(const Machine &machine, const std::string &more = "") {
     return napping(machine, kLightAlone + more);
 }
-// A program with 96 MiB of memory, half of it zeros.
+// A program with 24 MiB of memory, half of it zeros.
 class Mapping : public Program {
   public:
     Mapping(const Machine &machine, const Environment &more) : Program(machine, more) {
-        REQUIRE(answers("map 96") == "mapped");
+        REQUIRE(answers("map 24") == "mapped");
     }
 };
 // Waits until it is out but for its context.
 bool is_lightly_out(const Machine &machine, const Program &program) {
     return within(30s,
                   [&] { return machine.held(program.pid()) == kContext && nap_of(machine, program)["out"] == true; });
+}
+
+// One thread of the program's copies then, a chunk after the other.
+void on_one_processor() {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
 }
 
 // Returns the bytes of host memory that a process has.
@@ -40,14 +48,14 @@ TEST_CASE("memory of the program's own mappings leaves the GPU, and each call th
     const Machine machine;
     Mapping program(machine, lightly(machine));
     const std::int64_t before = machine.held(program.pid());
-    CHECK(before == kContext + 96);
+    CHECK(before == kContext + 24);
     for (int i = 0; i < 5; ++i) {
         REQUIRE(is_lightly_out(machine, program));
         CHECK(machine.state(program.pid()) == "running");
         const Json nap = nap_of(machine, program);
-        CHECK(nap["light"]["bytes"] == 48 * kMiB);
-        CHECK(nap["zeros"] == 48 * kMiB);
-        CHECK(nap["bytes"] == 96 * kMiB);
+        CHECK(nap["light"]["bytes"] == 12 * kMiB);
+        CHECK(nap["zeros"] == 12 * kMiB);
+        CHECK(nap["bytes"] == 24 * kMiB);
         CHECK(program.answers("check") == "right");
         CHECK(program.answers("change") == "changed");
     }
@@ -120,25 +128,25 @@ TEST_CASE("a process keeps the host memory of a nap for the next one, until the 
     const fs::path file = machine.write("meminfo", meminfo(32));
     if (!can_mount()) return;
     Program program(machine, lightly(machine), [&] { (void)mount_over(file, "/proc/meminfo"); });
-    REQUIRE(program.answers("map 96") == "mapped");
+    REQUIRE(program.answers("map 24") == "mapped");
     for (int i = 0; i < 2; ++i) {
         REQUIRE(is_lightly_out(machine, program));
         CHECK(nap_of(machine, program)["kept"] == 0);  // it is in use
         CHECK(program.answers("check") == "right");
     }
     REQUIRE(program.answers("utilise 50") == "ok");  // so that it does not nap again
-    CHECK(nap_of(machine, program)["kept"] == 48 * kMiB);
+    CHECK(nap_of(machine, program)["kept"] == 12 * kMiB);
     const std::int64_t before = resident(program.pid());
     machine.write("meminfo", meminfo(3));
     CHECK(within(20s, [&] { return nap_of(machine, program)["kept"] == 0; }));
-    CHECK(resident(program.pid()) < before - 40 * kMiB);
+    CHECK(resident(program.pid()) < before - 8 * kMiB);
 }
 
 TEST_CASE("memory stays for which the policy allows no host memory, and pages of zeros need none") {
     const Machine machine;
-    Program program(machine, lightly(machine, R"(, "host_memory": "30MiB")"));
-    REQUIRE(program.answers("map 96") == "mapped");
-    REQUIRE(within(30s, [&] { return machine.held(program.pid()) == kContext + 48; }));
+    Program program(machine, lightly(machine, R"(, "host_memory": "8MiB")"));
+    REQUIRE(program.answers("map 24") == "mapped");
+    REQUIRE(within(30s, [&] { return machine.held(program.pid()) == kContext + 12; }));
     CHECK_THAT(nap_of(machine, program)["stays"].get<std::string>(), contains("for which host memory has no room"));
     CHECK(program.answers("check") == "right");
 }
@@ -148,12 +156,7 @@ TEST_CASE("if host memory runs out during a move, what has been copied leaves, a
     Environment scarce = lightly(machine);
     scarce["LD_PRELOAD"] += ":" + tested::kScarceMemory;
     scarce["CHUNKS_OF_MEMORY"] = "14";  // of the 24 of its six pieces
-    Program program(machine, scarce, [] {
-        cpu_set_t one;  // one thread copies, a chunk after the other
-        CPU_ZERO(&one);
-        CPU_SET(sched_getcpu(), &one);
-        sched_setaffinity(0, sizeof one, &one);
-    });
+    Program program(machine, scarce, on_one_processor);
     for (int i = 0; i < 3; ++i) REQUIRE(program.answers("map 32") == "mapped");
     REQUIRE(within(30s, [&] { return nap_of(machine, program)["out"] == true; }));
     const Json nap = nap_of(machine, program);
@@ -166,14 +169,14 @@ TEST_CASE("if host memory runs out during a move, what has been copied leaves, a
 }
 
 TEST_CASE("a copy that fails when others are done leaves all memory as it was, or out if the driver does not map it") {
-    const std::string map_fails = GENERATE("", ",cuMemMap:13:999,cuMemMap:14:999");  // the program itself maps 12 times
+    const std::string map_fails = GENERATE("", ",cuMemMap:49:999,cuMemMap:50:999");  // the program itself maps 48 times
     CAPTURE(map_fails);
     const Machine machine;
     const fs::path calls = machine.folder() / "calls";
     Program program(machine,
                     with(napping(machine, kLater),
-                         {{"CURB_SIM_CALLS", calls}, {"CURB_SIM_FAULT", "cuMemcpyDtoHAsync_v2:30:999" + map_fails}}));
-    for (int i = 0; i < 4; ++i) REQUIRE(program.answers("map 32") == "mapped");
+                         {{"CURB_SIM_CALLS", calls}, {"CURB_SIM_FAULT", "cuMemcpyDtoHAsync_v2:31:999" + map_fails}}));
+    for (int i = 0; i < 16; ++i) REQUIRE(program.answers("map 4") == "mapped");
     const std::int64_t before = machine.held(program.pid());
     machine.write("calls", "");
     const Outcome command = machine.curb({"suspend", "--until-used", program.id()});
@@ -246,11 +249,11 @@ TEST_CASE("a program that is killed while it is lightly out leaves nothing") {
 }
 
 TEST_CASE("a program whose room others have taken waits for it, and comes back when they free it") {
-    const Machine machine(Environment{{"CURB_SIM_MEMORY", "2GiB"}});
+    const Machine machine(Environment{{"CURB_SIM_MEMORY", "1280MiB"}});
     Program program(machine, lightly(machine));
-    REQUIRE(program.answers("map 512") == "mapped");
+    REQUIRE(program.answers("map 64") == "mapped");
     REQUIRE(is_lightly_out(machine, program));
-    Holding other(machine, 700, {{"LD_PRELOAD", ""}});
+    Holding other(machine, 200, {{"LD_PRELOAD", ""}});
     program.tell("check");
     CHECK(within(30s, [&] { return nap_of(machine, program)["no_room_since"] != 0; }));
     CHECK(machine.held(program.pid()) == kContext);
@@ -265,10 +268,10 @@ TEST_CASE("curb suspend moves what curb can move itself, then what the driver ca
     const Machine machine;
     Mapping program(machine, napping(machine, naps ? kLightAlone : kLater));
     REQUIRE(program.answers("hold 64") == "held");
-    const std::int64_t before = kContext + 96 + 64;
+    const std::int64_t before = kContext + 24 + 64;
     if (naps) REQUIRE(is_lightly_out(machine, program));
     const Outcome out = machine.succeeds({"suspend", program.id()});
-    CHECK_THAT(out.out, contains("160 MiB to host memory by curb in") && contains("by the driver in"));
+    CHECK_THAT(out.out, contains("88 MiB to host memory by curb in") && contains("by the driver in"));
     CHECK(machine.state(program.pid()) == "checkpointed");
     CHECK(machine.held(program.pid()) == kLeft);
     program.tell("check");
@@ -277,7 +280,7 @@ TEST_CASE("curb suspend moves what curb can move itself, then what the driver ca
     CHECK_THAT(machine.curb({"suspend", program.id()}).err, contains("it is suspended already"));
     const Outcome back = machine.succeeds({"resume", program.id()});
     CHECK_THAT(back.out,
-               contains("back on the device by the driver in") && contains("160 MiB back on the device by curb"));
+               contains("back on the device by the driver in") && contains("88 MiB back on the device by curb"));
     CHECK(program.says() == "right");
     CHECK((naps || machine.held(program.pid()) == before));
     CHECK(machine.records(program.pid()).empty());
@@ -290,13 +293,13 @@ TEST_CASE(
     const Machine machine(why);
     Mapping program(machine, napping(machine, kLater));
     const Outcome out = machine.succeeds({"suspend", program.id()});
-    CHECK_THAT(out.out, contains("96 MiB to host memory by curb in") && contains("the driver has not moved the rest"));
+    CHECK_THAT(out.out, contains("24 MiB to host memory by curb in") && contains("the driver has not moved the rest"));
     CHECK(machine.held(program.pid()) == kContext);
     program.tell("check");
     CHECK(program.says(500ms).empty());
     CHECK_THAT(machine.curb({"suspend", program.id()}).err, contains("it is suspended already"));
     CHECK_THAT(machine.succeeds({"resume", "--tree", std::to_string(getpid())}).out,
-               contains("96 MiB back on the device by curb"));
+               contains("24 MiB back on the device by curb"));
     CHECK(program.says() == "right");
     CHECK(machine.records(program.pid()).empty());
     machine.succeeds({"suspend", program.id()});
@@ -310,8 +313,8 @@ TEST_CASE("after a suspend by the driver alone, curb moves what it can itself at
     REQUIRE(is_out(machine, program));
     machine.succeeds({"suspend", program.id()});
     machine.succeeds({"resume", program.id()});
-    REQUIRE(program.answers("map 96") == "mapped");
-    CHECK_THAT(machine.succeeds({"suspend", program.id()}).out, contains("96 MiB to host memory by curb in"));
+    REQUIRE(program.answers("map 24") == "mapped");
+    CHECK_THAT(machine.succeeds({"suspend", program.id()}).out, contains("24 MiB to host memory by curb in"));
     machine.succeeds({"resume", program.id()});
     CHECK(program.answers("check") == "right");
     CHECK(program.finish() == 0);
@@ -354,7 +357,7 @@ TEST_CASE("after a suspend that is killed half way curb resume brings back what 
     CHECK(program.says(500ms).empty());
     machine.succeeds({"resume", program.id()});
     CHECK(program.says() == "right");
-    CHECK(machine.held(program.pid()) == kContext + 96);
+    CHECK(machine.held(program.pid()) == kContext + 24);
 }
 
 TEST_CASE("a wrong address of a program is reported once, with the way out, where curb makes the program's memory") {
@@ -376,7 +379,7 @@ TEST_CASE("curb resume ends a light nap") {
     const Machine machine;
     Mapping program(machine, lightly(machine));
     REQUIRE(is_lightly_out(machine, program));
-    CHECK_THAT(machine.succeeds({"resume", program.id()}).out, contains("96 MiB back on the device by curb"));
+    CHECK_THAT(machine.succeeds({"resume", program.id()}).out, contains("24 MiB back on the device by curb"));
     CHECK(program.answers("check") == "right");
     CHECK(program.finish() == 0);
 }
