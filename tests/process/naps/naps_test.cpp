@@ -116,7 +116,9 @@ class Crowd {
         member.command.reset();
         if (!member.needs_resume) return;
         const bool is_back = member.resumes && has_succeeded;
-        member.needs_resume = !is_back && machine_.state(member.program->pid()) != "running";
+        // Of a process of which curb alone has moved its part, the driver knows nothing.
+        member.needs_resume = !is_back && (machine_.state(member.program->pid()) != "running" ||
+                                           nap_of(machine_, *member.program)["stays_out"] == true);
         if (member.needs_resume) run(member, {"resume", "--wait", "10s", member.program->id()});
     }
     void read(Member &member, bool on) {
