@@ -117,9 +117,11 @@ std::optional<std::string> read_whole(int directory, const std::string &name, un
 policy::Result<Descriptor, int> lock(int directory, const std::string &name, Clock::time_point until) {
     using Result = policy::Result<Descriptor, int>;
     for (;;) {
-        Descriptor file(::openat(directory, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-        if (!file) return Result(errno);
-        if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0) {
+        // O_NONBLOCK: the owner's lease (fcntl(2), F_SETLEASE) delays an open for 45 s.
+        Descriptor file(
+            ::openat(directory, name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+        if (!file && errno != EWOULDBLOCK) return Result(errno);
+        if (!file || ::flock(file.number(), LOCK_EX | LOCK_NB) != 0) {
             if (errno != EWOULDBLOCK || Clock::now() >= until) return Result(errno);
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
             continue;

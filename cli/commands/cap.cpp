@@ -193,7 +193,7 @@ Several keys may have a cap; for each device the cap of the most specific key ho
 caps of the devices that --gpu names; without --gpu, of all.
 
 Exit status 0: in force, 1: not, because the machine's ceiling allows no more, or the process could not be asked or
-cannot do it, 125: wrong arguments.
+cannot do it, 125: wrong arguments, or the answer could not be written.
 
 Examples:
   curb cap 4711 6GiB

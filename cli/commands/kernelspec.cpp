@@ -57,7 +57,9 @@ policy::Result<fs::path, std::string> folder_of(const KernelOptions &options) {
     const bool good = !options.name.empty() && options.name.find_first_not_of(
                                                    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklm"
                                                    "nopqrstuvwxyz0123456789._-") == std::string::npos;
-    if (!good) return "--name: " + policy::quote(options.name) + " is not letters, digits, '.', '_' and '-' alone";
+    if (!good || options.name.find_first_of(".-") == 0)
+        return "--name: " + policy::quote(options.name) +
+               " is not letters, digits, '.', '_' and '-' alone, or begins with '.' or '-'";
     const fs::path kernels = fs::path("jupyter") / "kernels" / options.name;
     if (options.prefix) return fs::absolute(*options.prefix) / "share" / kernels;
     if (const std::string data = variable("JUPYTER_DATA_DIR"); !data.empty())
@@ -87,7 +89,7 @@ void announce(const KernelOptions &options, const std::string &file, const std::
     else
         print_text(
             fmt::format("wrote {}\nJupyter lists the kernel as \"{}\"; remove it by: jupyter kernelspec remove {}\n",
-                        file, shown, options.name));
+                        file, shown, policy::lower_case(options.name)));  // as Jupyter names it
 }
 
 int install(const KernelOptions &options) {

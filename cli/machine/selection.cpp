@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "control/client.hpp"
+#include "machine/sim.hpp"
 #include "machine/target.hpp"
 #include "policy/rules.hpp"
 #include "policy/values/gpu_key.hpp"
@@ -132,11 +133,17 @@ policy::Result<std::vector<int>, std::string> found(const Selection &selection, 
         return "which process? curb " + command +
                " PID, or --all, --name, --user, --gpu, --job, --tree; curb ps lists them";
     if (!selection.is_described()) return programs_of(selection.pids);
-    if (!selection.has_filters()) return control::processes();  // --all alone
     std::vector<int> out;
+    if (!selection.has_filters()) {  // --all alone
+        out = control::processes();
+        std::erase_if(out, [](int pid) { return !is_on_machine(pid); });
+        return out;
+    }
     const View view = poll_all(kPatience);
     for (std::size_t i = 0; i < view.processes.size(); ++i)
-        if (view.processes[i].under_curb && fits(selection, view, i)) out.push_back(view.processes[i].pid);
+        if (const int pid = view.processes[i].pid;
+            view.processes[i].under_curb && fits(selection, view, i) && is_on_machine(pid))
+            out.push_back(pid);
     if (out.empty()) return std::string("no process under curb matches; curb ps lists them");
     return out;
 }

@@ -11,4 +11,7 @@ namespace curb::cli {
 // success.
 std::optional<std::string> use_sim(bool wanted);
 
+// True without --sim, and if the process runs on the simulated machine that use_sim() has loaded.
+bool is_on_machine(int pid);
+
 }  // namespace curb::cli

@@ -99,6 +99,8 @@ View selected_view(const Selection &selection) {
 std::string text_of(const Shown &shown, const PsOptions &options, const Screen &screen) {
     const control::UnixMs now = control::unix_now();
     if (options.json) return ps_json(shown.view, shown.errors, now) + "\n";
+    if (options.selection.has_filters() && shown.view.processes.empty())
+        return "no process matches; curb ps lists all\n";
     if (options.selection.pids.empty()) return ps_table(shown.view, screen, now);
     std::string out;
     for (std::size_t i = 0; i < shown.view.processes.size(); ++i)

@@ -70,7 +70,7 @@ void hold_interrupts() {
     note.sa_handler = [](int) { pressed = 1; };
     note.sa_flags = SA_RESTART;
     for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &note, nullptr);
-    for (const int number : {SIGTSTP, SIGTTOU, SIGPIPE}) ::signal(number, SIG_IGN);
+    for (const int number : {SIGTSTP, SIGTTOU, SIGPIPE, SIGXFSZ}) ::signal(number, SIG_IGN);
 }
 
 bool interrupted() { return pressed != 0; }

@@ -321,7 +321,7 @@ Refused while a GPU has less free memory than the process held there: the driver
 Another process can still take that memory at the same moment. Unlocks a process that an interrupted suspend left locked.
 
 Exit status 0: it runs, 1: not, and it is as before, 2: in a state that standard error names, 125: wrong arguments,
-130: not, because of Ctrl-C.
+or the answer could not be written, 130: not, because of Ctrl-C.
 
 Examples:
   curb resume 4711

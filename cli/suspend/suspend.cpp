@@ -186,30 +186,37 @@ class Suspending : Moving {
     int stays(int status, const std::string &state, const std::string &why) {
         if (!light_ || status == kInterrupted)  // the gate opens, and what is out comes back
             return ended(status, state, cannot_ + why + (state == "running" ? "; it runs on" : ""));
-        if (const auto gpus = nvml_gpus())  // so that commands for many processes find it
-            if (const auto fault = suspended::write(target_.process, record_of(*gpus)))
-                return ended(kRefused, state, cannot_ + *fault);
+        const auto gpus = nvml_gpus();
+        const auto record = record_of(gpus ? *gpus : std::vector<GpuState>());  // commands for many processes find it
+        if (const auto fault = suspended::write(target_.process, record))
+            return ended(kRefused, state, cannot_ + *fault);
         gate_.leave_closed();
         gate_.report(0);
         const Bytes out = light_->light.bytes + light_->zeros;
+        std::optional<Bytes> left;  // if NVML lists the process
+        if (gpus && !gpus_of(*gpus, pid_).empty()) left = held_by(*gpus, pid_);
         if (answer({{"pid", pid_},
                     {"suspended", true},
                     {"bytes", out},
-                    {"left", held()},
+                    {"left", left},
                     {"light_bytes", out},
                     {"light_seconds", std::to_string(light_time().count())},
                     {"stays", json::text(why)}}))
             return 0;
         print(
-            fmt::format("suspended {}: {}\nthe driver has not moved the rest, {}: {}\n"
+            fmt::format("suspended {}: {}\nthe driver has not moved the rest{}: {}\n"
                         "its calls of CUDA wait; curb resume {} brings it back\n",
-                        target_.text(), light_text(), format_human(held()), why, pid_));
+                        target_.text(), light_text(), left ? ", " + format_human(*left) : "", why, pid_));
         return 0;
     }
     [[nodiscard]] suspended::Record record_of(const std::vector<GpuState> &gpus) const {
         suspended::Record record;
         for (const GpuState *gpu : gpus_of(gpus, pid_))
             record.push_back({gpu->uuid, gpu->user(pid_)->held.value_or(0), gpu->free});
+        if (!record.empty()) return record;
+        if (const auto books = ask_books(target_))  // where NVML does not list it
+            for (const control::GpuStatus &gpu : books->gpus)
+                if (gpu.held != 0) record.push_back({gpu.uuid, gpu.held, ~Bytes{0}});
         return record;
     }
     [[nodiscard]] Seconds light_time() const { return std::chrono::milliseconds(light_ ? light_->light.out_ms : 0); }
@@ -317,7 +324,7 @@ extern const Command kNap{
 The process moves itself into host memory, as with suspend.idle in a policy, and its next CUDA call brings it back: the
 same as curb suspend --until-used. Refused while a call is under way. See curb suspend --help.
 
-Exit status 0: it naps, 1: not, and it runs as before, 125: wrong arguments.
+Exit status 0: it naps, 1: not, and it runs as before, 125: wrong arguments, or the answer could not be written.
 
 Examples:
   curb nap 4711
@@ -337,7 +344,7 @@ that only suspect a problem: a launcher's variables without NCCL; a process that
 calls bypass curb. The driver ends such a process if it synchronises while it is suspended.
 
 Exit status 0: suspended, 1: not, and it runs as before, 2: in a state that standard error names, 125: wrong arguments,
-130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
+or the answer could not be written, 130: not, because of Ctrl-C. Once memory is on its way out, Ctrl-C does not stop it.
 
 --until-used begins a nap, as curb nap does.
 

@@ -74,7 +74,9 @@ class Top {
     }
     void take_view() {
         if (is_ready(polled_)) {
-            view_ = polled_.get();
+            View now = polled_.get();
+            keep_selected(state_, view_, now);
+            view_ = std::move(now);
             remember(state_, view_);
         }
         if (!polled_.valid() && Clock::now() >= next_) poll();
@@ -309,7 +311,7 @@ int top(const TopOptions &options) {
     // A container often has no other locale than this, whichever LANG names.
     if (has_utf8_locale() && std::string_view(::nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
     const Terminal terminal;
-    if (!terminal)
+    if (!terminal || variable("TERM") == "dumb")
         return failed("nothing is known of the terminal " + policy::quote(variable("TERM")) +
                       "; set TERM, as in TERM=xterm curb top");
     return Top(options).run();

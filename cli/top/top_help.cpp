@@ -27,32 +27,32 @@ std::vector<ScreenLine> top_help(const TopState &state) {
     };
     out.push_back({{"curb top: help", Ink::bold}, {"   any key goes back"}});
     heading(state.read_only ? "Keys (--read-only: r, c, s and u do nothing)" : "Keys");
-    row("r  c", "release what the selected process caches; change its cap");
+    row("r  c", "release what it caches; change its cap");
     row("s  u", "suspend it; resume it. All four ask first");
-    row("arrows j k", "select a process, as the wheel and a click on it do");
+    row("arrows j k", "select a process; so do wheel and click");
     row("o", "the next order: " + policy::joined(kSortNames, ", "));
-    row("/", "show only what contains a text; an empty line shows all");
+    row("/", "show what contains a text; empty: all");
     row("+  -", "poll less, more often (now every " + interval_text(state.every) + ")");
-    row("q", "quit. A click on a key presses it; Shift and mouse select text");
+    row("q", "quit. A click presses a key; Shift: select");
     heading("GPUs");
     out.push_back({{"  "}});
     for (const Span &span : legend_of(state.unicode)) out.back().push_back(span);
-    out.back().push_back({";  use, temperature (NVML), last polls"});
+    out.back().push_back({";  use, temperature, polls"});
     row("idle", "held, and not used for a minute or more", Ink::yellow);
     heading("Processes");
-    row("HELD", "by its own books, else by NVML, as curb ps has both", Ink::plain);
-    row("CAP", "none: watched, not capped. OF CAP: the part of it that is held", Ink::plain);
+    row("HELD", "by its books, else by NVML (curb ps: both)", Ink::plain);
+    row("CAP", "none: not capped. OF CAP: the part held", Ink::plain);
     constexpr std::pair<State, const char *> kMeanings[] = {
         {State::running, "it has used the GPU within a minute"},
-        {State::waiting, "for memory; the note above the keys has the limit and the time"},
-        {State::napping, "it has left the GPU by itself, until its next call"},
+        {State::waiting, "for memory: its note has limit and time"},
+        {State::napping, "out of the GPU, until its next call"},
         {State::suspended, "by curb suspend (s), until curb resume (u)"},
-        {State::over_cap, "new requests wait or are refused until it holds less"},
+        {State::over_cap, "requests wait or fail until it holds less"},
         {State::releasing, "it gives memory back"},
-        {State::silent, "under curb, and does not answer. stopped: by a signal"},
-        {State::no_curb, "only NVML knows it. unknown: another user's, or elsewhere"}};
+        {State::silent, "it does not answer. stopped: by a signal"},
+        {State::no_curb, "only NVML knows it. unknown: out of sight"}};
     for (const auto &[one, text] : kMeanings) row(state_name(one), text, ink_of(one));
-    row("turn 12 s", "what is left of its turn: another one waits (next, wait turn)", Ink::plain);
+    row("turn 12 s", "left of its turn. next, wait turn: it waits", Ink::plain);
     return out;
 }
 

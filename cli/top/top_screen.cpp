@@ -365,6 +365,22 @@ void remember(TopState &state, const View &view) {
     std::erase_if(state.held, [&](const auto &one) { return !uses.contains(one.first); });
 }
 
+void keep_selected(TopState &state, const View &older, const View &newer) {
+    const std::vector<TopRow> before = top_rows(older, state), rows = top_rows(newer, state);
+    if (state.at >= before.size()) return;
+    const TopRow &was = before[state.at];
+    const auto is_of = [&](const TopRow &row, bool of_gpu) {
+        return newer.processes[row.process].pid == older.processes[was.process].pid &&
+               (!of_gpu || (row.gpu ? row.gpu->uuid : "") == (was.gpu ? was.gpu->uuid : ""));
+    };
+    for (const bool of_gpu : {true, false}) {
+        const auto at = std::find_if(rows.begin(), rows.end(), [&](const TopRow &row) { return is_of(row, of_gpu); });
+        if (at == rows.end()) continue;
+        state.at = static_cast<std::size_t>(at - rows.begin());
+        return;
+    }
+}
+
 std::vector<TopRow> top_rows(const View &view, const TopState &state) {
     std::vector<TopRow> out;
     for (const ViewGpu &gpu : view.gpus)

@@ -56,6 +56,8 @@ struct TopState {
 
 // Adds the figures of the view to the histories, and removes those of processes and GPUs that are gone.
 void remember(TopState &state, const View &view);
+// Moves state.at to the row of the process that it selects in the older view, on the same GPU if it is still there.
+void keep_selected(TopState &state, const View &older, const View &newer);
 // Returns the rows that match the filter, in the chosen order.
 std::vector<TopRow> top_rows(const View &view, const TopState &state);
 // Returns at most `height` lines of at most `width` columns. Moves state.at and state.first to existing rows, and sets

@@ -172,8 +172,11 @@ std::vector<std::string> what_they_lack(std::span<const Recording> recordings) {
                           "more. Record the run again.");
         if (is_job && one.header.unix_ns <= 0)
             out.push_back(one.name + ": has no time of day, so all processes are taken to begin together.");
-        if (is_job && !has([](const Moment &moment) { return moment.what == What::end; }))
-            out.push_back(one.name + ": does not show the end of its process, so what that held counts to the last.");
+        if (!has([](const Moment &moment) { return moment.what == What::end; }))
+            out.push_back(
+                one.name +
+                ": does not show the end of its process, which runs on, was killed or could not write it. What "
+                "it held counts to the last; what it took and was refused after its last event is missing.");
     }
     return out;
 }

@@ -162,8 +162,11 @@ void TraceReader::add(const control::trace::Event &event) {
     Moment moment = moment_of(event);
     if (!event.text.empty()) moment.text = out_.texts.number_of(policy::plain(event.text));
     if (!is_possible(moment)) return bad_line("a size in it is none that a device can have");
-    if (moment.what == What::dropped && moment.bytes > 0)
+    if (moment.what == What::dropped && moment.bytes > 0) {
         dropped_ = policy::added(dropped_, static_cast<std::uint64_t>(moment.bytes));
+        held_follows_ = false;
+    }
+    if (moment.what == What::books) held_follows_ = true;
     out_.first_ns = out_.events.empty() ? moment.began_ns() : std::min(out_.first_ns, moment.began_ns());
     out_.last_ns = std::max(out_.last_ns, moment.ns);
     out_.events.push_back(moment);
@@ -178,7 +181,9 @@ policy::Result<Recording, std::string> TraceReader::done() && {
     const bool nothing = lines_ == 0 && rest_.empty();
     if (!rest_.empty() && fault_.empty()) take_line(std::string(std::exchange(rest_, {})), false);
     if (nothing || (fault_.empty() && !is_trace_))
-        return name + " is empty: a process writes its trace once it uses CUDA; see \"trace\" in curb-policy(5)";
+        return name +
+               " is empty: a process writes its trace once it uses CUDA, if the disk has room; see \"trace\" in "
+               "curb-policy(5)";
     // Behind the "[": other programs write such arrays too.
     if (fault_.empty() && out_.events.empty() && !has_header_ && !cut_off_ && (bad_lines_ != 0 || lines_ > 1))
         fault_ = "none of its lines is an event" + (first_bad_.empty() ? "" : " (" + first_bad_ + ")");
@@ -192,8 +197,9 @@ policy::Result<Recording, std::string> TraceReader::done() && {
         missing.push_back(counted(bad_lines_, "line") + " could not be read (the first: " + first_bad_ + ").");
     if (dropped_ != 0)
         missing.push_back(counted(dropped_, "event") + (dropped_ == 1 ? " was" : " were") +
-                          " dropped by the process, which could not write so fast: single allocations are missing, "
-                          "what is held is right.");
+                          " dropped by the process, which could not write (too slow, or the disk full): single "
+                          "allocations are missing, " +
+                          (held_follows_ ? "what is held is right." : "and what was held at the end."));
     return std::move(out_);
 }
 

@@ -142,6 +142,7 @@ class TraceReader {
     std::uint64_t lines_ = 0, bad_lines_ = 0, dropped_ = 0;
     std::string first_bad_;
     bool cut_off_ = false;
+    bool held_follows_ = true;  // the last dropped events: what is held was written after them
 };
 
 // Reads a trace of any size from a file or standard input ("-"). The error is a sentence with the file's name.

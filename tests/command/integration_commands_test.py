@@ -70,6 +70,11 @@ class Kernelspec(Command):
         subprocess.run(words, env={**self.machine.bare, **self.python}, cwd="/", check=True)
         self.assertEqual(connection.read_text(), CAPPED)
 
+    def test_names_that_jupyter_has(self) -> None:
+        for name in ("..", ".hidden", "-x", "a/b"):
+            self.install("--name", name, status=125, says="--name: ")
+        self.assertIn("jupyter kernelspec remove upper", self.install("--name", "UPPER"))
+
     def test_places(self) -> None:
         self.install("--prefix", "venv", "--name", "small")
         self.assertEqual(self.spec("small", "venv/share/jupyter")["display_name"], "Python 3 (curb)")

@@ -2,6 +2,7 @@
 // under curb or not, moves it, and reads the simulated driver's own books.
 #include <linux/sched.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include <deque>
@@ -355,6 +356,34 @@ TEST_CASE("a user's lock on a claim does not keep root out, but a process that i
     CHECK(machine.state(of.program.pid()) == "locked");
     ::close(locked);
     machine.succeeds({"resume", of.program.id()});
+}
+
+TEST_CASE("a user's lease on a claim does not keep root out") {
+    if (!can_become_another()) return;
+    const Machine machine;
+    open_to_all(machine);
+    const OfNobody of(machine, becoming(kNobody));
+    const int leased = of.lock();
+    REQUIRE(::flock(leased, LOCK_UN) == 0);
+    ::signal(SIGIO, SIG_IGN);  // by which the kernel asks for the lease
+    REQUIRE(::fcntl(leased, F_SETLEASE, F_WRLCK) == 0);
+    Running suspend = curb_beside(machine, forced(of.program));
+    CHECK(within(30s, [&] { return machine.state(of.program.pid()) == "checkpointed"; }));  // a lease lasts 45 s
+    ::close(leased);
+    CHECK(suspend.end() == 0);
+    machine.succeeds({"resume", of.program.id()});
+}
+
+TEST_CASE("a suspend that may write no file leaves the process running") {
+    const Machine machine;
+    const Holding program(machine, 64);
+    const auto no_files = [] {
+        const rlimit none{0, 0};
+        ::setrlimit(RLIMIT_FSIZE, &none);
+    };
+    Running curb(joined({tested::kCurb}, forced(program)), machine.environment(), no_files);
+    CHECK(curb.end() == 1);
+    CHECK(machine.state(program.pid()) == "running");
 }
 
 TEST_CASE("root does not move a process that has got the pid of the one it meant") {

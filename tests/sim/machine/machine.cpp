@@ -339,7 +339,14 @@ std::unique_ptr<Machine> Machine::open(const std::string &state_file, bool may_c
         ::flock(file, LOCK_EX);
         struct stat status {};
         ::fstat(file, &status);
-        if (status.st_size == 0 && may_create && ::ftruncate(file, sizeof(Books)) == 0) status.st_size = sizeof(Books);
+        if (status.st_size == 0 && may_create) {
+            // Not ftruncate(): on a full disk the first use of a page would end the process by SIGBUS.
+            if (const int error = ::posix_fallocate(file, 0, sizeof(Books)); error != 0) {
+                ::close(file);
+                return refuse(std::strerror(error));
+            }
+            status.st_size = sizeof(Books);
+        }
         if (status.st_size != sizeof(Books)) {
             ::close(file);
             return refuse(kNotOurs);

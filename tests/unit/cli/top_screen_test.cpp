@@ -57,6 +57,29 @@ TEST_CASE("The command is in the narrowest window, and the state; a wider one ad
                contains(" OF CAP   HISTORY    STATE       COMMAND") && contains("/opt/conda/bin/python3 -m notebook"));
 }
 
+TEST_CASE("The selection stays on its process when rows above it go") {
+    const View before = busy();
+    TopState state;
+    const std::vector<int> all = pids(before, state);
+    REQUIRE(all.size() > 2);
+    std::vector<int> others = all;
+    std::erase(others, all.front());
+    const View after = only(before, others);
+    state.at = all.size() - 1;
+    keep_selected(state, before, after);
+    CHECK(state.at < all.size() - 1);
+    CHECK(pids(after, state).at(state.at) == all.back());
+    state.at = 0;  // its process has gone
+    keep_selected(state, before, after);
+    CHECK(state.at == 0);
+}
+
+TEST_CASE("The help can be read in 60 columns and 24 lines") {
+    const auto help = top_help(TopState());
+    CHECK(help.size() <= 24);
+    for (const ScreenLine &line : help) CHECK(width_of(text_of(line)) <= 60);
+}
+
 TEST_CASE("A GPU's line has its use and temperature, where NVML tells them") {
     View view = busy();
     TopState state;
