@@ -144,7 +144,7 @@ policy::Result<std::vector<int>, std::string> found(const Selection &selection, 
         if (const int pid = view.processes[i].pid;
             view.processes[i].under_curb && fits(selection, view, i) && is_on_machine(pid))
             out.push_back(pid);
-    if (out.empty()) return std::string("no process under curb matches; curb ps lists them");
+    if (out.empty()) return std::string("no process under curb matches that you may ask; curb ps lists all");
     return out;
 }
 

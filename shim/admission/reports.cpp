@@ -160,8 +160,9 @@ Words words_of_largest(Device &device) {
     if (!largest) return {};
     std::string name = control::proc_text(largest->pid, "comm", 64);
     if (name.ends_with('\n')) name.pop_back();
+    const bool may_ask = geteuid() == 0 || control::owner_of(largest->pid) == geteuid();
     return {" (" + holder_text(largest->bytes, static_cast<std::uint64_t>(largest->pid), name) + ")",
-            "make room there: curb release " + std::to_string(largest->pid) + ", or "};
+            may_ask ? "make room there: curb release " + std::to_string(largest->pid) + ", or " : ""};
 }
 
 Words words_of_device(Device &device, Bytes held) {

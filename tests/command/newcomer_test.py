@@ -161,6 +161,7 @@ curb kernelspec install --strict -c 4GiB -- true {connection_file} | 0 | wrote
 curb metrics --sim                    | 0   | # HELP
 curb cdi generate                     | 125 | curb: which caps?
 curb release {pid} --sim                | 0   | process {pid}: released 0 B
+curb ps --name nosuch                 | 0   | no process matches; curb ps lists all
 """
 
 
@@ -192,6 +193,13 @@ class Newcomer(unittest.TestCase):
                     if beginning != "?":
                         self.assertTrue(first.startswith(named(beginning)), f"{first!r} does not begin with {beginning!r}")
                     self.assertNotEqual(first, "")
+
+    def test_sim_with_all_reaches_one_machine(self) -> None:
+        with Machine(BUILD) as machine, Machine(BUILD) as another:
+            mine, other = str(machine.run_program().pid), str(another.run_program().pid)
+            self.assertIn(mine, machine.curb("cap", "--sim", "--all", "3GiB").stdout)
+            self.assertNotIn("3 GiB", another.curb("ps", other).stdout)
+            self.assertIn("3 GiB", machine.curb("ps", mine).stdout)
 
 
 if __name__ == "__main__":

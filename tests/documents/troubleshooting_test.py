@@ -41,7 +41,7 @@ NOT_MESSAGES = [
     r"^\. The program sees CUDA_ERROR_OUT",
     r"^curb resume \{\}|^; curb res?|^(all that is left|there is nothing)|^bring that|^curb release gives",
     r"another process of its job|the end of a graph capture|soft limit of its cgroup|the driver moves it for a nap",  # who asks
-    r"^(its first line|it is (longer|a second)|a size in it|no process has a GPU|an object in it|it is n(ot JSON|ested))",  # of a broken file
+    r"^(its first line|it is (longer|a second)|a size in it|no process has a GPU|an object in it|it is n(ot JSON|ested)|what is held is right|and what was held)",  # of a broken file
     r"^ in it; install|NCCL is loaded|^\); curb writes|^; it reads",  # ends of messages that the page has
     r"^Python's lock|^write either|^ PID, or --all",  # mistakes in a command line
 ]
