@@ -374,7 +374,7 @@ TEST_CASE("a user's lease on a claim does not keep root out") {
     machine.succeeds({"resume", of.program.id()});
 }
 
-TEST_CASE("a suspend that may write no file leaves the process running") {
+TEST_CASE("a suspend that may write no file leaves the process running", "[bare]") {
     const Machine machine;
     const Holding program(machine, 64);
     const auto no_files = [] {
