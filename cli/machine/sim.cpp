@@ -20,30 +20,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path in_use;  // the state file that --sim has chosen; empty without --sim
+std::string in_use;  // the state file that --sim has chosen; empty without --sim
 
-// Returns the state file (CURB_SIM_STATE) of a process that has the simulated driver loaded. Empty if it has none.
-fs::path state_of(int pid) {
-    if (!control::has_mapped(pid, "/sim/libcuda.so").value_or(false)) return {};
-    const auto environment = environment_of(pid);
-    if (!environment) return {};
-    const auto state = environment->find("CURB_SIM_STATE");
-    std::error_code error;
-    return state == environment->end() ? fs::path()
-                                       : fs::canonical(fs::path(control::proc_path(pid, "cwd")) / state->second, error);
-}
-
-// Returns the state files of this user's processes under curb. Only files that are there and are this user's: the
-// driver makes, locks and writes the file that it is given, and root must not do that to a file because another user's
-// process names it.
+// Returns the state files (CURB_SIM_STATE) of this user's processes under curb that have the simulated driver loaded.
+// Only files that are there and are this user's: the driver makes, locks and writes the file that it is given, and root
+// must not do that to a file because another user's process names it.
 std::set<std::string> states() {
     std::set<std::string> out;
     for (const int pid : control::processes()) {
         if (control::owner_of(pid) != ::geteuid()) continue;
-        const fs::path file = state_of(pid);
+        if (!control::has_mapped(pid, "/sim/libcuda.so").value_or(false)) continue;
+        const auto environment = environment_of(pid);
+        if (!environment) continue;
+        const auto state = environment->find("CURB_SIM_STATE");
+        if (state == environment->end()) continue;
+        std::error_code error;
+        const fs::path file = fs::canonical(fs::path(control::proc_path(pid, "cwd")) / state->second, error);
         struct stat status {};
-        if (!file.empty() && ::stat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
-            status.st_uid == ::geteuid())
+        if (!error && ::stat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid())
             out.insert(file.string());
     }
     return out;
@@ -51,7 +45,17 @@ std::set<std::string> states() {
 
 }  // namespace
 
-bool is_on_machine(int pid) { return in_use.empty() || state_of(pid) == in_use; }
+// By what the process has mapped: its variables may name a file on a FUSE mount of another user's, which root must not
+// look up.
+bool is_on_machine(int pid) {
+    bool found = in_use.empty();
+    if (!found)
+        control::each_line(pid, "maps", [&](std::string_view line) {
+            found = line.ends_with(' ' + in_use);
+            return !found;
+        });
+    return found;
+}
 
 std::optional<std::string> use_sim(bool wanted) {
     if (!wanted) return std::nullopt;
@@ -73,7 +77,7 @@ std::optional<std::string> use_sim(bool wanted) {
         if (!::dlopen((*sim / name).c_str(), RTLD_NOW | RTLD_LOCAL))
             return std::string("the simulated driver cannot be loaded: ") + ::dlerror();
     std::error_code error;
-    in_use = fs::weakly_canonical(variable("CURB_SIM_STATE"), error);
+    in_use = fs::weakly_canonical(variable("CURB_SIM_STATE"), error).native();
     return std::nullopt;
 }
 
