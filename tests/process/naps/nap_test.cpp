@@ -121,6 +121,7 @@ TEST_CASE("curb ps, metrics and doctor show a nap, and curb ps its end") {
     CHECK(nap["waited_total_ms"] >= nap["waited_ms"]);
     CHECK_THAT(machine.curb({"metrics"}).out,
                contains("curb_nap_waited_seconds{") && contains("curb_nap_waited_seconds_total{"));
+    CHECK(within(10s, [&] { return contents(machine.folder() / "nap.log").find("has ended") != std::string::npos; }));
     CHECK_THAT(contents(machine.folder() / "nap.log"), contains("a nap begins: 2.5") &&
                                                            contains("the nap has ended, and a call waited ") &&
                                                            contains("back on the device in "));
