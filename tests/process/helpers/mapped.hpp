@@ -55,7 +55,7 @@ class Mapped {
     [[nodiscard]] bool is_right_at_once() const { return is_right(3 * half_); }
 
   private:
-    // A MiB of pages that differ by their first word: a word at a time, it takes ThreadSanitizer seconds.
+    // The pages differ by their first word alone: a random number for each word takes ThreadSanitizer seconds.
     [[nodiscard]] std::vector<unsigned> words(std::uint64_t offset) const {
         std::minstd_rand random(static_cast<unsigned>(seed_ * 1'000'003 + offset));
         constexpr std::size_t kPage = 4096 / sizeof(unsigned);

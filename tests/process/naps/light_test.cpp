@@ -25,7 +25,7 @@ bool is_lightly_out(const Machine &machine, const Program &program) {
                   [&] { return machine.held(program.pid()) == kContext && nap_of(machine, program)["out"] == true; });
 }
 
-// One thread of the program's copies then, a chunk after the other.
+// Makes one thread of the program's copy all, a chunk after the other.
 void on_one_processor() {
     cpu_set_t one;
     CPU_ZERO(&one);
