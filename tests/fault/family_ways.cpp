@@ -30,7 +30,9 @@ void go_through(Program &p, const families::Family &family) {
     families::Place place = families::make_place(calls, 0, false);
     DO(cuDeviceGetDefaultMemPool, &place.pools[0], 0);
     std::fill(place.pools + 1, std::end(place.pools), place.pools[0]);
-    const families::Use use{calls, place, 1};
+    // Both choose stream 1 and a free in it. With 1 handles and pools end before their blocks, with 6 after them: a
+    // real driver of today may crash after the end of a pool whose block lives (docs/results/driver.md).
+    const families::Use use{calls, place, slack() == 0 ? 1U : 6U};
     families::Block blocks[2], beyond;
     for (unsigned i : {0U, 1U}) {
         blocks[i].bytes = family.nth(i, i == 0 ? 20 * MiB : 100 * KiB);

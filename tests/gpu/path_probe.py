@@ -31,7 +31,8 @@ class Path:
     device_figure: bool = False
     """Judged by the use of the whole device: NVML counts managed memory for no process."""
     over_mib: int = 0
-    """By how much it may exceed the cap. A library is loaded lazily, and until then the size of its globals is unknown."""
+    """By how much it may exceed the cap: the size of code is unknown until the driver has loaded it. curb unloads a module again, but
+    a library cannot be unloaded for the program."""
 
 
 _CHOSEN = (
@@ -56,8 +57,8 @@ _CHOSEN = (
     Path("kernel with 64 KiB of local memory", "local-64KiB", "refused"),
     Path("kernel with 8 KiB of local memory", "local-8KiB", "served"),
     Path("cuCtxCreate", "contexts"),
-    Path("module with a 256 MiB array, PTX", "module"),
-    Path("module with a 256 MiB array, cubin", "module-cubin"),
+    Path("module with a 256 MiB array, PTX", "module", over_mib=256),
+    Path("module with a 256 MiB array, cubin", "module-cubin", over_mib=256),
     Path("library with a 256 MiB array", "library", over_mib=256),
     Path("all of them at random, 20,000 steps", "mixed", "walks"),
 )

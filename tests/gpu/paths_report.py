@@ -14,8 +14,9 @@ _EXPLANATION = f"""\
 By `scripts/gpu-test paths`: one program for each path, under a cap of {CAP_MIB:,} MiB. It keeps up to 24 pieces of 256 MiB, if the
 row does not say otherwise. *Peak*: the most MiB that NVML showed for the process, context included; for managed memory, the rise
 of the device's use. A path passes if its peak is at most {CAP_MIB + 2:,} MiB, every piece that fits was served, the refusal is
-`CUDA_ERROR_OUT_OF_MEMORY`, and a memset, a kernel and the path itself work afterwards. A library's array may exceed the cap once:
-it is loaded lazily, and until then its size is unknown. *Books*: by how much curb's books differ from NVML's figure, at the
+`CUDA_ERROR_OUT_OF_MEMORY`, and a memset, a kernel and the path itself work afterwards. An array of a module or library may exceed
+the cap once, because its size is unknown until the driver has loaded it: curb unloads the module again, which NVML seldom shows;
+the library stays. *Books*: by how much curb's books differ from NVML's figure, at the
 cap or after the frees (the worse); at most 16 MiB or 1 %.
 """
 _YES = {True: "yes", False: "no", None: ""}

@@ -248,7 +248,7 @@ def _two_users(lab: Lab, row: Row) -> None:
             sessions.append(session)
         firsts, moves = [], []
         for number in range(4 if lab.quick else 10):
-            time.sleep(1)  # so that the other one is idle
+            time.sleep(2)  # so that the other one is idle, also by NVML's samples, of which there is one a second
             session = sessions[number % 2]
             firsts.append(turn(session, 5)["first_s"])
             other = _nap_of(lab, sessions[1 - number % 2])["light"]["out_ms"]

@@ -69,6 +69,9 @@ def train_captured(seconds: float) -> tuple[Problem, list[tuple[float, float]]]:
 
 
 def main(seconds: float) -> None:
+    # PyTorch's own thread may drop a tensor of a capture after the capture's end. Its cudaMallocAsync then ends the program, also
+    # without curb (six of six on two busy cores).
+    torch.autograd.set_multithreading_enabled(False)
     warm_up()
     say("warm")
     wait()
