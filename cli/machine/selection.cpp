@@ -141,9 +141,7 @@ policy::Result<std::vector<int>, std::string> found(const Selection &selection, 
     }
     const View view = poll_all(kPatience);
     for (std::size_t i = 0; i < view.processes.size(); ++i)
-        if (const int pid = view.processes[i].pid;
-            view.processes[i].under_curb && fits(selection, view, i) && is_on_machine(pid))
-            out.push_back(pid);
+        if (view.processes[i].under_curb && fits(selection, view, i)) out.push_back(view.processes[i].pid);
     if (out.empty()) return std::string("no process under curb matches that you may ask; curb ps lists all");
     return out;
 }

@@ -19,6 +19,7 @@
 #include "control/proc.hpp"
 #include "control/suspended.hpp"
 #include "control/ticket.hpp"
+#include "machine/sim.hpp"
 #include "machine/target.hpp"
 #include "policy/values/words.hpp"
 #include "terminal/messages.hpp"
@@ -370,7 +371,9 @@ class Join {
 }  // namespace
 
 View poll_all(std::chrono::milliseconds patience) {
-    return view_with(control::ask_all(control::StatusRequest(), patience));
+    std::vector<control::Answer> answers = control::ask_all(control::StatusRequest(), patience);
+    std::erase_if(answers, [](const control::Answer &one) { return !is_on_machine(one.pid); });
+    return view_with(std::move(answers));
 }
 
 Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience) {

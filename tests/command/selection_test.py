@@ -153,6 +153,15 @@ class Selection(Case):
         self.assertEqual(run.returncode, 125)
         self.assertIn("no process shares its simulated machine", run.stderr)
 
+    def test_ps_of_a_simulated_machine_shows_no_process_of_another(self) -> None:
+        here, there = self.machine.run_program(), self.machine.folder / "another machine"
+        other = self.machine.start([BUILD / "tests/scenarios", "runs_commands"], self.machine.under_curb(CURB_SIM_STATE=str(there)))
+        self.machine.wait_for_socket(other.pid)
+        self.assertLessEqual({here.pid, other.pid}, self.pids())
+        shown = self.pids("--sim")
+        self.assertIn(here.pid, shown)
+        self.assertNotIn(other.pid, shown)
+
     def test_curb_makes_no_file_for_a_simulated_machine_and_root_touches_none_of_another_users_process(self) -> None:
         # Other tests may run on simulated machines of their own.
         def sees_none(state: Path, pid: int) -> None:
