@@ -83,7 +83,7 @@ std::vector<HelpRow> values_of(const std::string &shape, const std::string &opti
         for (const policy::Step step : policy::all_steps()) out.push_back({policy::step_name(step), ""});
     if (option == "--color") out = {{"auto", "(on a terminal)"}, {"always", ""}, {"never", ""}};
     if (option == "--log")
-        for (const char *level : {"debug", "info", "warning", "error", "off"}) out.push_back({level, ""});
+        for (const char *level : {"trace", "debug", "info", "warning", "error", "off"}) out.push_back({level, ""});
     if (option == "--name" && shape.starts_with("GLOB"))
         for (const auto &[pid, name] : processes(false)) out.push_back({name.substr(1, name.size() - 2), ""});
     if (option == "--user") out = users();

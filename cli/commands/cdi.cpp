@@ -133,7 +133,8 @@ and its user cannot exceed the cap. Of two devices the last holds.
 The ceiling of each device is a policy in the folder, PATH/8GiB/policy.json. It may be edited while containers run, and
 is kept if it is there already. All of it should belong to root.
 
-In images without glibc 2.34 programs run without curb; curb doctor PID names them.
+In images with a glibc older than 2.34 no program starts. In those with musl programs run without curb; curb doctor PID
+names them.
 
 Exit status 0: written, 125: not; stderr says why.
 

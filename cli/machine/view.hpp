@@ -32,6 +32,9 @@ struct ViewProcess {
     bool unseen = false;  // of another user, who alone may look whether it is under curb
     std::optional<control::board::Entry> posted{};  // what it posts for all users; nullopt: nothing
 };
+
+// False if `pid` is that of another pid namespace: here another process may have it.
+[[nodiscard]] inline bool has_pid_here(const ViewProcess &process) { return !process.elsewhere || !process.posted; }
 // True if the process is under curb. nullopt: this user cannot know.
 std::optional<bool> is_under_curb(const ViewProcess &process);
 

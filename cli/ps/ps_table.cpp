@@ -251,7 +251,7 @@ class Notes {
         const std::string nvml = says.empty() ? "NVML does not say what it holds" : says;
         about_state(who, index);
         if (!process.trouble.empty()) say("{} runs under curb, and {}; {}", who, plain(process.trouble), nvml);
-        if (process.elsewhere && process.posted)
+        if (!has_pid_here(process))
             say("{} has this PID in another pid namespace, perhaps a container; NVML may list it with another one",
                 who);
         else if (process.elsewhere)

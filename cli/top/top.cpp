@@ -220,10 +220,15 @@ class Top {
         state_.message = prompt_ + typed_;
     }
 
-    // Returns null with --read-only.
+    // Returns null with --read-only, or if the selected process has its PID in another namespace.
     const ViewProcess *to_act_on() {
-        if (!state_.read_only) return selected();
-        state_.message = "curb top --read-only changes nothing";
+        if (state_.read_only) {
+            state_.message = "curb top --read-only changes nothing";
+            return nullptr;
+        }
+        const ViewProcess *process = selected();
+        if (!process || has_pid_here(*process)) return process;
+        state_.message = "it has this PID in another pid namespace, perhaps a container; run curb there";
         return nullptr;
     }
     // Keeps the pid that was selected when the key was pressed: the rows may move before the answer.

@@ -118,6 +118,7 @@ class Words(unittest.TestCase):
         self.assertEqual(completed("curb --color never po"), ["policy"])
         self.assertEqual(completed("curb run -vp no-such-f"), [])
         self.assertEqual(completed("curb run --log w"), ["warning"])
+        self.assertEqual(completed("curb run --log t"), ["trace"])
 
     def test_help(self):
         self.assertEqual(set(completed("curb help ")) | {"help", "version"}, set(completed("curb ")))

@@ -148,6 +148,15 @@ class Module(Command):
                 self.assertIn("gr\\xf6\\xdfe.json", done.stdout, done.stderr)
 
 
+    def test_the_magic_prints_sizes_as_the_command_does(self) -> None:
+        ask = "import sys, types; error = types.ModuleType('IPython.core.error'); error.UsageError = Exception; "  # it need not be installed
+        ask += "sys.modules.update(dict.fromkeys(('IPython', 'IPython.core', 'IPython.core.error'), error)); "
+        ask += "from curb._magic import size; print([size(count << 20) for count in (1, 1000, 1022, 1536, 1640)])"
+        done = subprocess.run([sys.executable, "-c", ask], env={**self.machine.bare, "PYTHONPATH": str(ROOT / "packaging/python")},
+                              capture_output=True, text=True, check=False)  # fmt: skip
+        self.assertEqual(done.stdout.strip(), "['1 MiB', '1000 MiB', '1022 MiB', '1.5 GiB', '1.6 GiB']", done.stderr)
+
+
 class Cdi(Command):
     def generate(self, *words: object, status: int = 0, says: str = "") -> str:
         return self.curb("cdi", "generate", "--output", "cdi/curb.json", "--folder", "files", *words, status=status, says=says)

@@ -47,6 +47,7 @@ NOT_MESSAGES = [
 ]
 FOREIGN = {  # of the loader and the C++ runtime
     "ERROR: ld.so: object",
+    "version 'GLIBC_2.33' not found (required by ",
     "/libcurb.so' from LD_PRELOAD cannot be preloaded",
     "ASan runtime does not come first in initial library list",
     "terminate called without an active exception",

@@ -57,4 +57,5 @@ def summary() -> str:
 def size(count: int) -> str:
     """As the command prints it: "1.5 GiB"."""
     unit = "MiB" if count < 1 << 30 else "GiB"
-    return f"{count / (1 << (20 if unit == 'MiB' else 30)):.3g} {unit}"
+    digits = f"{count / (1 << (20 if unit == 'MiB' else 30)):.2f}"
+    return f"{digits.rstrip('0').rstrip('.')} {unit}"

@@ -180,6 +180,19 @@ TEST_CASE("a process of another user has the state, the figures and the cap that
     CHECK(state_of(join(known).processes[0]) == State::over_cap);
 }
 
+TEST_CASE("the PID of a process that only the board shows is that of its own pid namespace") {
+    control::board::Entry entry;
+    entry.process = {1, 100};
+    entry.gpus = {{"GPU-0", GiB, std::nullopt, 0, 0}};
+    ViewFacts known = facts({gpu(0, {user(7, GiB)})}, {}, {process(7)});
+    known.posted = {{0, entry, "alice"}};
+    const View view = join(known);
+    REQUIRE(view.processes.size() == 2);
+    CHECK(has_pid_here(view.processes[0]));
+    CHECK(view.processes[1].pid == 1);
+    CHECK_FALSE(has_pid_here(view.processes[1]));
+}
+
 TEST_CASE("memory that a process has not used for a minute is idle, unless the process is out of its GPUs") {
     control::board::Entry entry;
     entry.used = 1'000'000;
