@@ -130,7 +130,8 @@ class Kernelspec(Command):
 class Module(Command):
     """The Python module, as pip would install it."""
 
-    def test_a_name_that_is_not_ascii_is_read_in_any_locale(self) -> None:
+    def setUp(self) -> None:
+        super().setUp()
         site = self.folder / "lib/python3/site-packages"
         info = site / "curb_gpu-1.dist-info"
         info.mkdir(parents=True)
@@ -139,21 +140,24 @@ class Module(Command):
         (info / "RECORD").write_text("../../../bin/curb,,\n")
         (self.folder / "bin").mkdir()
         (self.folder / "bin/curb").symlink_to(BUILD / "bin/curb")
+        self.environment = {**self.machine.bare, "PYTHONPATH": str(site)}
+
+    def python(self, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", program], env=self.environment | environment, capture_output=True, text=True, check=False)
+
+    def test_a_name_that_is_not_ascii_is_read_in_any_locale(self) -> None:
         program = self.machine.run_program(self.machine.under_curb(CURB_POLICY=str(self.machine.policy({}, "größe.json"))))
-        ask = f"import curb; print(ascii(curb.status({program.pid})))"
         for locale in ({"LC_ALL": "C", "PYTHONUTF8": "0"}, {"LC_ALL": "C.UTF-8"}):
             with self.subTest(locale):
-                done = subprocess.run([sys.executable, "-c", ask], env={**self.machine.bare, "PYTHONPATH": str(site), **locale},
-                                      capture_output=True, text=True, check=False)  # fmt: skip
+                done = self.python(f"import curb; print(ascii(curb.status({program.pid})))", **locale)
                 self.assertIn("gr\\xf6\\xdfe.json", done.stdout, done.stderr)
 
-
     def test_the_magic_prints_sizes_as_the_command_does(self) -> None:
-        ask = "import sys, types; error = types.ModuleType('IPython.core.error'); error.UsageError = Exception; "  # it need not be installed
-        ask += "sys.modules.update(dict.fromkeys(('IPython', 'IPython.core', 'IPython.core.error'), error)); "
-        ask += "from curb._magic import size; print([size(count << 20) for count in (1, 1000, 1022, 1536, 1640)])"
-        done = subprocess.run([sys.executable, "-c", ask], env={**self.machine.bare, "PYTHONPATH": str(ROOT / "packaging/python")},
-                              capture_output=True, text=True, check=False)  # fmt: skip
+        without_ipython = (
+            "import sys, types; error = types.ModuleType('IPython.core.error'); error.UsageError = Exception; "
+            "sys.modules.update(dict.fromkeys(('IPython', 'IPython.core', 'IPython.core.error'), error)); "
+        )
+        done = self.python(without_ipython + "from curb._magic import size; print([size(n << 20) for n in (1, 1000, 1022, 1536, 1640)])")
         self.assertEqual(done.stdout.strip(), "['1 MiB', '1000 MiB', '1022 MiB', '1.5 GiB', '1.6 GiB']", done.stderr)
 
 
