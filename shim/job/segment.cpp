@@ -183,7 +183,21 @@ std::string holders_text() {
            ". ipcs -m lists them, root can remove them by ipcrm, and sysctl kernel.shmmni is their limit";
 }
 
+std::string refused(const char *call) {
+    return std::string("the system refuses ") + call + " for it: " + std::strerror(errno);
+}
+
+// Returns which of the calls the filter of a sandbox refuses. Asked about no segment, so that none is made for it, both
+// calls fail with EINVAL otherwise.
+std::string refused_call() {
+    shmid_ds none{};
+    if (shared_memory_control(-1, IPC_STAT, &none) != 0 && errno != EINVAL && errno != EIDRM) return refused("shmctl");
+    attach_memory(-1, 0);
+    return errno != EINVAL && errno != EIDRM ? refused("shmat") : std::string();
+}
+
 std::string Look::make() {
+    if (std::string why = refused_call(); !why.empty()) return why;
     for (std::uint32_t offset = 0; offset < kKeys; ++offset) {
         const auto key = static_cast<std::int32_t>(static_cast<std::uint32_t>(first_) + offset);
         if (key == IPC_PRIVATE) continue;
@@ -200,7 +214,10 @@ std::string Look::make() {
         if (id < 0 || shared_memory_control(id, IPC_STAT, &found) != 0) {
             changed |= errno == ENOENT || errno == EIDRM || errno == EINVAL;
             if (changed) return {};
-            continue;
+            if (made < 0) continue;
+            std::string why = refused("shmctl");
+            shared_memory_control(made, IPC_RMID, nullptr);
+            return why;
         }
         if (take(id, found)) return {};
     }

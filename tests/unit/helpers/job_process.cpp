@@ -63,6 +63,8 @@ std::uint64_t obey(const Order &order, const std::string &name) {
     switch (order.what) {
         case Order::nothing: return 1;
         case Order::join_without_robust_futexes: forbid(SYS_set_robust_list); return obey({Order::join}, name);
+        case Order::join_without_shmctl: forbid(SYS_shmctl); return obey({Order::join}, name);
+        case Order::join_without_shmat: forbid(SYS_shmat); return obey({Order::join}, name);
         case Order::open_gpu: {
             static std::array<Share, 100> shares;
             return shares[order.bytes].open("GPU-" + std::to_string(order.bytes), 0) ? 1 : 0;

@@ -39,6 +39,8 @@ struct Order {
         join,
         join_by_pid,
         join_without_robust_futexes,
+        join_without_shmctl,
+        join_without_shmat,
         open_gpu,
         reserve,
         free,

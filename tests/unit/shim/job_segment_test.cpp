@@ -222,6 +222,16 @@ constexpr const char *kNoStranger = "only root can be another user, in an IPC na
 
 }  // namespace
 
+TEST_CASE("A sandbox that refuses shmctl or shmat: a process is not in its job, and makes no segment") {
+    if (!leaves_ipc()) return skip(kNoStranger);
+    const Job job;
+    CHECK_FALSE(Process(job.name, GENERATE(Order::join_without_shmctl, Order::join_without_shmat)).joined());
+    shm_info system{};
+    REQUIRE(shmctl(0, SHM_INFO, reinterpret_cast<shmid_ds *>(&system)) >= 0);
+    CHECK(system.used_ids == 0);
+    CHECK(job.process().joined());
+}
+
 TEST_CASE("Another user who takes 1,000 keys of a job, and gives some up again, does not part its processes") {
     if (!leaves_ipc()) return skip(kNoStranger);
     const Job job;
