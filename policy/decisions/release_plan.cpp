@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "policy/decisions/growth.hpp"
+
 namespace curb::policy {
 
 void ReleasePlan::join(const ReleaseRequest &request) {
@@ -16,10 +18,10 @@ std::optional<Step> ReleasePlan::begin() {
     return step_;
 }
 
-void ReleasePlan::ended(std::int64_t freed) {
+void ReleasePlan::ended(Bytes freed) {
     for (std::size_t i = 0; i < present_; ++i) {
         Joined &one = joined_[i];
-        one.freed = plus(one.freed, freed);
+        one.freed = added(one.freed, freed);
         std::erase(one.left, step_);
     }
 }

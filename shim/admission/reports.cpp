@@ -286,8 +286,11 @@ void refusal(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitH
     const auto line = [&] {
         const Words why = words(device, gpu, bytes, hit);
         const std::string held_by_kind = held_text(device.ledger, human);
-        return "refused " + (bytes ? human(bytes) : std::string("more code")) + " on " + device.name() + ": " +
-               why.text + (held_by_kind.empty() ? "" : " (held: " + held_by_kind + ")") +
+        const std::string what = hit.kind == Kind::contexts ? "a context of " + human(bytes)
+                                 : bytes != 0               ? human(bytes)
+                                                            : "more code";
+        return "refused " + what + " on " + device.name() + ": " + why.text +
+               (held_by_kind.empty() ? "" : " (held: " + held_by_kind + ")") +
                ". The program sees CUDA_ERROR_OUT_OF_MEMORY. To allow it: " + why.remedy +
                (by_device ? "" : or_release(device.ledger));
     };

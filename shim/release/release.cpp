@@ -76,18 +76,17 @@ double milliseconds_since(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// Returns the bytes that this process holds of the device, by NVML. If NVML does not see the process, the bytes that
-// all processes hold; without NVML, what the ledger says. nullopt while the process is out of its GPUs.
-std::optional<std::uint64_t> held_on(Device &device) {
+// Returns the bytes that this process holds of the device, by NVML; if NVML does not list the process, by the ledger.
+// nullopt while the process is out of its GPUs.
+std::optional<Bytes> held_on(Device &device) {
     if (const auto figure = device.meter.held_by_process()) return figure;
-    if (const auto used = device.meter.used_by_all()) return used;
     if (gate::is_closed()) return std::nullopt;
     reconcile(device);
     return device.ledger.held();
 }
 
-std::string run_body(policy::Step step) {
-    using Body = std::string (*)();
+Outcome run_body(policy::Step step) {
+    using Body = Outcome (*)();
     constexpr Body kBodies[] = {
 #define CURB_STEP(name, ...) &step::name,
 #include "policy/release_steps.def"
@@ -95,23 +94,23 @@ std::string run_body(policy::Step step) {
     return kBodies[static_cast<std::size_t>(step)]();
 }
 
-// Runs a step and measures the bytes that it freed. A device whose use grew meanwhile counts as negative. A device
-// without a figure before or after the step does not count: the process may be suspended during the step.
+// Runs a step and measures the bytes that it freed. A device of which the process holds more than before does not
+// count, nor does one without a figure before or after the step: the process may be suspended during the step.
 control::StepReport run_measured(policy::Step step) {
     const auto start = Clock::now();
-    std::vector<std::pair<Device *, std::uint64_t>> before;
+    std::vector<std::pair<Device *, Bytes>> before;
     for (Device &device : devices::all())
         if (const auto held = devices::in_use(device) ? held_on(device) : std::nullopt)
             before.emplace_back(&device, *held);
     control::StepReport report;
     report.step = step;
-    report.reason = run_body(step);
+    const Outcome outcome = run_body(step);
+    report.reason = outcome.reason;
     for (const auto &[device, held] : before) {
-        const auto left = held_on(*device);
-        if (!left) continue;
-        const auto freed = static_cast<std::int64_t>(held - *left);
-        report.freed += freed;
-        if (freed > 0) device->counts.note_released(step, static_cast<Bytes>(freed));
+        const auto left = outcome.tried ? held_on(*device) : std::nullopt;
+        if (!left || *left >= held) continue;
+        report.freed += static_cast<std::int64_t>(held - *left);
+        device->counts.note_released(step, held - *left);
     }
     report.milliseconds = milliseconds_since(start);
     return report;
@@ -207,7 +206,7 @@ void run(std::vector<Request> &requests, const std::function<void(std::vector<Re
         const auto step = plan.begin();
         if (!step) break;
         report.steps.push_back(run_measured(*step));
-        plan.ended(report.steps.back().freed);
+        plan.ended(static_cast<Bytes>(report.steps.back().freed));
         trace::step(report.steps.back(), report.trigger);
     }
     report.milliseconds = milliseconds_since(start);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "control/release_report.hpp"
@@ -43,9 +44,17 @@ std::vector<control::PastRelease> history();
 // The reason of a step that a graph capture prevented. curb runs the step again when the capture has ended.
 inline constexpr const char *kCapture = "deferred: graph capture";
 
-// The steps' bodies, in steps/NAME.cpp. Each returns why it could not free everything it is for; empty if it did.
+// How a step ended.
+struct Outcome {
+    std::string reason{};  // why it could not free everything it is for; empty if it did
+    // False if it made no call that frees memory. What the process freed meanwhile, the program freed.
+    bool tried = true;
+};
+inline Outcome untried(std::string reason) { return {std::move(reason), false}; }
+
+// The steps' bodies, in steps/NAME.cpp.
 namespace step {
-#define CURB_STEP(name, ...) std::string name();
+#define CURB_STEP(name, ...) Outcome name();
 #include "policy/release_steps.def"
 }  // namespace step
 

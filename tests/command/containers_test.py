@@ -23,12 +23,19 @@ NAMESPACES = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-u
 class ContainersTest(OfMachine):
     """Starts a program in a pid namespace of its own, with a runtime directory that only its mount namespace has."""
 
+    NAMESPACES = NAMESPACES
+    ENTER = ["nsenter", "--mount", *([] if os.geteuid() == 0 else ["--user", "--preserve-credentials"])]
+
+    def make_ready(self) -> None:
+        """Lets the container use the machine's folder."""
+
     def setUp(self) -> None:
         super().setUp()
+        self.make_ready()
         hide = 'mount -t tmpfs -o mode=700 none "$XDG_RUNTIME_DIR" && exec "$@"'
         program = [str(BUILD / "tests/scenarios"), "runs_commands"]
         self.process = self.machine.start(
-            [*NAMESPACES, "sh", "-c", hide, "sh", "env", f"LD_PRELOAD={BUILD / 'lib/libcurb.so'}", *program],
+            [*self.NAMESPACES, "sh", "-c", hide, "sh", "env", f"LD_PRELOAD={BUILD / 'lib/libcurb.so'}", *program],
             self.machine.bare | {"CURB_CAP": "4GiB", "CURB_LOG": "off"},
         )
         self.process.asked("take 1024")
@@ -60,12 +67,26 @@ class ContainersTest(OfMachine):
 
     def test_a_link_in_the_container_leads_nowhere_else(self) -> None:
         pid = str(self.seen()["pid"])
-        inside = ["nsenter", "--target", pid, "--mount", *([] if os.geteuid() == 0 else ["--user", "--preserve-credentials"])]
         swap = 'mv "$0/curb" "$0/other" && ln -s /proc/1/root/tmp "$0/curb"'
-        subprocess.run([*inside, "sh", "-c", swap, str(self.machine.runtime)], check=True, timeout=PATIENCE_S)
+        subprocess.run([*self.ENTER, "--target", pid, "sh", "-c", swap, str(self.machine.runtime)], check=True, timeout=PATIENCE_S)
         failed = self.machine.curb("release", pid)
         self.assertEqual(failed.returncode, 1)
         self.assertIn("runs in a container", failed.stderr)
+
+
+USER = 54331
+BECOME = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
+
+
+@unittest.skipUnless(os.geteuid() == 0, "only root can start programs of other users")
+class RootlessTest(ContainersTest):
+    """The same in a container of another user, in which the root outside has no name."""
+
+    NAMESPACES = [*BECOME, *NAMESPACES[:1], "--user", "--map-root-user", *NAMESPACES[1:]]
+    ENTER = [*BECOME, "nsenter", "--mount", "--user", "--preserve-credentials"]
+
+    def make_ready(self) -> None:
+        os.chown(self.machine.folder, USER, USER)
 
 
 @unittest.skipUnless(os.geteuid() == 0, "only root can start programs of other users")
@@ -73,7 +94,6 @@ class MeetTest(unittest.TestCase):
     """Two containers of root's and a login shell of another user, on one GPU that has no room for all. They have no folder in
     common but /run/curb, and the containers have pids of their own. NVML lists the host's, as a real one does."""
 
-    USER = 54331
     POLICY = {
         "gpu": {"*": {"growth": {"wait": "60s"}}},
         "suspend": {"when_others_wait": "200ms", "deep": "never"},
@@ -97,7 +117,7 @@ class MeetTest(unittest.TestCase):
         )
         Path(self.machine.bare["CURB_SIM_STATE"]).chmod(0o666)
 
-    def inside(self, *command: object, user: int = 0, container: bool = True) -> list[str]:
+    def inside(self, *command: object, user: bool = False, container: bool = True) -> list[str]:
         """A command with a /tmp and a /run of its own, in which only /run/curb is the machine's."""
         begin = (
             f'mount --bind /proc "{self.machine.folder}/proc" && mount -t tmpfs none /run && mkdir /run/curb && '
@@ -106,7 +126,7 @@ class MeetTest(unittest.TestCase):
         own = "--pid --fork --ipc".split() if container else []
         if container:
             begin += " && mount -t proc proc /proc"
-        become = [] if user == 0 else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
+        become = BECOME if user else []
         return ["unshare", "--mount", *own, "sh", "-c", f'{begin} && exec "$@"', "sh", *become, *map(str, command)]
 
     def program(self, **where: Any) -> Process:
@@ -127,7 +147,7 @@ class MeetTest(unittest.TestCase):
         return [use | {"of": by_pid[use["pid"]]} for gpu in answer["gpus"] for use in gpu["uses"] if use["pid"] in by_pid]
 
     def test_they_see_each_other_and_leave_for_each_other(self) -> None:
-        shell = {"user": self.USER, "container": False}
+        shell = {"user": True, "container": False}
         one, two, login = self.program(), self.program(), self.program(**shell)
         one.asked("hold 2048", "held")
         login.asked("hold 1024", "held")

@@ -11,7 +11,9 @@ namespace curb::control {
 
 struct StepReport {
     policy::Step step{};
-    std::int64_t freed = 0;  // bytes that the device had more free after the step; measured, so it can be negative
+    // The bytes that the process held less of its GPUs after the step; at least 0, but that of version 0.2 or in its
+    // recordings can be negative.
+    std::int64_t freed = 0;
     double milliseconds = 0;
     std::string reason;  // why the step gave back nothing, or not all: "no Python", "graph capture"; may be empty
     friend bool operator==(const StepReport &, const StepReport &) = default;
@@ -27,7 +29,7 @@ struct ReleaseReport {
 
 // Returns the bytes of all steps together, limited to 64 bits.
 std::int64_t freed(const ReleaseReport &report);
-// "3.42 GiB". "-2 MiB" if the device has less free after the step, because another process allocated meanwhile.
+// "3.42 GiB", "-2 MiB".
 std::string size_text(std::int64_t bytes);
 // "44 ms", "4.6 ms". Independent of the locale.
 std::string time_text(double milliseconds);

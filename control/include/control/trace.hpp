@@ -49,7 +49,7 @@ std::optional<What> parse_what(std::string_view name) noexcept;
 //   refuse, wait  gpu kind bytes held limit why
 //   granted       gpu kind bytes held, duration_ns (of the wait)
 //   allowance     gpu limit (the new one; policy::kUnbounded: none) held
-//   step          step bytes (freed; may be negative) duration_ns text (the trigger)
+//   step          step bytes (freed) duration_ns text (the trigger)
 //   policy        gpu limit (the cap; policy::kUnbounded: none) of_kind (the allowance, the same) held
 //                 text (file, rule)
 //   out           bytes (moved to host memory), duration_ns (of the move; 0: not known), text: "nap", "suspend",

@@ -6,14 +6,14 @@
 
 namespace curb::shim::release::step {
 
-std::string cache() {
+Outcome cache() {
     bool any = false;
     for (Device &device : devices::all()) {
         if (device.kept.blocks == 0) continue;
         any = true;
         shim::cache::free_kept(device);
     }
-    return any ? "" : "nothing cached";
+    return any ? Outcome() : untried("nothing cached");
 }
 
 }  // namespace curb::shim::release::step

@@ -188,12 +188,12 @@ std::string with_primary_context(int &first) {
 
 namespace step {
 
-std::string frameworks() {
+Outcome frameworks() {
     Python python;
-    if (!python.find()) return "no Python";
-    if (python.finalizing()) return "Python is ending";  // first: it also reports "not initialised" then
-    if (!python.initialized()) return "no Python";
-    if (captures::any()) return kCapture;
+    if (!python.find()) return untried("no Python");
+    if (python.finalizing()) return untried("Python is ending");  // first: it also reports "not initialised" then
+    if (!python.initialized()) return untried("no Python");
+    if (captures::any()) return untried(kCapture);
     const auto answer = std::make_shared<Answer>();
     const bool collect = *in_force::snapshot()->policy.release.collect;
     const auto work = [python, collect, answer] {
@@ -209,14 +209,14 @@ std::string frameworks() {
         release::ask({"Python's lock (GIL), which was waited for", {.steps = std::vector{policy::Step::frameworks}}});
     };
     switch (with_lock(python, work, late)) {
-        case Locked::done: note_answers(answer->asked); return answer->report;
-        case Locked::ended: return "Python is ending";
-        case Locked::no_lock: return "deferred: waits for Python's lock (GIL)";
-        case Locked::no_end: return "frameworks are still at it after 30 s";
-        case Locked::busy: return "deferred: an earlier request is still with Python";
+        case Locked::done: note_answers(answer->asked); return {answer->report};
+        case Locked::ended: return untried("Python is ending");
+        case Locked::no_lock: return untried("deferred: waits for Python's lock (GIL)");
+        case Locked::no_end: return {"frameworks are still at it after 30 s"};
+        case Locked::busy: return untried("deferred: an earlier request is still with Python");
         case Locked::no_thread: break;
     }
-    return "no thread could be started to ask them";
+    return untried("no thread could be started to ask them");
 }
 
 }  // namespace step

@@ -31,7 +31,7 @@ bool finish_work(const Device &device) noexcept {
 
 }  // namespace
 
-std::string pools() {
+Outcome pools() {
     const RelaxedCapture relaxed;
     bool any = false, finished = true;
     for (Device &device : devices::all()) {
@@ -43,7 +43,8 @@ std::string pools() {
         finished = finish_work(device) && finished;
         shim::pools::trim(device);
     }
-    return !finished ? kCapture : any ? "" : "nothing reserved";
+    if (!any) return untried("nothing reserved");
+    return {finished ? "" : kCapture};
 }
 
 }  // namespace curb::shim::release::step

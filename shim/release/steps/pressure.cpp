@@ -12,8 +12,9 @@
 #include "release/release.hpp"
 
 namespace curb::shim::release::step {
+namespace {
 
-std::string pressure() {
+std::string arm() {
     const caller_match::Known known = caller_match::inspect_libraries();
     std::string asked;
     bool any = false, left = false;
@@ -34,5 +35,9 @@ std::string pressure() {
     }
     return armed ? "waits for the program's next large allocation" : "an allocation was refused just now";
 }
+
+}  // namespace
+
+Outcome pressure() { return untried(arm()); }
 
 }  // namespace curb::shim::release::step

@@ -160,10 +160,14 @@ TEST_CASE("a green context does not count as a part of the context that comes wi
                  .run("a_first_context_that_comes_with_a_green_one_costs_what_others_do"));
 }
 
-TEST_CASE("a cap that is smaller than a context refuses the context") {
+TEST_CASE("a context that the cap or a limit of growth has no room for is refused, and reported as one") {
     const Outcome outcome = succeeds(Job().cap("256MiB").run("a_cap_smaller_than_a_context_refuses_the_context"));
     CHECK_THAT(outcome.err,
                contains("refused a context on cuda:0: it takes 518 MiB by itself, and the cap is 256 MiB"));
+    const Outcome grown = Job()
+                              .policy(R"({ "version": 1, "gpu": { "*": { "growth": { "keep_free": "80GiB" } } } })")
+                              .run("a_cap_smaller_than_a_context_refuses_the_context");
+    CHECK_THAT(grown.err, contains("refused a context of 518 MiB on cuda:0: the device would have less than 80 GiB"));
 }
 
 TEST_CASE("a key of the policy finds its GPU, in whatever order the process sees them") {

@@ -232,8 +232,14 @@ def a_lock_that_is_held_for_long_holds_up_neither_the_plan_nor_the_next_step() -
     import torch
 
     torch.cuda.cache(0, 16 * MIB)
+    block = ctypes.c_uint64(driver.take(32 * MIB))
+    sys.setswitchinterval(1000)
     ask()
-    ctypes.PyDLL(None).usleep(4_500_000)  # keeps the GIL
+    libc, cuda = ctypes.PyDLL(None), ctypes.PyDLL("libcuda.so.1")  # whose calls keep the GIL
+    libc.usleep(1_000_000)
+    assert cuda.cuMemFree_v2(block) == 0  # is not the release's
+    libc.usleep(3_500_000)
+    sys.setswitchinterval(0.005)
     first = releases()  # on a busy machine the second one may be there already
     assert first
     assert "frameworks 0 B (deferred: waits for Python's lock (GIL))" in first[0], first[0]

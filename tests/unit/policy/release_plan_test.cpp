@@ -6,8 +6,6 @@ using namespace curb::policy;
 
 namespace {
 
-constexpr std::int64_t kMiB = 1 << 20;
-
 ReleasePlan plan_of(std::vector<Step> steps, const ReleaseRequest &first = {}) {
     ReleasePlan plan(std::move(steps));
     plan.join(first);
@@ -15,7 +13,7 @@ ReleasePlan plan_of(std::vector<Step> steps, const ReleaseRequest &first = {}) {
 }
 
 // Takes every step that is due. Each frees `freed` bytes. Returns the steps.
-std::vector<Step> rest_of(ReleasePlan &plan, std::int64_t freed = 0) {
+std::vector<Step> rest_of(ReleasePlan &plan, Bytes freed = 0) {
     std::vector<Step> taken;
     while (const auto step = plan.begin()) {
         taken.push_back(*step);
@@ -35,20 +33,12 @@ TEST_CASE("A release takes the policy's steps, or its own, in their order, until
     auto own = plan_of(kAll, {.steps = Steps{Step::pressure, Step::cache}});
     CHECK(rest_of(own) == Steps{Step::pressure, Step::cache});
     auto little = plan_of(kAll, {.wanted = 3 * MiB});
-    CHECK(rest_of(little, 2 * kMiB) == Steps{Step::cache, Step::pools});
+    CHECK(rest_of(little, 2 * MiB) == Steps{Step::cache, Step::pools});
 }
 
-TEST_CASE("A release of 0 bytes takes no step, and memory that the program takes meanwhile must be freed too") {
+TEST_CASE("A release of 0 bytes takes no step") {
     auto none = plan_of(kAll, {.wanted = 0});
     CHECK(rest_of(none).empty());
-    auto plan = plan_of(kAll, {.wanted = 2 * MiB});
-    CHECK(plan.begin() == Step::cache);
-    plan.ended(-kMiB);
-    CHECK(plan.begin() == Step::pools);
-    plan.ended(2 * kMiB);
-    CHECK(plan.begin() == Step::frameworks);
-    plan.ended(kMiB);
-    CHECK_FALSE(plan.begin());
 }
 
 TEST_CASE("A request that joins shares the steps to come, and those that it missed are taken again") {
@@ -63,17 +53,17 @@ TEST_CASE("A request that joins shares the steps to come, and those that it miss
 TEST_CASE("Memory released before a request joined does not count for it") {
     auto plan = plan_of(kAll);
     REQUIRE(plan.begin() == Step::cache);
-    plan.ended(8 * kMiB);
+    plan.ended(8 * MiB);
     plan.join({.wanted = 8 * MiB});
     CHECK(plan.begin() == Step::pools);
-    plan.ended(8 * kMiB);
+    plan.ended(8 * MiB);
     CHECK(rest_of(plan) == Steps{Step::frameworks});  // for the first request
 }
 
 TEST_CASE("A request that wants little does not end the release of one that wants all") {
     auto plan = plan_of(kAll, {.wanted = MiB});
     plan.join({});
-    CHECK(rest_of(plan, kMiB) == kAll);
+    CHECK(rest_of(plan, MiB) == kAll);
 }
 
 TEST_CASE("A plan takes no more requests once its first is served, so it ends however many come") {
@@ -87,7 +77,5 @@ TEST_CASE("A plan takes no more requests once its first is served, so it ends ho
 
 TEST_CASE("Absurd figures do not overflow") {
     auto plan = plan_of(kAll, {.wanted = kUnbounded});
-    CHECK(rest_of(plan, INT64_MAX) == kAll);
-    auto taken = plan_of(kAll, {.wanted = 1});
-    CHECK(rest_of(taken, INT64_MIN) == kAll);
+    CHECK(rest_of(plan, kUnbounded / 2 + 1) == Steps{Step::cache, Step::pools});
 }

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -33,17 +32,17 @@ class ReleasePlan {
 
     // Returns the step to begin now. nullopt if every request is served.
     std::optional<Step> begin();
-    // Ends that step. `freed`: the bytes that it freed; negative if the program took more meanwhile.
-    void ended(std::int64_t freed);
+    // Ends that step. `freed`: the bytes that it freed.
+    void ended(Bytes freed);
 
   private:
     struct Joined {
         std::optional<Bytes> wanted;
         std::vector<Step> left;  // steps that have not begun since
-        std::int64_t freed = 0;  // by steps that began since
+        Bytes freed = 0;         // by steps that began since
     };
     static bool served(const Joined &one) noexcept {
-        return one.left.empty() || (one.wanted && one.freed >= 0 && static_cast<Bytes>(one.freed) >= *one.wanted);
+        return one.left.empty() || (one.wanted && one.freed >= *one.wanted);
     }
 
     std::vector<Step> steps_;
