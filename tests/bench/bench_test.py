@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import bench
 import measures
 import results as written
-from gpu_tests import ProgramFailed
+from gpu_tests import ProgramFailed, shell_environment
 from lane import Lane
 from measures import Group, LaneSpec, Row
 from pairs import Figure
@@ -185,6 +187,14 @@ class Casts(unittest.TestCase):
     def test_a_group_without_time_is_measured_again(self) -> None:
         self.setting.deadline = 0
         self.assertEqual(self.resumed(1), [])
+
+
+class Environments(unittest.TestCase):
+    def test_programs_get_of_curbs_variables_those_of_the_simulated_driver_alone(self) -> None:
+        shell = {"CURB_CAP": "1GiB", "CURB_NAP": "1m", "CURB_TURN": "1m", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "LD_PRELOAD": "/a.so"}
+        kept = {"CURB_SIM_GPUS": "2", "HOME": "/home/a"}
+        with mock.patch.dict(os.environ, shell | kept, clear=True):
+            self.assertEqual(shell_environment(), kept)
 
 
 class Directly(unittest.TestCase):

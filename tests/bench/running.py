@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_tests import Device, ProgramFailed
+from gpu_tests import Device, ProgramFailed, shell_environment
 from lane import Lane, Times
 from measures import Group, LaneSpec, Row
 from pairs import Figure
-from subjects import BARE, CACHED, CURB, DIRECT, NAPS, STACKS, TRACE, TURNS, Subject, clean_environment
+from subjects import BARE, CACHED, CURB, DIRECT, NAPS, STACKS, TRACE, TURNS, Subject
 
 _PROGRAMS = Path(__file__).parent / "programs"
 _ANSWER_S = 60
@@ -70,7 +70,7 @@ class Setting:
 
     def environment(self, driver: str) -> dict[str, str]:
         """Returns the variables of every lane: they select the driver, and the bench's folder for curb's sockets."""
-        env = clean_environment() | {"PYTHONUNBUFFERED": "1", "XDG_RUNTIME_DIR": str(self.folder)}
+        env = shell_environment() | {"PYTHONUNBUFFERED": "1", "XDG_RUNTIME_DIR": str(self.folder)}
         if driver == "gpu":
             assert self.device
             return env | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}

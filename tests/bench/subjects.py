@@ -4,18 +4,15 @@ limit."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_tests import COLUMNS, MpsDaemon, Preload
+from gpu_tests import COLUMNS, MpsDaemon, Preload, shell_environment
 
 CAP = "64GiB"
 _CACHE = {"max": "32GiB", "idle": "1h"}
-# Beginnings of the variables that must not come from the shell.
-_DECIDED_HERE = ("LD_PRELOAD", "CURB_CAP", "CURB_POLICY", "CUDA_MPS_", "PYTORCH_", "XLA_", "TF_")
 
 
 @dataclass(frozen=True)
@@ -72,15 +69,11 @@ def peer(text: str) -> Subject:
     return Subject(preload.name, f"{preload.library.name}{said}", preload.library, preload.env)
 
 
-def clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(_DECIDED_HERE)}
-
-
 class Mps:
     """An MPS control daemon of the bench, with the cap as the memory limit of its clients."""
 
     def __init__(self, folder: Path, device_index: int) -> None:
-        self._daemon = MpsDaemon(folder, device_index, clean_environment())
+        self._daemon = MpsDaemon(folder, device_index, shell_environment())
 
     def start(self) -> Subject:
         """Starts the daemon. Returns the subject. If MPS cannot run here, its `cannot` has the reason."""

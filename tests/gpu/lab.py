@@ -20,12 +20,17 @@ from session import Job, Session, Unavailable
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# Beginnings of the variables that only a case may set. A value from the shell would change a "default" case.
-_SET_BY_CASES = (
-    *("LD_PRELOAD", "CURB_CAP", "CURB_POLICY"),
-    *("PYTORCH_", "XLA_PYTHON_CLIENT_", "XLA_CLIENT_"),
-    *("TF_FORCE_GPU_ALLOW_GROWTH", "TF_GPU_ALLOCATOR", "TF_DEVICE_MIN_SYS_MEMORY_IN_MB"),
-)
+# Beginnings of the variables that programs do not get from the shell: they would change a "default" case.
+_NOT_OF_THE_SHELL = ("LD_PRELOAD", "CURB_", "CUDA_MPS_", "PYTORCH_", "XLA_", "TF_")
+
+
+def shell_environment() -> dict[str, str]:
+    """Returns the shell's variables that programs get. Those of the simulated driver, CURB_SIM_*, are among them."""
+    return {
+        name: value for name, value in os.environ.items() if name.startswith("CURB_SIM_") or not name.startswith(_NOT_OF_THE_SHELL)
+    }
+
+
 COLUMNS = ("bare", "curb", "curb+cache", "curb+naps", "curb+turns", "curb+trace", "curb+stacks", "mps", "direct")
 """Names of curb's own columns and subjects, here and in tests/bench."""
 
@@ -133,16 +138,16 @@ class Lab:
     def curb(self, *words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Runs the command `curb`."""
         command = [str(self.built("bin/curb")), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        environment = shell_environment() | {"CURB_LIBRARY": str(self.library)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
 
     def folder_of(self, name: str) -> Path:
         return self.folder / "".join(c if c.isalnum() else "-" for c in name)
 
     def environment(self, more: dict[str, str] | None) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_CASES)}
         # NVML counts devices in the order of the bus; CUDA does so only with this variable.
         device = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.device.index)}
-        values = kept | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
+        values = shell_environment() | device | {"PYTHONUNBUFFERED": "1"} | (more or {})
         # Programs in folders of PROGRAMS import what is in it.
         return values | {"PYTHONPATH": os.pathsep.join([*filter(None, [values.get("PYTHONPATH")]), str(PROGRAMS)])}
 
