@@ -15,6 +15,7 @@ from unittest import mock
 
 import bench
 import measures
+import report
 import results as written
 from gpu_tests import ProgramFailed, shell_environment
 from lane import Lane
@@ -195,6 +196,15 @@ class Environments(unittest.TestCase):
         kept = {"CURB_SIM_GPUS": "2", "HOME": "/home/a"}
         with mock.patch.dict(os.environ, shell | kept, clear=True):
             self.assertEqual(shell_environment(), kept)
+
+
+class Pages(unittest.TestCase):
+    def test_a_page_links_the_file_that_is_written_also_by_a_python_without_lzma(self) -> None:
+        result = report.Result({"gpu": "GPU", "date": "2026-01-01"}, [report.Row("case", figures={"run.html": "<p>text</p>"})])
+        for lzma in (report.lzma, None):
+            with mock.patch.object(report, "lzma", lzma), tempfile.TemporaryDirectory() as folder:
+                page, *files = report.write(result, Path(folder), "gpu")
+                self.assertIn(f"[case](raw/{files[-1].name})", page.read_text())
 
 
 class Directly(unittest.TestCase):

@@ -108,7 +108,7 @@ def _figure_text(folder: Path, file: str) -> str:
 
 def _figure_link(machine: dict[str, str], case: str, name: str) -> str:
     file = _figure_file(machine, name)
-    return f"[{case}](raw/{file}.xz)" if file.endswith(".html") else f"![{case}]({file})"
+    return f"[{case}]({_raw(Path(), file)})" if file.endswith(".html") else f"![{case}]({file})"
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
