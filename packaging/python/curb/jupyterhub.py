@@ -69,8 +69,9 @@ class CurbMixin(Configurable):  # type: ignore[misc]
             own["CURB_POLICY"] = elsewhere
         if "CURB_JOB_CAP" in own:
             own["CURB_JOB"] = f"jupyterhub-{self.user.name}"
-        if env.get("CURB_CAP") and "CURB_CAP" in own:
-            own["CURB_CAP"] += "," + env["CURB_CAP"]  # of several caps the lowest holds
+        for name in ("CURB_CAP", "CURB_JOB_CAP"):
+            if env.get(name) and name in own:
+                own[name] += "," + env[name]  # of several caps the lowest holds
         ours = self.library or curb.library()
         own["LD_PRELOAD"] = ":".join(filter(None, [ours, env.get("LD_PRELOAD")]))
         return {**env, **own}
