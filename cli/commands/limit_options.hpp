@@ -63,6 +63,16 @@ struct LimitOptions {
         return std::nullopt;
     }
 
+    // Returns the value of an option in flags.def. The path of its file is absolute: the program may leave the present
+    // folder before it opens the file, or start in another one.
+    [[nodiscard]] std::optional<std::string> value_of(policy::Flag flag) const {
+        std::optional<std::string> out = flags[static_cast<std::size_t>(flag)];
+        if (!out || (flag != policy::Flag::trace && flag != policy::Flag::log)) return out;
+        const std::size_t file = flag == policy::Flag::log ? out->find(':') + 1 : 0;
+        const bool names_file = file < out->size() && (flag == policy::Flag::trace || file != 0);
+        return names_file ? out->substr(0, file) + std::filesystem::absolute(out->substr(file)).native() : out;
+    }
+
     // Returns the options but --policy as words of a command line.
     [[nodiscard]] std::vector<std::string> limit_words() const {
         std::vector<std::string> out;
@@ -73,7 +83,7 @@ struct LimitOptions {
         for (const std::string &cap : caps) add("--cap", cap);
         for (const std::string &cap : job_caps) add("--job-cap", cap);
         for (const policy::FlagRow &row : policy::flags())
-            if (const auto &value = flags[static_cast<std::size_t>(row.flag)]) add(row.option, *value);
+            if (const auto value = value_of(row.flag)) add(row.option, *value);
         if (steer) out.emplace_back("--steer");
         return out;
     }

@@ -47,9 +47,6 @@ struct RunOptions : StartOptions {
 // The variables that curb sets, in the order in which --dry-run prints them.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// Returns the absolute path: the program may leave the present directory before it opens the file.
-std::string absolute(const std::string &path) { return path.empty() ? path : fs::absolute(path).native(); }
-
 // Returns `name` (CURB_CAP, CURB_JOB_CAP) for the program: its present value, which an outer curb run may have set, and
 // each cap of `option`. Warns of caps without effect: the lowest is in force. Precondition: each cap is valid.
 std::string cap_with(const char *option, const std::vector<std::string> &caps, const char *name) {
@@ -89,19 +86,14 @@ policy::Result<Overrides, std::string> overrides_of(const RunOptions &options) {
     add_caps("--job-cap", options.job_caps, "CURB_JOB_CAP");
     if (options.policy) out["CURB_POLICY"] = {*options.policy, "--policy"};
     for (const policy::FlagRow &row : policy::flags()) {
-        auto text = options.flags[static_cast<std::size_t>(row.flag)];
+        auto text = options.value_of(row.flag);
         if (row.flag == policy::Flag::steer && options.steer) text = "1";
         if (!text) continue;
-        if (row.flag == policy::Flag::trace) {
-            text = absolute(*text);
-            if (text->find("%p") == std::string::npos && ::access(text->c_str(), F_OK) == 0)
-                return "--trace: " + policy::quote(*text) +
-                       " exists, and a trace begins with a new file; remove it, or write %p in the name, which becomes "
-                       "the pid";
-        }
-        if (row.flag == policy::Flag::log)
-            if (const std::size_t file = text->find(':') + 1; file != 0)
-                text = text->substr(0, file) + absolute(text->substr(file));
+        if (row.flag == policy::Flag::trace && text->find("%p") == std::string::npos &&
+            ::access(text->c_str(), F_OK) == 0)
+            return "--trace: " + policy::quote(*text) +
+                   " exists, and a trace begins with a new file; remove it, or write %p in the name, which becomes the "
+                   "pid";
         out[row.variable] = {*text, row.option};
     }
     return out;

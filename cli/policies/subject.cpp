@@ -26,7 +26,8 @@ std::string why_not(const std::string &name) {
     return policy::quote(name) + (there ? " cannot be executed" : " was not found");
 }
 
-std::string absolute(const std::string &path) {
+// Returns the absolute path without symbolic links; the path itself if it leads nowhere.
+std::string resolved(const std::string &path) {
     std::error_code error;
     const auto real = std::filesystem::canonical(path, error);
     return error ? path : real.string();
@@ -95,7 +96,7 @@ Program program_of(const std::vector<std::string> &command, const Environment &e
         if (!file) break;
         auto step = script(*file);
         if (!step) {
-            program.file = absolute(*file);
+            program.file = resolved(*file);
             return program;
         }
         program.scripts.push_back(*file + ": " + policy::quote(step->line, '"'));

@@ -99,6 +99,10 @@ class Kernelspec(Command):
         self.assertEqual(spec["argv"][1:], ["run", "--policy", str(self.folder / "job.json"), "--", *command])
         self.assertEqual((spec["language"], spec["display_name"], spec["metadata"]), ("R", 'A "GPU"', {}))
 
+    def test_the_kernel_finds_files_that_were_named_in_another_folder(self) -> None:
+        self.install("--trace", "run-%p.json", "--log", "info:curb.log")
+        self.assertEqual(self.spec()["argv"][2:6], ["--trace", f"{self.folder}/run-%p.json", "--log", f"info:{self.folder}/curb.log"])
+
     def test_what_would_stop_the_kernel_stops_the_installation(self) -> None:
         (self.folder / "wrong.json").write_text("{")
         for words, why in (
