@@ -244,11 +244,6 @@ class Commands {
     static std::vector<HelpRow> values(const CLI::App &command, const CLI::Option &option) {
         return values_of(option.get_type_name(), "--" + option.get_lnames().front(), command.get_name());
     }
-    static std::vector<HelpRow> command_rows(const Help &help) {
-        std::vector<HelpRow> out;
-        for (const Help &one : help.commands) out.push_back({one.name.substr(one.name.rfind(' ') + 1), one.line});
-        return out;
-    }
     // Returns what may stand in the place of the last word of `curb help WORDS`.
     [[nodiscard]] std::vector<HelpRow> help_candidates(const Words &words) const {
         const Words before(words.begin() + 1, words.end() - 1);

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "policy/values/result.hpp"
+#include "policy/values/size.hpp"
 #include "terminal/messages.hpp"
 
 namespace CLI {
@@ -72,6 +74,9 @@ class Options {
     std::vector<std::string> *rest_ = nullptr;
     Rest where_{};
 };
+
+// Reads the value of --bytes. Returns an error if it is not a size, or a percentage, which has no device.
+policy::Result<policy::Bytes, std::string> bytes_in(const std::string &text);
 
 struct Command {
     const char *group = "";  // the group that it belongs to: "policy"; empty: none

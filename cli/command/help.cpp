@@ -67,12 +67,16 @@ std::vector<HelpBlock> blocks_of(const std::string &notes) {
     return out;
 }
 
+std::vector<HelpRow> command_rows(const Help &help) {
+    std::vector<HelpRow> out;
+    for (const Help &one : help.commands) out.push_back({one.name.substr(one.name.rfind(' ') + 1), one.line});
+    return out;
+}
+
 std::string help_text(const Help &help) {
-    std::vector<HelpRow> commands;
-    for (const Help &one : help.commands) commands.push_back({one.name.substr(one.name.rfind(' ') + 1), one.line});
     std::string out = filled(help.line, 0) + "\nUsage: " + filled(help.usage, 7) +
                       section("Arguments", help.arguments) + section("Options", help.options) +
-                      section("Commands", commands);
+                      section("Commands", command_rows(help));
     for (const HelpBlock &block : help.notes) {
         if (block.apart) out += '\n';
         out += block.rows.empty() ? filled(block.paragraph, 0) : rows_text(block.rows);

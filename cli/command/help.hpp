@@ -24,6 +24,9 @@ struct Help {
     std::vector<HelpBlock> notes;
 };
 
+// Returns a row for each command: "check" of curb policy check, and its line.
+std::vector<HelpRow> command_rows(const Help &help);
+
 // Splits notes into blocks. An indented line is a row of two columns, separated by two blanks.
 std::vector<HelpBlock> blocks_of(const std::string &notes);
 

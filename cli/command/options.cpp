@@ -67,4 +67,12 @@ void Options::rest(std::vector<std::string> &to, Rest where) {
     where_ = where;
 }
 
+policy::Result<policy::Bytes, std::string> bytes_in(const std::string &text) {
+    const auto size = policy::parse_size(text);
+    if (!size) return "--bytes: " + size.error();
+    if (size->unit != policy::Size::Unit::bytes)
+        return "--bytes " + text + ": a share of which device? Write an amount, as 8GiB";
+    return size->amount;
+}
+
 }  // namespace curb::cli

@@ -42,7 +42,7 @@ struct ReleaseOptions {
 };
 
 constexpr auto kReleasePatience = 5s;  // for the process to answer at all; its release may take longer
-constexpr auto kAllPatience = 30s;     // with --all, for each process to end its release
+constexpr auto kLongest = 30s;         // of processes that a description selects, for each to end its release
 constexpr auto kSilence = 2s;          // before curb prints which processes it waits for
 constexpr const char *kTrigger = "curb release";
 
@@ -57,13 +57,11 @@ struct Asked {
 policy::Result<policy::ReleaseRequest, std::string> request_of(const ReleaseOptions &options) {
     policy::ReleaseRequest out;
     if (options.bytes) {
-        const auto size = policy::parse_size(*options.bytes);
-        if (!size) return "--bytes: " + size.error();
-        if (size->unit != policy::Size::Unit::bytes)
-            return "--bytes " + *options.bytes + ": a share of which device? Write an amount, as 2GiB";
-        if (size->amount == 0)
+        const auto bytes = bytes_in(*options.bytes);
+        if (!bytes) return bytes.error();
+        if (*bytes == 0)
             return std::string("--bytes 0 asks for nothing; leave --bytes out to release all that is cached");
-        out.wanted = size->amount;
+        out.wanted = *bytes;
     }
     for (const std::string &name : options.steps) {
         const auto step = policy::parse_step(name);
@@ -116,10 +114,24 @@ std::string answer_json(const Asked &process) {
                          {"returns_nothing", json::list(report.returns_nothing, json::text)}});
 }
 
-// Asks all processes at the same time and prints each answer when it arrives. With `all` a release may take
-// kAllPatience, so that one process cannot block the command for ever. On a terminal, names the slow processes.
+std::string suspended_text(int pid) {
+    return fmt::format("process {} is suspended, and its memory is free for others; curb resume {} brings it back",
+                       label_of(pid, name_of(pid)), pid);
+}
+
+// Prints which processes have not answered yet.
+void name_slow(const std::vector<Asked> &processes) {
+    std::vector<std::string> slow;
+    for (const Asked &one : processes)
+        if (!one.answer) slow.push_back(std::to_string(one.pid));
+    say::hint("waiting for process " + policy::joined(slow, ", ") +
+              ": a release waits for Python's lock and for the device; Ctrl-C leaves it going");
+}
+
+// Asks all processes at the same time and prints each answer when it arrives. If a description selects them, waits at
+// most kLongest, so that one process cannot block the command for ever. On a terminal, names the slow processes.
 void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &request, const ReleaseOptions &options) {
-    const bool all = options.selection.is_described();
+    const bool is_described = options.selection.is_described();
     std::mutex printing;
     std::string titles = kTitles;
     const auto take = [&](int pid, Answer answer) {
@@ -136,7 +148,7 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
     const auto begin = std::chrono::steady_clock::now();
     const auto take_reply = [&](control::Answer answer) {
         auto report = report_in<control::ReleaseReport>(answer.pid, std::move(answer.reply));
-        if (!report && all && std::chrono::steady_clock::now() - begin >= kAllPatience)
+        if (!report && is_described && std::chrono::steady_clock::now() - begin >= kLongest)
             report = report.error() + "; its release may still be under way: curb release " +
                      std::to_string(answer.pid) + " waits for it";
         take(answer.pid, std::move(report));
@@ -145,26 +157,20 @@ void ask_all(std::vector<Asked> &processes, const policy::ReleaseRequest &reques
     for (const Asked &one : processes) {
         // A suspended process holds next to nothing, and its threads wait in the driver until it is resumed.
         if (is_suspended(identity_of(one.pid)))
-            take(one.pid, "process " + label_of(one.pid, name_of(one.pid)) +
-                              " is suspended, and its memory is free for others; curb resume " +
-                              std::to_string(one.pid) + " brings it back");
+            take(one.pid, suspended_text(one.pid));
         else
             pids.push_back(one.pid);
     }
     // A process that does not answer the first question would not answer the release either.
     const std::vector<control::Question> questions{
         {control::StatusRequest(), kReleasePatience},
-        {request, all ? std::chrono::milliseconds(kAllPatience) : control::kForEver}};
+        {request, is_described ? std::chrono::milliseconds(kLongest) : control::kForEver}};
     // Deferred if there can be no thread: then nothing is said of slow processes.
     auto asking =
         std::async(std::launch::async | std::launch::deferred, [&] { control::ask_each(pids, questions, take_reply); });
     if (asking.wait_for(kSilence) == std::future_status::timeout && ::isatty(STDERR_FILENO) != 0) {
         const std::scoped_lock lock(printing);
-        std::vector<std::string> slow;
-        for (const Asked &one : processes)
-            if (!one.answer) slow.push_back(std::to_string(one.pid));
-        say::hint("waiting for process " + policy::joined(slow, ", ") +
-                  ": a release waits for Python's lock and for the device; Ctrl-C leaves it going");
+        name_slow(processes);
     }
     asking.get();  // throws if an answer could not be written
 }
@@ -208,8 +214,8 @@ extern const Command kRelease{
     .line = "Make processes give back memory that they cache",
     .help = R"(
 Frees what a process and its frameworks cache; what they use stays. A release waits until the program gives up Python's
-lock, with --all at most 30 s. Ctrl-C ends the wait, not the release. It reaches processes of this user (for root: of all
-users) that have used CUDA under curb.
+lock; without PIDs, at most 30 s. Ctrl-C ends the wait, not the release. It reaches processes of this user (for root: of
+all users) that have used CUDA under curb.
 
 Exit status 0: all have answered, also if there was nothing to give back; 1: some could not be asked, or did not answer.
 

@@ -55,11 +55,9 @@ policy::Result<Manner, std::string> manner_of(const ResumeOptions &options) {
         out.patience = *wait;
     }
     if (options.bytes) {
-        const auto size = policy::parse_size(*options.bytes);
-        if (!size) return "--bytes: " + size.error();
-        if (size->unit != policy::Size::Unit::bytes)
-            return "--bytes " + *options.bytes + ": a share of which device? Write an amount, as 8GiB";
-        out.bytes = size->amount;
+        const auto bytes = bytes_in(*options.bytes);
+        if (!bytes) return bytes.error();
+        out.bytes = *bytes;
     }
     return out;
 }
