@@ -17,7 +17,8 @@ namespace curb::cli {
 // Parts of the message, without a full stop.
 struct Refusal {
     std::string what, why, remedy;
-    [[nodiscard]] std::string text() const { return what + ": " + why + "; " + remedy; }
+    [[nodiscard]] std::string reason() const { return why + "; " + remedy; }
+    [[nodiscard]] std::string text() const { return what + ": " + reason(); }
 };
 
 // The driver that curb could load here.

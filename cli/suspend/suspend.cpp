@@ -84,8 +84,7 @@ class Suspending : Moving {
         known.host = control::host_room(pid_);
         known.is_nap = options_.nap;
         known.most_host = options_.most_host();
-        if (const auto refusal = why_not_suspend(known))
-            return light_ ? stays(kRefused, "", refusal->why) : refused(*refusal);
+        if (const auto refusal = why_not_suspend(known)) return stays(kRefused, "unchanged", refusal->reason());
         if (target_.under_curb && !options_.nap)  // for a nap the process has closed its gate itself
             if (const auto why = gate_.close(patience_, options_.force)) return stays(kRefused, "unchanged", *why);
         return lock(*driver, known);
@@ -139,7 +138,7 @@ class Suspending : Moving {
         known.gpus = nvml_gpus();
         known.host = control::host_room(pid_);
         known.driver->state = CU_PROCESS_STATE_RUNNING;  // we have locked it
-        if (const auto refusal = why_not_suspend(known)) return give_up(driver, refusal->why + "; " + refusal->remedy);
+        if (const auto refusal = why_not_suspend(known)) return give_up(driver, refusal->reason());
         const suspended::Record record = record_of(**known.gpus);
         if (const auto fault = suspended::write(target_.process, record)) return give_up(driver, *fault);
         if (interrupted()) {
@@ -186,6 +185,7 @@ class Suspending : Moving {
     int stays(int status, const std::string &state, const std::string &why) {
         if (!light_ || status == kInterrupted)  // the gate opens, and what is out comes back
             return ended(status, state, cannot_ + why + (state == "running" ? "; it runs on" : ""));
+        hold_interrupts();  // a signal must not end curb between the record and the gate
         const auto gpus = nvml_gpus();
         const auto record = record_of(gpus ? *gpus : std::vector<GpuState>());  // commands for many processes find it
         if (const auto fault = suspended::write(target_.process, record))

@@ -1,6 +1,7 @@
 // Light naps: curb itself moves the memory that the program has mapped, and the contexts stay. Whatever is compared
 // here has gone through host memory.
 #include <sched.h>
+#include <sys/resource.h>
 
 #include "ceiling.hpp"
 #include "naps.hpp"
@@ -306,6 +307,27 @@ TEST_CASE(
     CHECK(program.says() == "right");
     CHECK(machine.records(program.pid()).empty());
     machine.succeeds({"suspend", program.id()});
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("where the driver cannot move the rest, curb suspend gives the remedy") {
+    const Machine machine(older_driver());
+    Mapping program(machine, napping(machine, kLater));
+    CHECK_THAT(machine.succeeds({"suspend", program.id()}).out, contains("that takes 570 or newer"));
+    CHECK(program.finish() == 0);
+}
+
+TEST_CASE("curb's part comes back if the suspend may write no file, and the answer says so", "[bare]") {
+    const Machine machine(older_driver());
+    Mapping program(machine, napping(machine, kLater));
+    const auto no_files = [] {
+        const rlimit none{0, 0};
+        ::setrlimit(RLIMIT_FSIZE, &none);
+    };
+    Running curb({tested::kCurb, "suspend", "--json", program.id()}, machine.environment(), no_files);
+    CHECK(Json::parse(curb.says())[0]["process"] == "unchanged");
+    CHECK(curb.end() == 1);
+    CHECK(program.answers("check") == "right");
     CHECK(program.finish() == 0);
 }
 
