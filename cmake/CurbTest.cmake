@@ -1,4 +1,5 @@
-# Registers tests with ctest. A test has its source's name; its label is its folder's name.
+# Registers tests with ctest. A test has its source's name; its label is its folder's name. Those of CURB_LONG_FOLDERS also have
+# the label long: scripts/test --quick leaves them out, and scripts/mutants runs only those that its table names.
 #
 #   curb_catch_test(size_test SOURCES size_test.cpp LIBS curb_policy)   a program in Catch2: build/tests/size_test
 #   curb_python_test(kill_test ARGS word…)                              runs kill_test.py BUILD word…; may be FOLDER/kill_test
@@ -9,6 +10,8 @@
 # NOT_UNDER thread (or any) BECAUSE "why": not with that sanitizer. scripts/test lists all skipped tests at its end.
 find_package(Catch2 REQUIRED)
 find_package(Python3 COMPONENTS Interpreter REQUIRED)
+
+set(CURB_LONG_FOLDERS between fault lifetime load memcheck neighbours)
 
 # ctest starts these first, so that no long test runs alone at the end.
 set(CURB_LONGEST allocation_faults ask_test conformance control_test driver_contract_with_naps exit_test fork_test gate_test
@@ -137,6 +140,9 @@ function(curb_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS ${label}
     ENVIRONMENT "${arg_ENVIRONMENT}")
+  if(label IN_LIST CURB_LONG_FOLDERS)
+    set_property(TEST ${name} APPEND PROPERTY LABELS long)
+  endif()
 endfunction()
 
 function(curb_python_test script)
