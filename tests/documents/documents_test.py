@@ -307,6 +307,12 @@ class Documents(unittest.TestCase):
         run = subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True)
         self.assertEqual(run.stdout, f"curb {newest[1]}\n")
 
+    def test_manifests_of_kubernetes_name_the_image_of_this_version(self):
+        run = subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True)
+        files = (path for path in (ROOT / "integrations/kubernetes").iterdir() if path.is_file())
+        named = {version for path in files for version in re.findall(r"REGISTRY/curb:(\S+)", path.read_text())}
+        self.assertEqual({f"curb {version}" for version in named}, {run.stdout.strip()})
+
     def test_pictures_show_this_version(self):
         run = subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True)
         shown = {
