@@ -104,7 +104,7 @@ def main() -> int:
     parser = parser_of("gpu-test", __doc__, "case")
     parser.epilog = "`gpu-test paths` runs only the table of paths to memory, also under other preloads; see its --help."
     parser.add_argument("--name", default="gpu", help="result files are named NAME-DATE-GPU (default gpu)")
-    parser.add_argument("--quick", action="store_true", help="shorter captures, one pair of training runs")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs, with less memory; not all times are judged")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="continue the run of that name in DIR: the cases that are missing, were skipped or failed")
     options = parser.parse_args()
     names = chosen(CASES, options.only, "case")
