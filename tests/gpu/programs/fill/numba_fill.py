@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 from fill import run
 from frameworks import Framework
-from numba import cuda
-
-# numba-cuda 0.30 reads this name when it first compiles a kernel. NumPy 2.5 removed it.
-np.row_stack = np.vstack
+from numba_kernels import cuda
 
 
 @cuda.jit

@@ -288,9 +288,7 @@ def cupy_numba() -> Trainer:
     """Memory of CuPy, on which a kernel of Numba works."""
     import cupy
     import numpy as np
-    from numba import cuda
-
-    np.row_stack = np.vstack  # numba-cuda 0.30 reads this name; NumPy 2.5 removed it
+    from numba_kernels import cuda
 
     @cuda.jit
     def pull(weights: Any, target: Any) -> None:

@@ -147,9 +147,7 @@ def cupy_trainer() -> Trainer:
 def numba_trainer() -> Trainer:
     """Moves a vector towards a target, by a kernel that Numba compiles. Numba has no matrix products."""
     import numpy as np
-    from numba import cuda
-
-    np.row_stack = np.vstack  # numba-cuda 0.30 reads this name; NumPy 2.5 removed it
+    from numba_kernels import cuda
 
     @cuda.jit
     def pull(weights: Any, momenta: Any, target: Any, wrong: Any) -> None:
