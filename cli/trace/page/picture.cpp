@@ -194,7 +194,6 @@ Picture draw(const Recording &recording, const Summary &summary, std::size_t col
             if (present[static_cast<std::size_t>(kind)] != 0) chart.kinds.push_back(kind);
         mark(chart, recording, gpu, summary, grid);
         const policy::Bytes top = top_of(chart, gpu.peak);
-        for (Mark &release : chart.releases) release.height = top;
         chart.top = top + top / 16;
         out.charts.push_back(std::move(chart));
     }

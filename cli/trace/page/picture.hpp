@@ -26,7 +26,7 @@ struct Mark {
     std::uint64_t ns = 0, ended_ns = 0;  // the time of the largest mark; the latest end
     std::size_t count = 0;
     std::int64_t bytes = 0;    // sum
-    policy::Bytes height = 0;  // where to draw it
+    policy::Bytes height = 0;  // where to draw a refusal
     std::string text;          // its description, on one line
 };
 
