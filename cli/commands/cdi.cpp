@@ -64,13 +64,28 @@ std::optional<std::string> written(const fs::path &file, const std::string &text
     return replace_file(file.native(), text);
 }
 
+// Writes the ceiling of a device, unless it is there. Returns the error; nullopt on success.
+std::optional<std::string> written_ceiling(const fs::path &file, const std::string &cap) {
+    std::error_code error;
+    // Keep the file: an administrator may have edited it before running this command again after an upgrade.
+    if (fs::exists(file, error)) return std::nullopt;
+    return written(
+        file, fmt::format("{{\n  \"version\": 1,\n  \"gpu\": {{ \"*\": {{ \"cap\": {} }} }}\n}}\n", json::text(cap)));
+}
+
+// Returns the device of a cap whose ceiling is in `folder`.
+std::string device_json(const std::string &cap, const fs::path &folder) {
+    // Mount the folder, not the file: an edit replaces the file, and a running container would keep the old one.
+    return fmt::format("    {{\"name\": {}, \"containerEdits\": {{\"mounts\": [\n      {}\n    ]}}}}",
+                       json::text(device_of(cap)), mount_of(folder.native(), "/etc/curb"));
+}
+
 int generate(const CdiOptions &options) {
     if (options.caps.empty()) return failed("which caps? curb cdi generate --cap 4GiB --cap 8GiB makes two devices");
     for (const std::string &cap : options.caps)
         if (const auto size = policy::parse_size(cap); !size) return failed("--cap: " + size.error());
     const auto library = find_library();
     if (!library) return failed(library.error());
-    std::error_code error;
     const fs::path folder = fs::absolute(options.folder), output = fs::absolute(options.output);
 
     if (const auto why = written(folder / "ld.so.preload", std::string(kLibrary) + "\n")) return failed(*why);
@@ -79,17 +94,9 @@ int generate(const CdiOptions &options) {
         const std::string name = fmt::format("{}={}", kKind, device_of(cap));
         // Runtimes refuse a specification that has a device twice.
         if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-        const fs::path file = folder / device_of(cap) / "policy.json";
-        // Keep the file: an administrator may have edited it before running this command again after an upgrade.
-        if (!fs::exists(file, error))
-            if (const auto why =
-                    written(file, fmt::format("{{\n  \"version\": 1,\n  \"gpu\": {{ \"*\": {{ \"cap\": {} }} "
-                                              "}}\n}}\n",
-                                              json::text(cap))))
-                return failed(*why);
-        // Mount the folder, not the file: an edit replaces the file, and a running container would keep the old one.
-        devices.push_back(fmt::format("    {{\"name\": {}, \"containerEdits\": {{\"mounts\": [\n      {}\n    ]}}}}",
-                                      json::text(device_of(cap)), mount_of(file.parent_path().native(), "/etc/curb")));
+        const fs::path of_device = folder / device_of(cap);
+        if (const auto why = written_ceiling(of_device / "policy.json", cap)) return failed(*why);
+        devices.push_back(device_json(cap, of_device));
         names.push_back(name);
     }
     const std::vector<std::string> mounts = {mount_of(library->native(), kLibrary),

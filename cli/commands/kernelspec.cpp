@@ -92,39 +92,43 @@ void announce(const KernelOptions &options, const std::string &file, const std::
                         file, shown, policy::lower_case(options.name)));  // as Jupyter names it
 }
 
+// Returns why the kernel could not start, or only once. nullopt if nothing is wrong.
+std::optional<std::string> fault_of(const KernelOptions &options, const Words &kernel) {
+    if (std::none_of(kernel.begin(), kernel.end(),
+                     [](const std::string &word) { return word.find(kConnection) != std::string::npos; }))
+        return std::string("the command has no word ") + kConnection +
+               ", in whose place Jupyter puts the file by which it reaches the kernel";
+    const auto &trace = options.flags[static_cast<std::size_t>(policy::Flag::trace)];
+    if (trace && trace->find("%p") == std::string::npos)
+        return "--trace: each start of the kernel begins a new file; write %p in the name";
+    return std::nullopt;
+}
+
+// Returns the words that start the kernel by curb run; `more`: further options.
+Words run_words(const KernelOptions &options, const Words &kernel, const Words &more = {}) {
+    Words out{own_file().native(), "run"};
+    for (const Words &part : {options.words(), more, Words{"--"}, kernel})
+        out.insert(out.end(), part.begin(), part.end());
+    return out;
+}
+
 int install(const KernelOptions &options) {
     const auto folder = folder_of(options);
     if (!folder) return failed(folder.error());
     const auto kernel = options.command.empty() ? python_kernel() : options.command;
     if (!kernel) return failed(kernel.error());
-    if (std::none_of(kernel->begin(), kernel->end(),
-                     [](const std::string &word) { return word.find(kConnection) != std::string::npos; }))
-        return failed(std::string("the command has no word ") + kConnection +
-                      ", in whose place Jupyter puts the file by which it reaches the kernel");
-
-    const auto &trace = options.flags[static_cast<std::size_t>(policy::Flag::trace)];
-    if (trace && trace->find("%p") == std::string::npos)
-        return failed("--trace: each start of the kernel begins a new file; write %p in the name");
-
-    std::error_code error;
-    const std::string self = own_file().native();
-    Words run{self, "run"};
-    for (const std::string &word : options.words()) run.push_back(word);
+    if (const auto fault = fault_of(options, *kernel)) return failed(*fault);
     // Try it now: the errors of a kernel that does not start appear only in the server's log.
-    Words trial = run;
-    trial.emplace_back("--dry-run");
-    for (Words *words : {&run, &trial}) {
-        words->emplace_back("--");
-        words->insert(words->end(), kernel->begin(), kernel->end());
-    }
+    const Words trial = run_words(options, *kernel, {"--dry-run"});
     if (run_shell(policy::joined(trial, " ", shell_quoted) + " </dev/null").status != 0)
         return kFailure;  // it has printed why
 
+    std::error_code error;
     const std::string file = (*folder / "kernel.json").native();
     if (!options.replace && fs::exists(file, error))
         return failed(file + " exists already; choose another --name, or --replace it");
     const std::string shown = display_name_of(options);
-    const std::string argv = json::list(run, json::text);
+    const std::string argv = json::list(run_words(options, *kernel), json::text);
     const std::string text = fmt::format(
         "{{\n \"argv\": {},\n \"display_name\": {},\n \"language\": {},\n \"metadata\": {}\n}}\n", argv,
         json::text(shown), json::text(options.language), options.command.empty() ? "{\"debugger\": true}" : "{}");
