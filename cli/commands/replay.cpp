@@ -160,8 +160,7 @@ void judge(Process &process, Outcome &out) {
         for (std::string &one : matched.ambiguous) out.note(std::move(one));
         *rules = std::move(matched.rules);
     }
-    const Summary summary = summarise(recording);
-    const auto used = std::count_if(summary.gpus.begin(), summary.gpus.end(), is_used);
+    const Summary summary = summarise_with_caps(recording);
     for (std::size_t i = 0; i < gpus.size(); ++i) {
         const GpuSummary &recorded = summary.gpus[i];
         Judged one;
@@ -170,8 +169,8 @@ void judge(Process &process, Outcome &out) {
         one.recorded_peak = recorded.peak;
         one.recorded_refusals = recorded.refusals.size();
         one.is_used = is_used(recorded);
-        if (one.is_used) one.smallest = smallest_cap(recording, one.gpu, recorded.total);
-        if (one.smallest) one.paste = paste_of("--cap", used == 1 ? "" : gpu_name(one.gpu), *one.smallest);
+        one.smallest = recorded.smallest_cap;
+        one.paste = recorded.paste;
         if (one.terms.growth.keep_free != 0)
             out.note(
                 "What other processes held of the GPUs is not in a trace: keep_free is judged as if they had held "

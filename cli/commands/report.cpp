@@ -35,19 +35,7 @@ mode_t mode_of_new_files() {
     return 0666 & ~mask;
 }
 
-// Sums up one process, with the smallest cap that serves it.
-Summary summarise_process(const Recording &recording) {
-    Summary out = summarise(recording);
-    const auto used = std::count_if(out.gpus.begin(), out.gpus.end(), is_used);
-    for (GpuSummary &gpu : out.gpus) {
-        if (!is_used(gpu)) continue;
-        gpu.smallest_cap = smallest_cap(recording, gpu.gpu, gpu.total);
-        if (gpu.smallest_cap) gpu.paste = paste_of("--cap", used == 1 ? "" : gpu_name(gpu.gpu), *gpu.smallest_cap);
-    }
-    return out;
-}
-
-// The same for the processes of a job.
+// Sums up the processes of a job, with the smallest cap of each GPU that serves them.
 Summary summarise_job(const Recording &together, std::span<const JobGpu> gpus) {
     Summary out = summarise(together);
     for (GpuSummary &gpu : out.gpus) {
@@ -77,7 +65,7 @@ void print_report(bool json, std::span<const Recording> recordings, const Record
     const bool is_job = recordings.size() > 1;
     const auto each = [&](const char *between, auto show) {
         return policy::joined(recordings, between,
-                              [=](const Recording &one) { return show(one, summarise_process(one)); });
+                              [=](const Recording &one) { return show(one, summarise_with_caps(one)); });
     };
     if (json && is_job)
         print_line("{\"traces\":[" + each(",", report_json) + "],\"job\":" + report_json(whole, summary) + "}");
@@ -96,7 +84,7 @@ int report(const ReportOptions &options) {
     const std::vector<JobGpu> gpus = gpus_of_job(*recordings);
     const Recording all = is_job ? together(*recordings, gpus) : Recording();
     const Recording &whole = is_job ? all : recordings->front();
-    const Summary summary = is_job ? summarise_job(all, gpus) : summarise_process(whole);
+    const Summary summary = is_job ? summarise_job(all, gpus) : summarise_with_caps(whole);
     if (options.output) {
         std::vector<Part> parts;
         if (is_job && is_page(*options.output))

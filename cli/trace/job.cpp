@@ -181,6 +181,17 @@ std::vector<std::string> what_they_lack(std::span<const Recording> recordings) {
     return out;
 }
 
+Summary summarise_with_caps(const Recording &recording) {
+    Summary out = summarise(recording);
+    const auto used = std::count_if(out.gpus.begin(), out.gpus.end(), is_used);
+    for (GpuSummary &gpu : out.gpus) {
+        if (!is_used(gpu)) continue;
+        gpu.smallest_cap = smallest_cap(recording, gpu.gpu, gpu.total);
+        if (gpu.smallest_cap) gpu.paste = paste_of("--cap", used == 1 ? "" : gpu_name(gpu.gpu), *gpu.smallest_cap);
+    }
+    return out;
+}
+
 std::string paste_of(const char *option, const std::string &key, policy::Bytes cap) {
     return std::string(option) + " " + (key.empty() ? "" : key + "=") + policy::format_up(cap);
 }

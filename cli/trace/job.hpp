@@ -26,6 +26,9 @@ Recording together(std::span<const Recording> recordings, std::span<const JobGpu
 // Returns sentences about what the traces lack for a replay, or for being read together.
 std::vector<std::string> what_they_lack(std::span<const Recording> recordings);
 
+// Sums up one process. Each GPU that it used has the smallest cap that serves it, and the option to paste.
+Summary summarise_with_caps(const Recording &recording);
+
 // Returns an option to paste, with the cap rounded up: "--cap 5.92GiB", "--cap cuda:1=5.92GiB". `key`: "" for all GPUs.
 std::string paste_of(const char *option, const std::string &key, policy::Bytes cap);
 
