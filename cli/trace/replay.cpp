@@ -9,6 +9,7 @@
 
 #include "policy/decisions/limit.hpp"
 #include "policy/values/granule.hpp"
+#include "trace/pool_units.hpp"
 
 namespace curb::cli {
 namespace {
@@ -26,44 +27,6 @@ constexpr Bytes less(Bytes a, std::int64_t b) noexcept {
     if (b < 0) return policy::added(a, Bytes{0} - static_cast<Bytes>(b));
     return a - std::min(a, static_cast<Bytes>(b));
 }
-
-// The blocks of pools, and the units in which the driver takes and returns their memory: it returns a unit once no live
-// block lies in it.
-class PoolUnits {
-  public:
-    void add(std::uint64_t pointer, Bytes bytes) {
-        live_ += bytes;
-        each(pointer, bytes, [&](std::uint64_t unit) { ++blocks_[unit]; });
-    }
-    void remove(std::uint64_t pointer, Bytes bytes) {
-        live_ -= bytes;
-        each(pointer, bytes, [&](std::uint64_t unit) {
-            const auto found = blocks_.find(unit);
-            if (found != blocks_.end() && --found->second == 0) blocks_.erase(found);
-        });
-    }
-    // Returns the bytes of the live blocks.
-    [[nodiscard]] Bytes live() const noexcept { return live_; }
-    // Returns the bytes of the units in which a block lies.
-    [[nodiscard]] Bytes in_use() const noexcept { return blocks_.size() * kPoolUnit; }
-    // Returns the bytes of this block's units in which no other lies.
-    [[nodiscard]] Bytes unused_under(std::uint64_t pointer, Bytes bytes) const {
-        Bytes out = 0;
-        each(pointer, bytes, [&](std::uint64_t unit) { out += blocks_.contains(unit) ? 0 : kPoolUnit; });
-        return out;
-    }
-
-  private:
-    template <class Visit>
-    static void each(std::uint64_t pointer, Bytes bytes, Visit visit) {
-        constexpr Bytes kMostUnits = kLargestHeld / kPoolUnit / 1024;  // a TiB: a trace may have any sizes
-        if (bytes == 0) return;
-        const std::uint64_t first = pointer / kPoolUnit, last = policy::added(pointer, bytes - 1) / kPoolUnit;
-        for (std::uint64_t unit = first; unit <= last && unit - first < kMostUnits; ++unit) visit(unit);
-    }
-    std::unordered_map<std::uint64_t, std::size_t> blocks_;  // by unit: how many live blocks lie in it
-    Bytes live_ = 0;
-};
 
 class Process;
 
