@@ -91,10 +91,13 @@ std::optional<Elf> read_as(const File &file, int bits) {
 // Returns the directory that holds bin/, lib/ and sim/.
 fs::path prefix() { return own_file().parent_path().parent_path(); }
 
-// Returns the first candidate that is an ELF file. The error lists all of them.
+// Returns the first candidate that is an ELF file. The error lists all of them, or says that /proc is missing: without
+// it, curb finds neither its own file nor opens any other.
 Found first_of(const std::vector<fs::path> &candidates, const char *what, const char *remedy) {
     for (const fs::path &candidate : candidates)
         if (read_elf(candidate.string())) return candidate;
+    if (::access("/proc/self/fd", F_OK) != 0)
+        return std::string("/proc is not mounted, and curb needs it; mount -t proc proc /proc");
     const auto name = [](const fs::path &one) { return one.native(); };
     return std::string("there is no ") + what + " (looked for " + policy::joined(candidates, ", ", name) + "); " +
            remedy;

@@ -297,6 +297,24 @@ TEST_CASE("without its library, and with --sim without a simulated driver, curb 
     CHECK_FALSE(witness.started());
 }
 
+TEST_CASE("curb run says that /proc is not mounted, not that a library is missing, and starts nothing") {
+    const Witness witness;
+    const auto hide_proc = [] {
+        const bool is_done = ::unshare(CLONE_NEWNS) == 0 &&
+                             ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                             ::mount("none", "/proc", "tmpfs", 0, nullptr) == 0;
+        if (!is_done) ::_exit(96);
+    };
+    const std::string library = GENERATE(std::string(), harmless_library());
+    const Outcome outcome =
+        start({joined({tested::kCurb, "run"}, witness.command()), {{"CURB_LIBRARY", library}}, {}, {}, hide_proc});
+    if (outcome.status == 96) return skip("no mount namespace can be made here");
+    fails(outcome,
+          contains("/proc is not mounted, and curb needs it; mount -t proc proc /proc") && !contains("looked for"),
+          125);
+    CHECK_FALSE(witness.started());
+}
+
 TEST_CASE("--dry-run shows the variables and the command, and runs nothing") {
     const TempDir dir;
     const std::string policy = dir.write("my job.json", R"({"version": 1})");
