@@ -192,8 +192,9 @@ have it too.
 Several keys may have a cap; for each device the cap of the most specific key holds, as in policies. --reset removes the
 caps of the devices that --gpu names; without --gpu, of all.
 
-Exit status 0: in force, 1: not, because the machine's ceiling allows no more, or the process could not be asked or
-cannot do it, 125: wrong arguments, or the answer could not be written.
+Exit status 0: set, also if a cap for a more specific key is in force instead, which the answer says; 1: not in force,
+because the machine's ceiling allows no more, or the process could not be asked or cannot do it; 125: wrong arguments,
+or the answer could not be written.
 
 Examples:
   curb cap 4711 6GiB
