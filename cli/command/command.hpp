@@ -37,7 +37,7 @@ enum class Rest {
 };
 
 // Declares the options and arguments of a command, and the variables that receive their values. `shape`: the name of
-// the value in the help, which completion reads: PID, FILE, TRACE, KEY, NAME.
+// the value in the help. Completion offers values by its beginning (values_of() in candidates.cpp): PID, FILE, KEY.
 class Options {
   public:
     explicit Options(CLI::App &command) : command_(command) {}
@@ -57,8 +57,8 @@ class Options {
     // An option that may be given several times, once for each value.
     void options(const char *name, std::vector<std::string> &to, const char *shape, const char *line);
 
-    enum class Need { optional, required };
-    void argument(const char *name, std::string &to, const char *line, Need need = Need::required);
+    // An argument that may be left out.
+    void argument(const char *name, std::string &to, const char *line);
     void arguments(const char *name, std::vector<std::string> &to, const char *line);
     void pid(int &to, const char *line);
     void pids(std::vector<int> &to, const char *line);

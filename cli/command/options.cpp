@@ -41,9 +41,7 @@ void Options::hidden_options(const char *name, std::vector<std::string> &to) {
 void Options::options(const char *name, std::vector<std::string> &to, const char *shape, const char *line) {
     command_.add_option(name, to, line)->type_name(shape)->allow_extra_args(false);  // an argument may follow
 }
-void Options::argument(const char *name, std::string &to, const char *line, Need need) {
-    command_.add_option(name, to, line)->required(need == Need::required);
-}
+void Options::argument(const char *name, std::string &to, const char *line) { command_.add_option(name, to, line); }
 void Options::arguments(const char *name, std::vector<std::string> &to, const char *line) {
     command_.add_option(name, to, line)->required();
 }

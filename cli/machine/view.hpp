@@ -93,7 +93,7 @@ bool is_over_cap(const ViewProcess &process, const control::GpuStatus &books);
 // nvml_gpus(). Throws std::system_error if curb may open too few files to see the processes.
 View poll_all(std::chrono::milliseconds patience);
 
-// Asks these processes for details, one after the other. The view also has the processes that NVML lists.
+// Asks these processes for details, all at the same time. The view also has the processes that NVML lists.
 struct Polled {
     View view;
     std::map<int, std::string> failures;  // by pid: why it did not answer, with the remedy

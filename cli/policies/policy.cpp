@@ -150,7 +150,7 @@ struct ShowOptions {
 
     void declare(Options &takes) {
         takes.json(json);
-        takes.argument("FILE", file, "Policy file; -: standard input", Options::Need::optional);
+        takes.argument("FILE", file, "Policy file; -: standard input");
     }
 };
 

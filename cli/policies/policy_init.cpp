@@ -89,8 +89,7 @@ struct InitOptions {
 
     void declare(Options &takes) {
         takes.option("--machine", machine, "USERS", "The ceiling of a machine that so many users share");
-        takes.argument("FILE", file, "File to write, policy.json if none is named; -: standard output",
-                       Options::Need::optional);
+        takes.argument("FILE", file, "File to write, policy.json if none is named; -: standard output");
     }
 };
 

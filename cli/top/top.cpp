@@ -1,6 +1,5 @@
 // `curb top`: the terminal, by ncurses, and the keys. A key that acts on a process runs the command of curb with its
 // PID, so that it does and prints the same.
-#include <fcntl.h>
 #include <langinfo.h>
 #include <ncurses.h>
 #include <unistd.h>
