@@ -79,6 +79,13 @@ bool has_problem(const Findings &findings) {
                        [](const Finding &one) { return one.verdict == Verdict::problem; });
 }
 
+bool note_unlisted(const Check &check, bool when, const std::string &which) {
+    return check.note(
+        when,
+        "NVML does not list " + which + ", as in some containers, so what the driver takes for code is not measured",
+        "let the container share the machine's pids (docker run --pid=host), if that matters");
+}
+
 extern const Command kDoctor{
     .name = "doctor",
     .line = "Find what is wrong with this machine, or why a process is not capped",

@@ -52,6 +52,9 @@ class Check {
     Findings &out_;
 };
 
+// Adds the note that NVML does not list a process, if `when` is true. Returns `when`. `which`: "it", "process 4711".
+bool note_unlisted(const Check &check, bool when, const std::string &which);
+
 // The driver that a program started here would load.
 struct DriverCondition {
     std::string fault;    // why it cannot be loaded; empty: it can
@@ -174,6 +177,7 @@ struct ProcessCondition {
     std::optional<control::Status> status;
     std::string silence;      // why there is no `status`: the message of control::ask
     bool has_socket = false;  // it listens on a control socket
+    std::string no_socket;    // why it cannot make one; empty: it can, or that is not known
     bool stopped = false;
     bool suspended = false;                  // by curb suspend
     int inner_pid = 0;                       // its pid in its own pid namespace; 0: it is in ours

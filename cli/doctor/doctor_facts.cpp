@@ -287,6 +287,31 @@ std::optional<std::vector<int>> listed_by_nvml() {
     return out;
 }
 
+// Returns why the process can make no folder for its control socket, nor a socket in the one that it has, as far as
+// this user can see. Empty if it can.
+std::string why_no_socket(const Target &target) {
+    control::Places places;
+    const auto &environment = target.environment;
+    if (!environment || ::access(control::proc_path(target.process.pid, "root/").c_str(), X_OK) != 0) return {};
+    if (const auto xdg = environment->find("XDG_RUNTIME_DIR"); xdg != environment->end()) places.xdg = xdg->second;
+    std::string out;
+    for (const control::Folder &folder : control::folders_of(places, target.process.uid)) {
+        const fs::path path(folder.path);
+        const bool is_named = path == places.xdg + "/curb";
+        if (folder.path.starts_with(places.run_user) && !is_named) continue;  // it makes none there
+        const auto fault = [&](const fs::path &of) {
+            const std::string seen = control::proc_path(target.process.pid, "root" + of.string());
+            return ::faccessat(AT_FDCWD, seen.c_str(), W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
+        };
+        const int own = fault(path), why = own == ENOENT ? fault(path.parent_path()) : own;
+        if (why == 0) return {};
+        if (control::is_spare(folder) || (own == ENOENT && why == ENOENT && path.parent_path() == places.run)) continue;
+        out += (out.empty() ? "" : "; ") + (own == ENOENT ? path.parent_path() : path).string() + ": " +
+               std::strerror(why);
+    }
+    return out;
+}
+
 void ask(ProcessCondition &facts, const Target &target) {
     auto status =
         report_in<control::Status>(facts.pid, control::ask(facts.pid, control::StatusRequest{true}, kAnswerPatience));
@@ -300,6 +325,7 @@ void ask(ProcessCondition &facts, const Target &target) {
     const std::vector<int> with_socket = control::processes();
     facts.has_socket = std::binary_search(with_socket.begin(), with_socket.end(), facts.pid);
     facts.forked_from = forked_from(target, facts.curb, with_socket);
+    if (!facts.has_socket) facts.no_socket = why_no_socket(target);
 }
 
 }  // namespace
@@ -345,8 +371,11 @@ bool note_identity(ProcessCondition &facts, const Target &target) {
 
 // Fills in what the variables name that matter to curb.
 void note_environment(ProcessCondition &facts, const std::map<std::string, std::string> &environment) {
-    for (const char *name : {"CURB_POLICY", "CURB_CAP", "CURB_JOB_CAP"})
-        if (facts.has_settings.empty() && environment.contains(name)) facts.has_settings = name;
+    std::vector<const char *> names{"CURB_POLICY", "CURB_CAP", "CURB_JOB_CAP", "CURB_SIGNAL"};
+    for (const policy::FlagRow &row : policy::flags()) names.push_back(row.variable);
+    const auto set =
+        std::find_if(names.begin(), names.end(), [&](const char *name) { return environment.contains(name); });
+    if (set != names.end()) facts.has_settings = *set;
     const auto preload = environment.find("LD_PRELOAD");
     if (preload == environment.end()) return;
     facts.preload = preload->second;

@@ -12,6 +12,8 @@ namespace curb::cli {
 namespace {
 
 constexpr int kOldestTried = 11040;
+// CUDA_ERROR_SYSTEM_NOT_READY, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
+constexpr int kSystemNotReady = 802, kDriverMismatch = 803, kCompatNotSupported = 804;
 
 std::string cuda_text(int cuda) { return fmt::format("CUDA {}.{}", cuda / 1000, cuda % 1000 / 10); }
 
@@ -31,41 +33,49 @@ void judge_naps(const DriverCondition &driver, const Check &check) {
         check.ok(true, "curb itself can move what a program has allocated, at the rate of the bus");
 }
 
-void judge(const DriverCondition &driver, Findings &out) {
-    const Check check("driver", out), version("driver-version", out);
+std::string closed_text(const DriverCondition &driver) {
+    return "this user may not open " + policy::joined(driver.closed, ", ") + " (of the driver)";
+}
+constexpr const char *kOpen = "be in the group of those files, or have the container be given the GPU";
+
+// Adds the problem because of which no program can use the driver. False if there is none.
+bool is_unusable(const DriverCondition &driver, const Check &check) {
     const bool has_module = !driver.kernel.empty(), failed = driver.init != CUDA_SUCCESS;
     const bool no_files = driver.init == CUDA_ERROR_NO_DEVICE && !driver.has_device_files;
     const int code = driver.init;
     const std::string missing = "there is no CUDA driver here: " + driver.fault;
     const std::string failure = "the CUDA driver cannot be initialised: " + driver.init_text;
-    const std::string closed = "this user may not open " + policy::joined(driver.closed, ", ") + " (of the driver)";
-    constexpr const char *kOpen = "be in the group of those files, or have the container be given the GPU";
-    const bool is_wrong =
-        check.problem(!driver.fault.empty() && has_module, missing,
-                      "the kernel has NVIDIA's module: install the driver's libcuda, or give the container its GPUs "
-                      "(docker run --gpus all)") ||
-        check.problem(!driver.fault.empty(), missing,
-                      "install NVIDIA's driver; without a GPU, curb run --sim tries a policy") ||
-        check.problem(driver.silent, "the CUDA driver has not answered cuInit in time",
-                      "see what nvidia-smi and dmesg say; a GPU may have fallen off the bus") ||
-        check.problem(code == 34, "the libcuda.so.1 that is found is the toolkit's stub, not a driver",
-                      "take the folder of stubs out of LD_LIBRARY_PATH") ||
-        check.problem(code == 802, "the GPUs of this machine are not ready: CUDA_ERROR_SYSTEM_NOT_READY",
-                      "start nvidia-fabricmanager, of the driver's own version") ||
-        check.problem(code == 803, "the driver's library and the kernel's module are of different versions",
-                      "restart the machine, or load the module again; in a container, restart it") ||
-        check.problem(code == 804,
-                      "the driver's library is newer than the kernel's module, which this GPU does not allow",
-                      "take the compat folder out of LD_LIBRARY_PATH, or update the driver") ||
-        check.problem(failed && !driver.closed.empty(), failure + "; " + closed, kOpen) ||
-        check.problem(no_files, failure + "; there is no /dev/nvidiactl",
-                      has_module ? "give the container its GPUs (docker run --gpus all)"
-                                 : "load the kernel's module: modprobe nvidia") ||
-        check.problem(failed, failure, "see what nvidia-smi and dmesg say");
-    if (is_wrong) return;
+    return check.problem(!driver.fault.empty() && has_module, missing,
+                         "the kernel has NVIDIA's module: install the driver's libcuda, or give the container its GPUs "
+                         "(docker run --gpus all)") ||
+           check.problem(!driver.fault.empty(), missing,
+                         "install NVIDIA's driver; without a GPU, curb run --sim tries a policy") ||
+           check.problem(driver.silent, "the CUDA driver has not answered cuInit in time",
+                         "see what nvidia-smi and dmesg say; a GPU may have fallen off the bus") ||
+           check.problem(code == CUDA_ERROR_STUB_LIBRARY,
+                         "the libcuda.so.1 that is found is the toolkit's stub, not a driver",
+                         "take the folder of stubs out of LD_LIBRARY_PATH") ||
+           check.problem(code == kSystemNotReady, "the GPUs of this machine are not ready: CUDA_ERROR_SYSTEM_NOT_READY",
+                         "start nvidia-fabricmanager, of the driver's own version") ||
+           check.problem(code == kDriverMismatch,
+                         "the driver's library and the kernel's module are of different versions",
+                         "restart the machine, or load the module again; in a container, restart it") ||
+           check.problem(code == kCompatNotSupported,
+                         "the driver's library is newer than the kernel's module, which this GPU does not allow",
+                         "take the compat folder out of LD_LIBRARY_PATH, or update the driver") ||
+           check.problem(failed && !driver.closed.empty(), failure + "; " + closed_text(driver), kOpen) ||
+           check.problem(no_files, failure + "; there is no /dev/nvidiactl",
+                         has_module ? "give the container its GPUs (docker run --gpus all)"
+                                    : "load the kernel's module: modprobe nvidia") ||
+           check.problem(failed, failure, "see what nvidia-smi and dmesg say");
+}
+
+void judge(const DriverCondition &driver, Findings &out) {
+    const Check check("driver", out), version("driver-version", out);
+    if (is_unusable(driver, check)) return;
     const std::string visible = driver.visible.value_or("all");
     check.ok(true, (driver.version.empty() ? "" : driver.version + ", ") + cuda_text(driver.cuda));
-    check.note(!driver.closed.empty(), closed, kOpen);
+    check.note(!driver.closed.empty(), closed_text(driver), kOpen);
     check.note(visible.empty() || visible == "-1",
                "CUDA_VISIBLE_DEVICES is \"" + visible + "\" here, so programs that are started here see no GPU",
                "unset CUDA_VISIBLE_DEVICES");
@@ -118,10 +128,7 @@ void judge(const NvmlGpus &nvml, const DriverCondition &driver, const View &view
                                ", so what the driver takes for code is not measured, and processes without curb are "
                                "not seen") ||
         check.ok(hidden.empty() && driver.unified.empty(), "reports what processes hold");
-    check.note(!lists_none && !hidden.empty(),
-               "NVML does not list process " + policy::joined(hidden, ", ") +
-                   ", as in some containers, so what the driver takes for code there is not measured",
-               "let the container share the machine's pids (docker run --pid=host), if that matters");
+    note_unlisted(check, !lists_none && !hidden.empty(), "process " + policy::joined(hidden, ", "));
     for (const GpuState &gpu : *nvml) {
         const std::string name = "GPU " + std::to_string(gpu.index);
         mig.note(gpu.mig, name +

@@ -178,6 +178,11 @@ class Examination {
                 control.problem(true, facts_.silence, "restart it, if that lasts");
             return;
         }
+        if (control.problem(!facts_.no_socket.empty(),
+                            facts_.name + " cannot make a control socket, so it cannot be asked: " + facts_.no_socket,
+                            "mount a /tmp that it can write to (docker run --tmpfs /tmp), or give it the folder "
+                            "for sockets: -v /run/curb:/run/curb"))
+            return;
         const bool found =
             of("fork").note(
                 facts_.forked_from != 0 && !is_listed(),
@@ -283,10 +288,7 @@ class Examination {
         of("nvml").note(is_used && shares,
                         "its GPU shares the host's memory, of which NVML has no figures, so what the driver takes for "
                         "code is not measured") ||
-            of("nvml").note(
-                is_used && facts_.listed && !is_listed(),
-                "NVML does not list it, as in some containers, so what the driver takes for code is not measured",
-                "let the container share the machine's pids (docker run --pid=host), if that matters");
+            note_unlisted(of("nvml"), is_used && facts_.listed && !is_listed(), "it");
     }
 
     void in_effect(const control::Status &status) {

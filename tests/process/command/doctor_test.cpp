@@ -169,6 +169,13 @@ TEST_CASE("curb doctor says why libcurb.so is not in a process") {
     finds_of(
         tested::kWaits, {}, [] { ::unsetenv("LD_PRELOAD"); },
         "LD_PRELOAD was not set when it was started, though CURB_CAP was");
+    for (const std::string name : {"CURB_SIGNAL", "CURB_KEEP_FREE"}) {
+        const auto set_alone = [&] {
+            for (const char *other : {"LD_PRELOAD", "CURB_CAP"}) ::unsetenv(other);
+            ::setenv(name.c_str(), "SIGUSR2", 1);
+        };
+        finds_of(tested::kWaits, {}, set_alone, "LD_PRELOAD was not set when it was started, though " + name + " was");
+    }
     finds_of(tested::kWaits, {{"LD_PRELOAD", preloaded(tested::kSecondPreload)}}, {},
              "LD_PRELOAD named other libraries alone");
     finds_of(tested::kWaits, {{"LD_PRELOAD", preloaded("/nowhere/libcurb.so")}}, {},
@@ -254,6 +261,28 @@ TEST_CASE("curb doctor finds a folder for control sockets that cannot be written
                                    }});
     if (outcome.status == 96) return skip("no mount namespace can be made here");
     finds(outcome, machine.runtime().string() + "/curb cannot be written to: Read-only file system");
+}
+
+TEST_CASE("curb doctor PID finds that the process cannot make a control socket") {
+    const Machine machine;
+    const std::string own = machine.folder().string();
+    const auto read_only = [&] {
+        const bool is_root = ::geteuid() == 0;
+        const bool is_done = ::unshare(CLONE_NEWNS | (is_root ? 0 : CLONE_NEWUSER)) == 0 &&
+                             ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                             ::mount("none", "/run", "tmpfs", 0, nullptr) == 0 &&
+                             ::mount("/tmp", "/tmp", nullptr, MS_BIND, nullptr) == 0 &&
+                             ::mount(own.c_str(), own.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
+                             ::mount("none", "/tmp", nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0;
+        if (!is_done) ::_exit(96);
+    };
+    if (start({{"/bin/true"}, {}, {}, {}, read_only}).status == 96) return skip("no mount namespace can be made here");
+    const Environment environment = with(machine.environment(), {{"XDG_RUNTIME_DIR", "/nonexistent"}});
+    const Capped process(machine.runtime(), {{tested::kPluginHost, "CUDA"}, environment, read_only, false});
+    const Outcome outcome = doctor(machine, process.pid());
+    finds(outcome,
+          "cannot make a control socket, so it cannot be asked: /nonexistent: No such file or directory; /tmp");
+    CHECK_THAT(problems(outcome), contains(": Read-only file system\n"));
 }
 
 TEST_CASE("curb doctor finds a process whose policy is invalid, or whose last edit is not in force") {

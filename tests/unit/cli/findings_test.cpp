@@ -399,6 +399,11 @@ TEST_CASE("findings about a process that has libcurb.so and does not answer") {
     unlisted(ok, "it has not used CUDA yet", "", [](P &p) { p.driver.clear(); });
     unlisted(note, "was forked by process 4700", "spawn", [](P &p) { p.forked_from = 4700; });
     unlisted(note, "in a container of its own", "process 17", [](P &p) { p.inner_pid = 17; });
+    with(problem, "cannot make a control socket, so it cannot be asked: /tmp: Read-only file system",
+         "-v /run/curb:/run/curb", [](P &p) {
+             p.inner_pid = 17;
+             p.no_socket = "/tmp: Read-only file system";
+         });
 }
 
 TEST_CASE("findings about a process under curb") {
