@@ -251,10 +251,18 @@ class Join {
         if (process.status && process.status->nap)
             process.suspended = process.status->nap->out || (process.suspended && !process.status->nap->leaving);
     }
-    // Adds the processes of other pid namespaces that NVML does not list, or under another pid.
+    // Adds the processes of other pid namespaces that NVML does not list, or under another pid. If a user posts one pid
+    // of a namespace twice, the older process has ended: it counts as living for a while.
     void add_those_posted_alone() {
+        const auto is_newer = [](const PostedFacts &a, const PostedFacts &b) {
+            const control::ProcessName &of_a = a.entry.process, &of_b = b.entry.process;
+            return a.pid == 0 && a.user == b.user && a.entry.pid_namespace == b.entry.pid_namespace &&
+                   of_a.pid == of_b.pid && of_a.start > of_b.start;
+        };
         for (const PostedFacts &one : facts_.posted) {
-            if (one.pid != 0) continue;
+            const bool is_replaced = std::any_of(facts_.posted.begin(), facts_.posted.end(),
+                                                 [&](const PostedFacts &other) { return is_newer(other, one); });
+            if (one.pid != 0 || is_replaced) continue;
             ViewProcess &process = view_.processes.emplace_back();
             process.pid = one.entry.process.pid;
             process.user = one.user;
@@ -389,14 +397,13 @@ Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience) {
     return out;
 }
 
-View only(const View &view, const std::vector<int> &pids) {
+View only(const View &view, const std::vector<std::size_t> &processes) {
     View out;
     out.nvml_fault = view.nvml_fault;
     std::map<std::size_t, std::size_t> kept;  // index in `view` -> index in `out`
-    for (std::size_t i = 0; i < view.processes.size(); ++i) {
-        if (std::find(pids.begin(), pids.end(), view.processes[i].pid) == pids.end()) continue;
-        kept[i] = out.processes.size();
-        out.processes.push_back(view.processes[i]);
+    for (const std::size_t process : processes) {
+        kept[process] = out.processes.size();
+        out.processes.push_back(view.processes[process]);
     }
     for (const ViewGpu &gpu : view.gpus) {
         ViewGpu here = gpu;

@@ -35,6 +35,11 @@ struct ViewProcess {
 
 // False if `pid` is that of another pid namespace: here another process may have it.
 [[nodiscard]] inline bool has_pid_here(const ViewProcess &process) { return !process.elsewhere || !process.posted; }
+// Returns the pid namespace whose pid the process has. 0: this one. Several processes of a view may have the same pid,
+// but only one of each namespace, unless a user posts what is not so.
+[[nodiscard]] inline std::uint64_t namespace_of(const ViewProcess &process) {
+    return has_pid_here(process) ? 0 : process.posted->pid_namespace;
+}
 // True if the process is under curb. nullopt: this user cannot know.
 std::optional<bool> is_under_curb(const ViewProcess &process);
 
@@ -100,8 +105,12 @@ struct Polled {
 };
 Polled poll(const std::vector<int> &pids, std::chrono::milliseconds patience);
 
-// Returns the part of the view that is about these processes.
-View only(const View &view, const std::vector<int> &pids);
+// Returns the part of the view that is about these processes. `processes`: indices into View::processes.
+View only(const View &view, const std::vector<std::size_t> &processes);
+// True if it is the process for whose turn others leave the GPU next.
+[[nodiscard]] inline bool is_next(const ViewGpu &gpu, const ViewProcess &process) {
+    return gpu.next == process.pid && has_pid_here(process);
+}
 // Returns what the process posts about the device. Returns null if it posts nothing.
 const control::board::Gpu *posted_of(const View &view, const ViewUse &use);
 // Returns the bytes of the GPU that are held without use for a minute, as far as is known: by each user.

@@ -69,6 +69,8 @@ Labels labels_of(const View &view, const ViewGpu &gpu) {
 // `command` is the kernel's short name: whole command lines would make a new series for almost every process.
 Labels labels_of(const ViewProcess &process, Labels labels = {}) {
     labels = with(std::move(labels), "pid", std::to_string(process.pid));
+    if (const std::uint64_t other = namespace_of(process))
+        labels = with(std::move(labels), "pid_namespace", std::to_string(other));
     return with(with(std::move(labels), "user", process.user), "command", process.name);
 }
 

@@ -70,19 +70,21 @@ std::string what_is_wrong(const Polled &found, int pid, std::optional<std::size_
 Shown polled_view(const std::vector<int> &pids) {
     Polled found = poll(pids, kDetailsPatience);
     Shown out;
-    std::vector<int> shown;
+    std::vector<std::size_t> shown;
     for (const int pid : pids) {
         const auto &all = found.view.processes;
-        const auto at = std::find_if(all.begin(), all.end(), [=](const ViewProcess &one) { return one.pid == pid; });
+        const auto at = std::find_if(all.begin(), all.end(),
+                                     [=](const ViewProcess &one) { return one.pid == pid && has_pid_here(one); });
         const auto index = static_cast<std::size_t>(at - all.begin());
         if (at != all.end() && at->under_curb) {
             out.silent |= !at->status;
-            shown.push_back(pid);
+            shown.push_back(index);
         } else {
             out.errors.push_back(
                 {pid, what_is_wrong(found, pid, at == all.end() ? std::nullopt : std::optional(index))});
         }
     }
+    std::sort(shown.begin(), shown.end());
     out.view = only(found.view, shown);
     return out;
 }
@@ -90,10 +92,10 @@ Shown polled_view(const std::vector<int> &pids) {
 View selected_view(const Selection &selection) {
     View view = poll_all(kTablePatience);
     if (!selection.is_described()) return view;
-    std::vector<int> pids;
+    std::vector<std::size_t> fitting;
     for (std::size_t i = 0; i < view.processes.size(); ++i)
-        if (fits(selection, view, i)) pids.push_back(view.processes[i].pid);
-    return only(view, pids);
+        if (fits(selection, view, i)) fitting.push_back(i);
+    return only(view, fitting);
 }
 
 std::string text_of(const Shown &shown, const PsOptions &options, const Screen &screen) {

@@ -297,7 +297,7 @@ class Notes {
         }
         if (have.empty() || gpu.next == 0) return;
         const auto next = std::find_if(view_.processes.begin(), view_.processes.end(),
-                                       [&](const ViewProcess &one) { return one.pid == gpu.next; });
+                                       [&](const ViewProcess &one) { return is_next(gpu, one); });
         say("on {} it is the turn of {}; next is {}", gpu_label(view_, gpu), have,
             label_of(gpu.next, next == view_.processes.end() ? "" : next->name));
     }

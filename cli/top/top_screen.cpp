@@ -34,6 +34,18 @@ struct Key {
 constexpr Key kKeys[] = {{'q', "quit"},          {'?', "help"},         {'r', "release", true}, {'c', "cap", true},
                          {'s', "suspend", true}, {'u', "resume", true}, {'o', "order"},         {'/', "filter"}};
 
+TopState::UseKey key_of(const ViewProcess &process, const std::string &uuid) {
+    return {namespace_of(process), process.pid, uuid};
+}
+
+// Returns TopRow::held.
+Bytes held_in(const View &view, const ViewUse &use) {
+    const Bytes nvml = use.nvml.value_or(0);
+    if (const auto *books = books_of(view, use)) return view.processes[use.process].suspended ? nvml : books->held;
+    const auto *posted = posted_of(view, use);
+    return std::max(nvml, posted ? posted->held.value_or(0) : 0);
+}
+
 double share(Bytes part, Bytes whole) {
     return whole == 0 ? 0 : std::min(1.0, static_cast<double>(part) / static_cast<double>(whole));
 }
@@ -199,7 +211,7 @@ class Screenful {
         constexpr std::size_t kMost = 3, kLeastHeight = 12;
         std::vector<std::string> out;
         if (rows_.empty() || height_ < kLeastHeight) return out;
-        View selected = only(view_, {view_.processes[rows_[state_.at].process].pid});
+        View selected = only(view_, {rows_[state_.at].process});
         selected.nvml_fault.clear();
         for (const std::string &note : ps_notes(selected, now_)) {
             std::istringstream lines(wrapped(note, width_, 2));
@@ -231,7 +243,7 @@ class Screenful {
     // (what is left of its own), "next", "wait turn". Empty: none.
     [[nodiscard]] std::string turn_text(const TopRow &row, State state) const {
         if (!row.gpu || row.gpu->next == 0) return {};
-        if (row.gpu->next == view_.processes[row.process].pid) return "next";
+        if (is_next(*row.gpu, view_.processes[row.process])) return "next";
         const auto *posted = posted_of(view_, *row.use);
         if (!posted || !posted->turn || state == State::waiting) return {};
         if (posted->turn->leaves == 0) return state == State::napping ? "wait turn" : "";
@@ -274,7 +286,7 @@ class Screenful {
     // Returns null if there is none.
     [[nodiscard]] const TopState::History *history_of(const TopRow &row) const {
         if (!row.gpu) return nullptr;
-        const auto found = state_.held.find({view_.processes[row.process].pid, row.gpu->uuid});
+        const auto found = state_.held.find(key_of(view_.processes[row.process], row.gpu->uuid));
         return found == state_.held.end() ? nullptr : &found->second;
     }
     // Returns how much of its cap the row holds.
@@ -347,15 +359,14 @@ void remember(TopState &state, const View &view) {
         if (history.size() > kRemembered) history.pop_front();
     };
     std::set<std::string> gpus;
-    std::set<std::pair<int, std::string>> uses;
+    std::set<TopState::UseKey> uses;
     for (const ViewGpu &gpu : view.gpus) {
         Bytes all = 0;
         for (const ViewUse &use : gpu.uses) {
-            const ViewProcess &process = view.processes[use.process];
-            const auto *books = books_of(view, use);
-            const Bytes held = process.suspended ? use.nvml.value_or(0) : books ? books->held : use.nvml.value_or(0);
-            push(state.held[{process.pid, gpu.uuid}], held);
-            uses.insert({process.pid, gpu.uuid});
+            const Bytes held = held_in(view, use);
+            const auto key = key_of(view.processes[use.process], gpu.uuid);
+            push(state.held[key], held);
+            uses.insert(key);
             all += held;
         }
         push(state.used[gpu.uuid], std::max(all, gpu.used.value_or(0)));
@@ -370,8 +381,10 @@ void keep_selected(TopState &state, const View &older, const View &newer) {
     if (state.at >= before.size()) return;
     const TopRow &was = before[state.at];
     const auto is_of = [&](const TopRow &row, bool of_gpu) {
-        return newer.processes[row.process].pid == older.processes[was.process].pid &&
-               (!of_gpu || (row.gpu ? row.gpu->uuid : "") == (was.gpu ? was.gpu->uuid : ""));
+        const auto key = [&](const View &view, const TopRow &one) {
+            return key_of(view.processes[one.process], of_gpu && one.gpu ? one.gpu->uuid : "");
+        };
+        return key(newer, row) == key(older, was);
     };
     for (const bool of_gpu : {true, false}) {
         const auto at = std::find_if(rows.begin(), rows.end(), [&](const TopRow &row) { return is_of(row, of_gpu); });
@@ -386,15 +399,11 @@ std::vector<TopRow> top_rows(const View &view, const TopState &state) {
     for (const ViewGpu &gpu : view.gpus)
         for (const ViewUse &use : gpu.uses) {
             const auto *books = books_of(view, use);
-            TopRow row{use.process, &gpu, &use, use.nvml.value_or(0), {}};
-            if (books) {
-                row.cap = books->cap;
-                if (!view.processes[use.process].suspended) row.held = books->held;
-            } else if (const auto *posted = posted_of(view, use)) {
-                row.cap = posted->cap;
-                row.held = std::max(row.held, posted->held.value_or(0));
-            }
-            out.push_back(row);
+            const auto *posted = posted_of(view, use);
+            out.push_back({use.process, &gpu, &use, held_in(view, use),
+                           books    ? books->cap
+                           : posted ? posted->cap
+                                    : std::nullopt});
         }
     for (const std::size_t process : on_no_gpu(view)) out.push_back({process, nullptr, nullptr, 0, {}});
     const std::string filter = policy::lower_case(state.filter);

@@ -7,7 +7,7 @@
 #include <deque>
 #include <map>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "machine/view.hpp"
@@ -32,7 +32,7 @@ struct TopRow {
     std::size_t process = 0;       // index into View::processes
     const ViewGpu *gpu = nullptr;  // null: it holds nothing
     const ViewUse *use = nullptr;  // null: it holds nothing
-    policy::Bytes held = 0;        // by its own books, else by NVML
+    policy::Bytes held = 0;        // by its own books, else by what it posts or NVML
     std::optional<policy::Bytes> cap;
 };
 
@@ -50,8 +50,9 @@ struct TopState {
     std::chrono::milliseconds every{1000};  // between two polls
 
     using History = std::deque<policy::Bytes>;
-    std::map<std::string, History> used;                  // by the GPU's UUID
-    std::map<std::pair<int, std::string>, History> held;  // by pid and UUID
+    using UseKey = std::tuple<std::uint64_t, int, std::string>;  // namespace_of(), pid, the GPU's UUID
+    std::map<std::string, History> used;                         // by the GPU's UUID
+    std::map<UseKey, History> held;
 };
 
 // Adds the figures of the view to the histories, and removes those of processes and GPUs that are gone.

@@ -143,8 +143,8 @@ class MeetTest(unittest.TestCase):
             env=self.machine.bare, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         answer = json.loads(done.stdout)
-        by_pid = {process["pid"]: process for process in answer["processes"] if process["under_curb"]}
-        return [use | {"of": by_pid[use["pid"]]} for gpu in answer["gpus"] for use in gpu["uses"] if use["pid"] in by_pid]
+        uses = [use | {"of": answer["processes"][use["process"]]} for gpu in answer["gpus"] for use in gpu["uses"]]
+        return [use for use in uses if use["of"]["under_curb"]]
 
     def test_they_see_each_other_and_leave_for_each_other(self) -> None:
         shell = {"user": True, "container": False}

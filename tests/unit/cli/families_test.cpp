@@ -194,6 +194,8 @@ TEST_CASE("no two series of a family have the same labels") {
     view.gpus.push_back(view.gpus[0]);
     view.gpus[1].index = 1;
     view.gpus[1].uuid = "GPU-other";
+    for (const std::uint64_t pid_namespace : {1, 2}) add_posted(view, pid_namespace, 4711, GiB);
+    CHECK(samples_with(view, "curb_held_bytes", "pid_namespace", "2").at(0).value == GiB);
     for (const Family &one : families_of(view, "1.2.3"))
         for (const Sample &sample : one.samples)
             CHECK(std::count_if(one.samples.begin(), one.samples.end(),

@@ -193,6 +193,29 @@ TEST_CASE("the PID of a process that only the board shows is that of its own pid
     CHECK_FALSE(has_pid_here(view.processes[1]));
 }
 
+TEST_CASE("processes of several pid namespaces with one PID are apart, and each has its own uses") {
+    const auto posted = [](std::uint64_t pid_namespace, std::uint64_t start, Bytes held) {
+        control::board::Entry entry;
+        entry.process = {7, start};
+        entry.pid_namespace = pid_namespace;
+        entry.gpus = {{"GPU-0", held, std::nullopt, 0, 0}};
+        return PostedFacts{0, entry, "root"};
+    };
+    ViewFacts known = facts({gpu(0, {user(7, 3 * GiB)})}, {}, {process(7)});
+    known.posted = {posted(1, 100, GiB), posted(2, 100, 2 * GiB), posted(2, 90, 5 * GiB)};  // the last has ended
+    const View view = join(known);
+    REQUIRE(view.processes.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+        CHECK(view.processes[i].pid == 7);
+        CHECK(namespace_of(view.processes[i]) == i);
+        const View one = only(view, {i});
+        REQUIRE(one.processes.size() == 1);
+        REQUIRE(one.gpus.at(0).uses.size() == 1);
+        const auto *of_board = posted_of(one, one.gpus[0].uses[0]);
+        CHECK((of_board ? of_board->held : one.gpus[0].uses[0].nvml) == (i == 0 ? 3 : i) * GiB);
+    }
+}
+
 TEST_CASE("memory that a process has not used for a minute is idle, unless the process is out of its GPUs") {
     control::board::Entry entry;
     entry.used = 1'000'000;

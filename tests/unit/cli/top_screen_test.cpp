@@ -62,8 +62,9 @@ TEST_CASE("The selection stays on its process when rows above it go") {
     TopState state;
     const std::vector<int> all = pids(before, state);
     REQUIRE(all.size() > 2);
-    std::vector<int> others = all;
-    std::erase(others, all.front());
+    std::vector<std::size_t> others;
+    for (std::size_t i = 0; i < before.processes.size(); ++i)
+        if (before.processes[i].pid != all.front()) others.push_back(i);
     const View after = only(before, others);
     state.at = all.size() - 1;
     keep_selected(state, before, after);
@@ -283,6 +284,25 @@ TEST_CASE("The selected row is marked up to the window's edge") {
     CHECK(width_of(text_of(row)) == 200);
     CHECK(std::all_of(row.begin(), row.end(), [](const Span &span) { return span.ink == Ink::reverse; }));
     CHECK(width_of(text_of(lines.at(state.line))) < 200);
+}
+
+TEST_CASE("A process that only the board shows has a history, apart from that of others with its PID") {
+    View view = machine();
+    add_posted(view, 1, 4711, 2 * GiB);
+    add_posted(view, 2, 4711, 3 * GiB);
+    TopState state;
+    remember(state, view);
+    const auto last = [&](std::uint64_t pid_namespace) {
+        return state.held.at({pid_namespace, 4711, view.gpus[0].uuid}).back();
+    };
+    CHECK(last(0) == 7 * GiB + 512 * MiB);
+    CHECK(last(1) == 2 * GiB);
+    CHECK(last(2) == 3 * GiB);
+    state.sort = Sort::pid;
+    state.at = 2;  // the last row of this PID
+    View without_first = only(view, {0, 1, 2, 4});
+    keep_selected(state, view, without_first);
+    CHECK(without_first.processes[top_rows(without_first, state).at(state.at).process].posted->pid_namespace == 2);
 }
 
 TEST_CASE("A history has a limited length, and is deleted with its process") {

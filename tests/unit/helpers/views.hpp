@@ -49,6 +49,21 @@ inline void give_books(ViewProcess &process, const ViewGpu &gpu, Bytes held, std
     books.contexts = 1;
 }
 
+// Adds a process of a container that only the board shows, with the pid that it has there.
+inline void add_posted(View &view, std::uint64_t pid_namespace, int pid, Bytes held) {
+    ViewGpu &gpu = view.gpus.at(0);
+    ViewProcess one;
+    one.pid = pid;
+    one.user = "root";
+    one.elsewhere = true;
+    control::board::Entry &posted = one.posted.emplace();
+    posted.process.pid = pid;
+    posted.pid_namespace = pid_namespace;
+    posted.gpus = {{gpu.uuid, held, 8 * GiB, 0, 0}};
+    gpu.uses.push_back({view.processes.size(), std::nullopt, std::nullopt, 0, 0});
+    view.processes.push_back(std::move(one));
+}
+
 inline View machine() {
     View out;
     ViewGpu first = gpu(0, 35 * GiB + 512 * MiB), second = gpu(1, 0);
