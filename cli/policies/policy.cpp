@@ -120,6 +120,24 @@ config::Source source_of(const std::string &file) {
     return source;
 }
 
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+std::string variables_json(const Variables &variables) {
+    return json::list(variables, [](const auto &one) {
+        return json::object({{"name", json::text(one.first)}, {"value", json::text(one.second)}});
+    });
+}
+
+// Returns the variables that are set and are part of the policy.
+Variables variables_of(const config::Source &source) {
+    Variables out{{"CURB_CAP", source.cap}, {"CURB_JOB_CAP", source.job_cap}, {"CURB_SIGNAL", source.signal}};
+    out.insert(out.end(), source.handed_in.begin(), source.handed_in.end());
+    for (const auto &[flag, said] : source.flags)
+        out.emplace_back(policy::flags()[static_cast<std::size_t>(flag)].variable, said);
+    std::erase_if(out, [](const auto &one) { return one.second.empty(); });
+    return out;
+}
+
 // Returns the source of each part of the policy, as lines of cells.
 Lines places_text(const config::Source &source, bool has_ceiling) {
     Lines out{{"policy", source.file}};
@@ -128,12 +146,7 @@ Lines places_text(const config::Source &source, bool has_ceiling) {
             !source.foreign.empty()
                 ? "none: " + source.foreign + " belongs to another user; CURB_POLICY can name it"
                 : "none: CURB_POLICY is not set, and there is no curb/policy.json in $XDG_CONFIG_HOME or ~/.config";
-    if (!source.cap.empty()) out.push_back({"CURB_CAP", source.cap});
-    if (!source.job_cap.empty()) out.push_back({"CURB_JOB_CAP", source.job_cap});
-    if (!source.signal.empty()) out.push_back({"CURB_SIGNAL", source.signal});
-    for (const auto &[name, said] : source.handed_in) out.push_back({name, said});
-    for (const auto &[flag, said] : source.flags)
-        out.push_back({policy::flags()[static_cast<std::size_t>(flag)].variable, said});
+    for (const auto &[name, value] : variables_of(source)) out.push_back({name, value});
     out.push_back({"ceiling", has_ceiling ? source.ceiling : "none: there is no " + source.ceiling});
     return out;
 }
@@ -141,6 +154,7 @@ Lines places_text(const config::Source &source, bool has_ceiling) {
 json::Members places_json(const config::Source &source, bool has_ceiling) {
     return {{"policy", json::text_or_null(source.file)},
             {"cap", json::text_or_null(source.cap)},
+            {"environment", variables_json(variables_of(source))},
             {"ceiling", json::text_or_null(has_ceiling ? source.ceiling : "")}};
 }
 
@@ -239,18 +253,10 @@ std::string judged_json(const std::vector<Judged> &rules) {
     });
 }
 
-using Variables = std::vector<std::pair<std::string, std::string>>;
-
 std::string variables_text(const Variables &variables) {
     std::string out = "\nset before main, because unset now\n";
     for (const auto &[name, value] : variables) out += fmt::format("  {}={}\n", name, policy::one_line(value));
     return variables.empty() ? "" : out;
-}
-
-std::string variables_json(const Variables &variables) {
-    return json::list(variables, [](const auto &one) {
-        return json::object({{"name", json::text(one.first)}, {"value", json::text(one.second)}});
-    });
 }
 
 std::string program_json(const Program &program) {
@@ -354,7 +360,7 @@ extern const Command kPolicyShow{
     .name = "show",
     .line = "Show every field, its value and its source",
     .help = R"(
-Each field has its value and where it comes from: "default", a place in a file, CURB_CAP. What the machine's ceiling
+Each field has its value and where it comes from: "default", a place in a file, a variable (CURB_CAP). What the machine's ceiling
 (/etc/curb/policy.json) says of the same field stands beside it; on a device the lower of two caps holds.
 Without FILE: CURB_POLICY, else $XDG_CONFIG_HOME/curb/policy.json. Rules are listed, but none is applied: curb policy
 explain shows which one a command gets. Exit status as of curb policy check.

@@ -150,18 +150,32 @@ std::string at(json::Members members, const config::Place &place) {
     return json::object(members);
 }
 
-// Returns the settings of flags, by the pointer of their fields.
-std::map<std::string_view, Side::Said> said_by_flags(const config::Source &source) {
-    std::map<std::string_view, Side::Said> out;
+// Settings of variables, by the pointer of their fields.
+using BySetting = std::map<std::string_view, Side::Said>;
+void add(BySetting &all, const policy::Layer &layer, const char *variable) {
+    for (policy::Setting &setting : policy::settings(layer))
+        all[setting.field->pointer] = {std::move(setting.value), {{Origin::Kind::variable, {}, {}, variable}}};
+}
+
+// Returns the settings of flags.
+BySetting said_by_flags(const config::Source &source) {
+    BySetting out;
     for (const auto &[flag, text] : source.flags) {
         policy::Flags said;
         if (policy::read_flag(flag, text, said)) continue;  // reading the policy has failed already
         policy::Layer layer = said.job;
         layer.gpu = {{GpuKey(), said.gpu}};
-        const char *variable = policy::flags()[static_cast<std::size_t>(flag)].variable;
-        for (policy::Setting &setting : policy::settings(layer))
-            out[setting.field->pointer] = {std::move(setting.value), {{Origin::Kind::variable, {}, {}, variable}}};
+        add(out, layer, policy::flags()[static_cast<std::size_t>(flag)].variable);
     }
+    return out;
+}
+
+// Returns the setting of CURB_SIGNAL.
+BySetting said_by_signal(const config::Reading &reading) {
+    policy::Layer layer;
+    layer.release.signal = reading.signal;
+    BySetting out;
+    add(out, layer, "CURB_SIGNAL");
     return out;
 }
 
@@ -191,7 +205,8 @@ void narrow(std::optional<Side::Said> &said, std::vector<Bound> &bounds, const s
 }
 
 // Returns the keys of the devices that a file or a variable names; if there are none, the key of every device.
-std::vector<GpuKey> keys_of(const Side &own, const Side &ceiling, const policy::Narrowing &narrowed) {
+std::vector<GpuKey> keys_of(const Side &own, const Side &ceiling, const config::Reading &reading) {
+    const policy::Narrowing &narrowed = reading.narrowed_to;
     std::vector<GpuKey> out;
     const auto add = [&](const GpuKey &key) {
         if (std::find(out.begin(), out.end(), key) == out.end()) out.push_back(key);
@@ -202,7 +217,7 @@ std::vector<GpuKey> keys_of(const Side &own, const Side &ceiling, const policy::
     for (const policy::CapFor &one : narrowed.job)
         if (one.key.kind != GpuKey::Kind::every) add(one.key);
     for (const policy::HandedInCap &one : narrowed.handed_in.caps) add(one.cap.key);
-    if (out.empty()) out.emplace_back();
+    if (out.empty() || narrowed.handed_in.request || reading.flags.gpu != policy::GpuPolicy()) add(GpuKey());
     return out;
 }
 
@@ -210,7 +225,9 @@ std::vector<GpuKey> keys_of(const Side &own, const Side &ceiling, const policy::
 class Rows {
   public:
     Rows(const config::Reading &reading, const config::Outcome &outcome, const config::Source &source)
-        : flags_(said_by_flags(source)),
+        : reading_(reading),
+          flags_(said_by_flags(source)),
+          signal_(said_by_signal(reading)),
           own_(reading.own, outcome.rule, Origin::Kind::file),
           ceiling_(reading.ceiling ? *reading.ceiling : none_, outcome.ceiling_rule, Origin::Kind::ceiling),
           narrowed_(reading.narrowed_to),
@@ -221,7 +238,7 @@ class Rows {
 
     [[nodiscard]] std::vector<Row> all() const {
         std::vector<Row> out;
-        for (const GpuKey &key : keys_of(own_, ceiling_, narrowed_))
+        for (const GpuKey &key : keys_of(own_, ceiling_, reading_))
             for (const Field &field : policy::fields())
                 if (field.pointer.starts_with("/gpu/")) out.push_back(of_device(field, key));
         for (const Field &field : policy::fields()) {
@@ -242,16 +259,45 @@ class Rows {
                 for (const policy::HandedInCap &one : narrowed_.handed_in.caps)
                     narrow(said, bounds, {one.cap}, key, one.variable.c_str());
         }
+        if (!said) said = of_request(field, key);
         if (field.pointer == "/gpu/*/job_cap") narrow(said, bounds, job_of_one_, key, "CURB_JOB_CAP");
         return row(Side::with_key(field, policy::gpu_key_text(key)), field, std::move(said), std::move(bounds),
                    ceiling_.of_device(field, key));
     }
 
+    // Returns the growth that another system's request for memory sets, where nothing caps the device in another way
+    // (see terms_for()). nullopt if it sets none.
+    [[nodiscard]] std::optional<Side::Said> of_request(const Field &field, const GpuKey &key) const {
+        const auto names_it = [&](const policy::CapFor &cap) { return policy::names(cap.key, identity(key)); };
+        const auto &request = narrowed_.handed_in.request;
+        policy::Layer layer;
+        layer.gpu = {{key, policy::gpu_policy_for(own_.gpu(), identity(key))}};
+        policy::lay_over(layer, reading_.flags);
+        const policy::GpuPolicy own = policy::gpu_policy_for(layer.gpu, identity(key));
+        if (!request || !takes_handed_in_ || own.cap || own.growth.start ||
+            std::any_of(narrowed_.cap.begin(), narrowed_.cap.end(), names_it))
+            return std::nullopt;
+        for (const policy::HandedInCap &one : narrowed_.handed_in.caps)
+            if (names_it(one.cap) && one.cap.size.amount <= request->amount) return std::nullopt;
+        policy::Layer set;
+        set.gpu = {{key, {}}};
+        policy::GrowthPolicy &growth = set.gpu[0].policy.growth;
+        growth.start = request;
+        if (!own.growth.step && !own.growth.factor) growth.step = policy::Size{policy::Size::Unit::bytes, policy::GiB};
+        BySetting by;
+        add(by, set, "NVIDIA_GPU_MEMORY_REQUEST");
+        const auto found = by.find(field.pointer);
+        return found == by.end() ? std::nullopt : std::optional(found->second);
+    }
+
     [[nodiscard]] Row of_process(const Field &field) const {
         auto said = over(field, own_.of_process(field));
+        const auto ceiling = ceiling_.of_process(field);
+        if (const auto found = signal_.find(field.pointer); found != signal_.end() && !said && !ceiling)
+            said = found->second;  // where no file names one
         std::vector<Bound> bounds;
         if (field.pointer == "/job/cap") narrow(said, bounds, job_of_every_, {}, "CURB_JOB_CAP");
-        return row(std::string(field.pointer), field, std::move(said), std::move(bounds), ceiling_.of_process(field));
+        return row(std::string(field.pointer), field, std::move(said), std::move(bounds), ceiling);
     }
 
     // Returns what a flag says about the field, else what the file says.
@@ -262,7 +308,8 @@ class Rows {
         return file;
     }
 
-    const std::map<std::string_view, Side::Said> flags_;
+    const config::Reading &reading_;
+    const BySetting flags_, signal_;
     const config::Document none_;
     const Side own_, ceiling_;
     const policy::Narrowing &narrowed_;

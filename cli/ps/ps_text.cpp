@@ -24,7 +24,8 @@ std::string posted_json(const control::board::Gpu &posted) {
 std::string use_json(const View &view, const ViewUse &use) {
     const control::board::Gpu *posted = posted_of(view, use);
     const control::GpuStatus *books = books_of(view, use);
-    return object({{"process", static_cast<std::uint64_t>(use.process)},  // its place in "processes", of which several may have one pid
+    // "process" is the place in "processes", of which several may have one pid.
+    return object({{"process", use.process},
                    {"pid", view.processes[use.process].pid},
                    {"nvml", use.nvml},
                    {"idle", use.idle},

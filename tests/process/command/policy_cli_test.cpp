@@ -207,6 +207,45 @@ TEST_CASE("curb policy show without a file prints the policy of this environment
                contains(policy));
 }
 
+TEST_CASE("curb policy show, explain and run --dry-run name the variable of each value in force") {
+    const TempDir dir;
+    const std::string file =
+        dir.write("job.json", R"({"version": 1, "gpu": {"cuda:0": {"growth": {"keep_free": "1GiB"}}}})");
+    const Environment environment{{"CURB_POLICY", file},    {"CURB_SIGNAL", "SIGUSR2"},
+                                  {"CURB_JOB_CAP", "5GiB"}, {"NVIDIA_GPU_MEMORY_LIMIT", "8192"},
+                                  {"CURB_WAIT", "30s"},     {"NVIDIA_GPU_MEMORY_REQUEST", "4096"}};
+    for (const Words &words :
+         {Words{"policy", "show"}, {"policy", "explain", "--", "true"}, {"run", "--dry-run", "--", "true"}}) {
+        INFO(words.front() << " " << words[1]);
+        const std::string comment = words.front() == "run" ? "# " : "";
+        const std::string out = curb(words, environment).out;
+        const auto line = [&](const std::string &name) { return words_of_line_with(out, comment + "  " + name + " "); };
+        CHECK(line("cap") == comment + "cap 8GiB NVIDIA_GPU_MEMORY_LIMIT");
+        CHECK(line("growth/start") == comment + "growth/start 4GiB NVIDIA_GPU_MEMORY_REQUEST");
+        CHECK(line("growth/wait") == comment + "growth/wait 30s CURB_WAIT");
+        CHECK(line("signal") == comment + "signal SIGUSR2 CURB_SIGNAL");
+        CHECK_THAT(out, contains("  5GiB") && contains("CURB_JOB_CAP"));
+        const std::string every = out.substr(out.find("gpu \"*\""));  // which the file does not name
+        CHECK(words_of_line_with(every, comment + "  growth/step ") ==
+              comment + "growth/step 1GiB NVIDIA_GPU_MEMORY_REQUEST");
+    }
+    CHECK_THAT(
+        curb({"policy", "show", "--json"}, environment).out,
+        contains(R"("environment":[{"name":"CURB_JOB_CAP","value":"5GiB"},{"name":"CURB_SIGNAL","value":"SIGUSR2"})"));
+}
+
+TEST_CASE("curb policy show names no variable whose value is not in force") {
+    const TempDir dir;
+    const std::string file = dir.write("job.json", R"({"version": 1, "release": {"signal": "SIGURG"}})");
+    const Outcome outcome = curb({"policy", "show", file}, {{"CURB_SIGNAL", "SIGUSR2"},
+                                                            {"CURB_CAP", "2GiB"},
+                                                            {"NVIDIA_GPU_MEMORY_LIMIT", "8192"},
+                                                            {"NVIDIA_GPU_MEMORY_REQUEST", "1024"}});
+    CHECK_THAT(words_of_line_with(outcome.out, "  signal "), contains("SIGURG " + file));
+    CHECK(words_of_line_with(outcome.out, "  cap ") == "cap 2GiB CURB_CAP");
+    CHECK(words_of_line_with(outcome.out, "  growth/start ") == "growth/start - default");
+}
+
 TEST_CASE("curb policy show prints what each rule matches and what it would change") {
     const TempDir dir;
     const std::string policy = dir.write("job.json", kTwoRules);
