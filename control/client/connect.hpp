@@ -17,9 +17,10 @@ namespace curb::control {
 inline constexpr std::size_t kLongestPath = 107;
 
 // Returns a connection that does not block to a socket of `owner`. Follows no link: the owner of a folder could lead
-// root to any socket of the machine. Root connects with the owner's effective user, for the other end may not know
-// root; the library asks its own user's folders only. Sets `error` if there is none. ECONNREFUSED: no process listens
-// any more. EAGAIN: too many others connect just now. ENOTSOCK: it is something else. EPERM: it is another user's.
+// root to any socket of the machine. Root connects as the owner: a process in a user namespace may not know root.
+// The library calls it for folders of its own user only. Sets `error` if there is none. ECONNREFUSED: no process
+// listens any more. EAGAIN: too many others connect just now. ENOTSOCK: it is something else. EPERM: it is another
+// user's.
 Descriptor connect_to(const std::string &path, uid_t owner, int &error);
 
 // Returns the process at the other end, with its pid in this pid namespace. nullopt if the kernel does not say.

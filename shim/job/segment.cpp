@@ -187,8 +187,8 @@ std::string refused(const char *call) {
     return std::string("the system refuses ") + call + " for it: " + std::strerror(errno);
 }
 
-// Returns which of the calls the filter of a sandbox refuses. Asked about no segment, so that none is made for it, both
-// calls fail with EINVAL otherwise.
+// Returns an error if the filter of a sandbox refuses shmctl or shmat. Asks for the segment -1, which no process has,
+// so that it makes none: without a filter both calls fail with EINVAL.
 std::string refused_call() {
     shmid_ds none{};
     if (shared_memory_control(-1, IPC_STAT, &none) != 0 && errno != EINVAL && errno != EIDRM) return refused("shmctl");

@@ -47,7 +47,7 @@ inline constexpr const char *kCapture = "deferred: graph capture";
 // How a step ended.
 struct Outcome {
     std::string reason{};  // why it could not free everything it is for; empty if it did
-    // False if it made no call that frees memory. What the process freed meanwhile, the program freed.
+    // False if it made no call that frees memory. Memory that the program freed meanwhile does not count then.
     bool tried = true;
 };
 inline Outcome untried(std::string reason) { return {std::move(reason), false}; }

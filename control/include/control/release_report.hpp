@@ -11,9 +11,7 @@ namespace curb::control {
 
 struct StepReport {
     policy::Step step{};
-    // The bytes that the process held less of its GPUs after the step; at least 0, but that of version 0.2 or in its
-    // recordings can be negative.
-    std::int64_t freed = 0;
+    std::int64_t freed = 0;  // bytes, as measured; negative only in answers and recordings of version 0.2
     double milliseconds = 0;
     std::string reason;  // why the step gave back nothing, or not all: "no Python", "graph capture"; may be empty
     friend bool operator==(const StepReport &, const StepReport &) = default;
