@@ -282,7 +282,7 @@ class Switched(unittest.TestCase):
                 whole = whole or seen[0]
                 first = 64 * 2**30 if subject == CURB else whole
                 # Each has its untimed step before it.
-                self.assertEqual(seen, [first] * 2 + [whole] * 4 + [first] * 2)
+                self.assertEqual(seen, [first] * 2 + [whole] * 4 + [first] * 2 + [whole] * 2 + [first] * 4 + [whole] * 2)
 
     def test_books_have_the_memory_that_the_preload_allocated_and_no_other(self) -> None:
         lane = self.lane(TRACE, """

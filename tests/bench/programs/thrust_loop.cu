@@ -58,22 +58,22 @@ int main() {
             const auto steps = [&](long many) {
                 for (long i = 0; i < many; ++i) sums.push_back(step(static_cast<unsigned>(sums.size())));
             };
-            const auto timed = [&] {
-                steps(count / 8 + 1);  // untimed, because the process has slept or switched
+            const auto timed = [&](long many) {
+                steps(many / 8 + 1);  // untimed, because the process has slept or switched
                 const auto start = std::chrono::steady_clock::now();
-                steps(count);
+                steps(many);
                 const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
-                return time.count() / static_cast<double>(count);
+                return time.count() / static_cast<double>(many);
             };
             const char *why = bench_switch ? bench_switch(0) : "libbench_switch.so is not preloaded";
             if (why) {
-                std::printf("{\"event\": \"sample\", \"ns\": %.0f, \"no_direct\": \"%s\"}\n", timed(), why);
+                std::printf("{\"event\": \"sample\", \"ns\": %.0f, \"no_direct\": \"%s\"}\n", timed(count), why);
             } else {
-                double ns[2];  // by the functions that the program finds, and by the driver's own
+                double ns[2] = {};  // by the functions that the program finds, and by the driver's own
                 direct_first = 1 - direct_first;
-                for (const int direct : {direct_first, 1 - direct_first}) {
+                for (const int direct : {direct_first, 1 - direct_first, 1 - direct_first, direct_first}) {
                     bench_switch(direct);
-                    ns[direct] = timed();
+                    ns[direct] += timed((count + 1) / 2) / 2;
                 }
                 bench_switch(0);
                 std::printf("{\"event\": \"sample\", \"ns\": %.0f, \"direct_ns\": %.0f}\n", ns[0], ns[1]);
