@@ -31,7 +31,18 @@ void read_own(const Source &source, std::optional<std::string_view> text, Docume
         wrong.push_back(read.error());
 }
 
-Reading read_all(const Source &source, std::optional<std::string_view> text, Diagnostics &wrong) {
+// Reads the ceiling. If its file is gone, takes `last` for it.
+void take_ceiling(const std::string &file, std::string_view last, Reading &into, Diagnostics &wrong) {
+    const auto read = read_ceiling(file);
+    if (!read) return wrong.push_back(read.error());
+    if (!*read && last.empty()) return;
+    into.is_ceiling_gone = !*read;
+    into.ceiling_text = *read ? **read : std::string(last);
+    take(into.ceiling_text, file, into.ceiling.emplace(), wrong);
+}
+
+Reading read_all(const Source &source, std::optional<std::string_view> text, std::string_view last_ceiling,
+                 Diagnostics &wrong) {
     Reading out;
     read_own(source, text, out.own, wrong);
     const auto take_caps = [&](const std::string &list, const char *name, std::vector<policy::CapFor> &caps) {
@@ -55,14 +66,7 @@ Reading read_all(const Source &source, std::optional<std::string_view> text, Dia
     for (const auto &[name, said] : source.handed_in)
         if (auto fault = policy::read_handed_in(name, said, out.narrowed_to.handed_in))
             out.ignored.push_back(std::move(*fault));
-    if (!source.ceiling.empty()) {
-        const auto read = read_ceiling(source.ceiling);
-        if (!read) {
-            wrong.push_back(read.error());
-        } else if (*read) {
-            take(**read, source.ceiling, out.ceiling.emplace(), wrong);
-        }
-    }
+    if (!source.ceiling.empty()) take_ceiling(source.ceiling, last_ceiling, out, wrong);
     return out;
 }
 
@@ -71,10 +75,11 @@ std::string_view name_of(const Source &source) { return source.file.empty() ? so
 
 }  // namespace
 
-policy::Result<Reading, Diagnostics> read(const Source &source, std::optional<std::string_view> text) {
+policy::Result<Reading, Diagnostics> read(const Source &source, std::optional<std::string_view> text,
+                                          std::string_view last_ceiling) {
     try {
         Diagnostics wrong;
-        Reading out = read_all(source, text, wrong);
+        Reading out = read_all(source, text, last_ceiling, wrong);
         if (!wrong.empty()) return wrong;
         return out;
     } catch (...) {
@@ -99,9 +104,10 @@ Outcome outcome(const Reading &reading, const WhoIs &who) {
     return out;
 }
 
-policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who, std::optional<std::string_view> text) {
+policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who, std::optional<std::string_view> text,
+                                         std::string_view last_ceiling) {
     try {
-        const auto reading = read(source, text);
+        const auto reading = read(source, text, last_ceiling);
         if (!reading) return reading.error();
         Outcome came = outcome(*reading, who);
         Loaded out;
@@ -109,6 +115,8 @@ policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who,
         if (came.rule) out.rule = policy::rule_name(reading->own.file, *came.rule);
         out.ignored = reading->ignored;
         out.ceiling = reading->ceiling && reading->ceiling->file != policy::File();
+        out.ceiling_text = reading->ceiling_text;
+        out.is_ceiling_gone = reading->is_ceiling_gone;
         return out;
     } catch (...) {
         return out_of_memory(name_of(source));

@@ -23,12 +23,13 @@ namespace {
 
 using policy::LogLevel;
 
-struct Faults {
+struct Known {
     std::string wrong;                              // of the newest version
     std::map<std::string, std::string> unreadable;  // by file, now
+    std::string ceiling;                            // the last good text
 };
 // Never destroyed: other threads may read it until the process ends.
-Guarded<Faults> &faults() noexcept { return leaked<Guarded<Faults>>(); }
+Guarded<Known> &known() noexcept { return leaked<Guarded<Known>>(); }
 
 // Returns true if these are others than before.
 bool note_errors(const config::Diagnostics &diagnostics) {
@@ -41,7 +42,7 @@ bool note_errors(const config::Diagnostics &diagnostics) {
     }
     if (written < diagnostics.size()) text += "; and " + std::to_string(diagnostics.size() - written) + " more";
     text = shortened(std::move(text), 2 * kMost);
-    return faults().locked([&](Faults &now) {
+    return known().locked([&](Known &now) {
         now.wrong.swap(text);
         return now.wrong != text;
     });
@@ -67,12 +68,15 @@ bool is_in_force(const config::Loaded &loaded) {
 
 // Puts a policy in force unless it is in force already.
 void accept(const config::Loaded &loaded) {
-    faults().locked([](Faults &now) { now.wrong.clear(); });
+    known().locked([&](Known &now) {
+        now.wrong.clear();
+        now.ceiling = loaded.ceiling_text;
+    });
     if (!is_in_force(loaded)) runtime::enforce(loaded);
 }
 
 void note_unreadable(const config::Diagnostic &trouble) {
-    const bool is_new = faults().locked([&](Faults &now) {
+    const bool is_new = known().locked([&](Known &now) {
         now.unreadable.erase(trouble.file);
         // begin() has already reported an error that existed at the start.
         if (trouble.message.empty() || now.wrong.find(trouble.text()) != std::string::npos) return false;
@@ -82,6 +86,14 @@ void note_unreadable(const config::Diagnostic &trouble) {
     if (!is_new) return;
     log::write(LogLevel::error, trouble.text());
     log_kept_policy();
+}
+
+// Loads as at the start, so that CURB_CAP and the ceiling apply to this version too. A ceiling that has been in force
+// stays when its file is gone.
+policy::Result<config::Loaded, config::Diagnostics> load(const config::Source &source,
+                                                         std::optional<std::string_view> text = std::nullopt) {
+    const std::string ceiling = known().locked([](const Known &now) { return now.ceiling; });
+    return config::load(source, runtime::subject, text, ceiling);
 }
 
 // Puts each new version of the policy file or the ceiling in force. Reports an invalid one and keeps the last valid
@@ -95,27 +107,26 @@ void follow_files() {
     // The version read at the start is rarely stale. If it is current, skip the watch's first read: that waits until
     // the files stop changing, and would delay the exit of short programs.
     watch->catch_up();
-    const auto now = config::load(source, runtime::subject);
+    const auto now = load(source);
     bool first = !now || !is_in_force(*now);
     if (first) watch.emplace(files, note_unreadable);  // a new watch reads the files at once
     std::optional<config::Watch::Texts> texts;
-    bool is_ceiling_unread = false;  // for its mode or owner, which may change without a new text
+    // The ceiling could not be read, for its mode or owner, or is gone. It may come back without a new text.
+    bool looks_again = false;
     for (;;) {
         std::optional<own_thread::Asleep> asleep;
         if (!first) asleep.emplace();
         auto fresh = watch->next();
         asleep.reset();
         const bool again = !fresh;
-        if (again && !is_ceiling_unread) continue;
+        if (again && !looks_again) continue;
         if (fresh) texts = std::move(fresh);
         std::optional<std::string_view> text;
         if (!source.file.empty() && texts->back()) text = *texts->back();
-        // Load as at the start, so that CURB_CAP and the ceiling apply to this version too.
-        const auto loaded = config::load(source, runtime::subject, text);
-        is_ceiling_unread =
-            !loaded && std::any_of(loaded.error().begin(), loaded.error().end(), [&](const config::Diagnostic &one) {
-                return one.unread && one.file == source.ceiling;
-            });
+        const auto loaded = load(source, text);
+        const auto is_of_ceiling = [&](const auto &one) { return one.unread && one.file == source.ceiling; };
+        looks_again =
+            loaded ? loaded->is_ceiling_gone : std::any_of(loaded.error().begin(), loaded.error().end(), is_of_ceiling);
         if (loaded)
             accept(*loaded);
         else if (config::is_for_want_of_memory(loaded.error()))
@@ -151,13 +162,16 @@ void start() noexcept try {
     log::write(LogLevel::error, "out of host memory: edits of the policy will have no effect");
 }
 
-void note_unusable(const config::Diagnostics &why) noexcept try { note_errors(why); } catch (...) {
-    // Out of host memory: the error is only in the log.
+void note_first(const policy::Result<config::Loaded, config::Diagnostics> &loaded) noexcept try {
+    if (!loaded) note_errors(loaded.error());
+    known().locked([&](Known &now) { now.ceiling = loaded ? loaded->ceiling_text : std::string(); });
+} catch (...) {
+    // Out of host memory: the error is only in the log, and a ceiling goes with its file.
 }
 
 std::string fault() {
-    return faults().locked(
-        [](const Faults &now) { return now.unreadable.empty() ? now.wrong : now.unreadable.begin()->second; });
+    return known().locked(
+        [](const Known &now) { return now.unreadable.empty() ? now.wrong : now.unreadable.begin()->second; });
 }
 
 }  // namespace curb::shim::policy_watcher

@@ -11,8 +11,8 @@ namespace curb::shim::policy_watcher {
 // Starts the thread, if there is a file to watch. Called once, by the first successful cuInit.
 void start() noexcept;
 
-// Records that the first policy is invalid.
-void note_unusable(const config::Diagnostics &why) noexcept;
+// Records the first policy, or why it is invalid. Call it before start().
+void note_first(const policy::Result<config::Loaded, config::Diagnostics> &loaded) noexcept;
 // Returns why the newest version of a file is not in force. Empty if it is. Throws std::bad_alloc.
 std::string fault();
 

@@ -131,7 +131,7 @@ void start() {
     last_thread::watch();  // for a child forked by a thread other than the main one
     devices::discover();
     allocators::read_environment();
-    if (const auto loaded = runtime::begin(environment); !loaded) policy_watcher::note_unusable(loaded.error());
+    policy_watcher::note_first(runtime::begin(environment));
     if (pthread_atfork(nullptr, nullptr, in_fork_child) != 0 || atexit(gate::at_exit) != 0) throw std::bad_alloc();
     process::state = process::State::active;
     worker::start();

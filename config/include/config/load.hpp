@@ -97,6 +97,8 @@ Source locate(const Variables &environment);
 struct Reading {
     Document own;                      // the user's file; empty if there is none
     std::optional<Document> ceiling;   // nullopt: the machine has none
+    std::string ceiling_text;          // of `ceiling`
+    bool is_ceiling_gone = false;      // `ceiling` is the last one, whose file is gone
     policy::Narrowing narrowed_to;     // CURB_CAP, CURB_JOB_CAP, and what other systems hand in
     std::optional<int> signal;         // CURB_SIGNAL: where no file names one
     std::vector<std::string> ignored;  // variables of other systems that cannot be read, and why
@@ -104,8 +106,9 @@ struct Reading {
 };
 // Reads all sources. The ceiling and its directory must belong to root and be writable by root alone; else that is an
 // error. `text`: the user's file, if the caller has read it already. A default file is read again, to check its
-// owner.
-policy::Result<Reading, Diagnostics> read(const Source &source, std::optional<std::string_view> text = std::nullopt);
+// owner. `last_ceiling`: the text of the ceiling in force, which stays if its file is gone; empty: there is none.
+policy::Result<Reading, Diagnostics> read(const Source &source, std::optional<std::string_view> text = std::nullopt,
+                                          std::string_view last_ceiling = {});
 
 // Returns the process as rules see it. `with_user`: with the user's name, which may need a directory service.
 using WhoIs = std::function<policy::Subject(bool with_user)>;
@@ -138,10 +141,13 @@ struct Loaded {
     policy::Policy policy;
     std::string rule;                    // "rule 2 \"bert\""; empty: none matches
     bool ceiling = false;                // the machine's ceiling sets something
+    std::string ceiling_text{};          // as in Reading
+    bool is_ceiling_gone = false;        // as in Reading
     std::vector<std::string> ignored{};  // as in Reading
 };
 policy::Result<Loaded, Diagnostics> load(const Source &source, const WhoIs &who,
-                                         std::optional<std::string_view> text = std::nullopt);
+                                         std::optional<std::string_view> text = std::nullopt,
+                                         std::string_view last_ceiling = {});
 
 // The largest policy file, in bytes.
 inline constexpr std::size_t kLargest = std::size_t{1} << 20;

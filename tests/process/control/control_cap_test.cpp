@@ -11,8 +11,10 @@ std::uint64_t number(const std::string &text) { return std::stoull(text); }
 
 // Waits until an edit of the policy is in force, or has been refused for this reason.
 void comes_into_force(const Capped &process, Bytes cap) {
-    CHECK(within(10s, [&] { return status(process).gpus.at(0).cap == cap; }));
-    CHECK(status(process).policy.error.empty());
+    CHECK(within(10s, [&] {
+        const Status now = status(process);
+        return now.gpus.at(0).cap == cap && now.policy.error.empty();
+    }));
 }
 void is_refused(const Capped &process, const std::string &why) {
     CHECK(within(10s, [&] { return status(process).policy.error.find(why) != std::string::npos; }));
@@ -111,6 +113,35 @@ TEST_CASE("no live cap exceeds the machine's ceiling, and the answer says so") {
     fs::permissions(ceiling.file(), fs::perms(0644));
     comes_into_force(process, 1500 * MiB);
     CHECK(count(process.log(), "is writable by others than root") == 1);
+}
+
+TEST_CASE("the machine's ceiling stays in force when its file is gone, and the next one holds") {
+    const Ceiling ceiling(capped_at("2GiB"));
+    if (!can_try(ceiling)) return;
+    Capped::How with = under(capped_at("4GiB"));
+    with.prepare = [&] {
+        if (!ceiling.put_in_place()) ::_exit(96);
+    };
+    Capped process(with);
+    const auto stays_at_2_gib = [&](const char *cap_of_user) {
+        fs::remove(ceiling.file());
+        process.edit(capped_at(cap_of_user));
+        CHECK(logs(process, '"' + std::string(cap_of_user) + '"'));
+        CHECK(status(process).gpus.at(0).cap == 2 * GiB);
+    };
+    stays_at_2_gib("5GiB");
+    // A version that cannot be trusted goes too, and comes back with the same text.
+    const fs::path next = ceiling.file().parent_path() / "next";
+    const auto put = [&](int mode) {
+        std::ofstream(next) << capped_at("1GiB");
+        fs::permissions(next, fs::perms(mode));
+        fs::rename(next, ceiling.file());
+    };
+    put(0666);
+    is_refused(process, "is writable by others than root");
+    stays_at_2_gib("6GiB");
+    put(0644);
+    comes_into_force(process, 1 * GiB);
 }
 
 TEST_CASE("a live cap stays in force across edits of the policy, and the edit holds once the cap is reset") {

@@ -166,6 +166,18 @@ TEST_CASE("A named file that is not there is an error, unless its text is given:
     CHECK_THAT(wrong.error()[0].text(), contains("/no/such.json:1:1: the version is missing"));
 }
 
+TEST_CASE("A ceiling whose file is gone is the last one, if there was one") {
+    const TempDir dir;
+    const Source gone = source("", "8GiB", (dir / "ceiling.json").string());
+    const auto kept = config::load(gone, nobody_asks, std::nullopt, R"({"version": 1, "gpu": {"*": {"cap": "1GiB"}}})");
+    REQUIRE(kept);
+    CHECK(cap(kept->policy) == 1 * GiB);
+    CHECK((kept->ceiling && kept->is_ceiling_gone));
+    const Loaded none = loaded(gone);
+    CHECK(cap(none.policy) == 8 * GiB);
+    CHECK((!none.ceiling && !none.is_ceiling_gone && none.ceiling_text.empty()));
+}
+
 TEST_CASE("The first rule that matches is laid over the file") {
     const TempDir dir;
     const std::string file = dir.write("job.json", R"({"version": 1,
