@@ -224,7 +224,7 @@ class Attempts : NoCopy {
 
     [[nodiscard]] reports::LimitHit limit_hit(const Attempt &now) const noexcept {
         return {kind_, now.behind ? *now.behind : policy::limit_hit(now.asked, now.seen, bytes_), now.seen,
-                now.asked.kept_for_driver};
+                now.asked.kept_for_driver, now.behind.has_value()};
     }
 
     // The remedies. Each returns nullopt if it does not help; else the request tries again, or is refused.
@@ -365,6 +365,11 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &w
     // Without NVML we do not know what is free, so retry the driver after this many polls.
     constexpr int kPollsBeforeRetry = 25;
     int polls = 0;
+    const auto free_now = device.meter.free();
+    const bool is_in_vain = wait.is_in_vain(free_now && *free_now >= bytes);
+    // The driver needs some memory of its own beside a request. The sizes of contexts and code are guesses.
+    const bool has_size = kind != Kind::contexts && kind != Kind::overhead;
+    const bool has_much = has_size && free_now && *free_now >= policy::added(bytes, Bytes{policy::Staleness::kNear});
     const auto has_room = [&] {
         if (cache::free_kept(device, bytes) != 0) return true;  // other threads may have freed blocks meanwhile
         const auto free = device.meter.free();
@@ -373,7 +378,11 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &w
     return until_granted(device, kind, bytes, wait, [&](InUse<Snapshot> &, const Snapshot::Gpu &gpu) noexcept {
         if (polls != 0 && has_room()) return Answer{Next::granted};
         ++polls;
-        const reports::LimitHit hit{kind, policy::Limit::device, device.ledger.held()};
+        const reports::LimitHit hit{kind, policy::Limit::device, device.ledger.held(), 0, false, has_much};
+        if (is_in_vain && (has_much || !wait.left(gpu.terms.growth.wait))) {
+            reports::refusal(device, gpu, bytes, hit);  // without waiting for a turn
+            return Answer{Next::refused};
+        }
         // Programs probe for free memory with sizes that no device has.
         return bytes > device.total ? Answer{Next::refuse, hit} : wait_or_refuse(wait, gpu, hit);
     });

@@ -165,8 +165,14 @@ Words words_of_largest(Device &device) {
             may_ask ? "make room there: curb release " + std::to_string(largest->pid) + ", or " : ""};
 }
 
-Words words_of_device(Device &device, Bytes held) {
+Words words_of_device(Device &device, Bytes held, bool has_room) {
     const auto free = device.meter.free();
+    if (has_room && free)
+        return {
+            "the driver refuses it although " + human(*free) +
+                " are free: a pool of the program has a limit of its own, or the process has too little host memory "
+                "or too few descriptors",
+            "raise that limit"};
     const Bytes others = free ? device.total - std::min(device.total, policy::added(*free, held)) : 0;
     const Words largest = others < policy::MiB ? Words() : words_of_largest(device);
     return {"the driver is out of memory" + (free ? ": " + human(*free) + " free" : "") +
@@ -175,6 +181,7 @@ Words words_of_device(Device &device, Bytes held) {
 }
 
 Words words(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHit &hit) {
+    if (hit.is_behind) return {"requests of other processes that wait for longer come first", let_it_wait()};
     const std::string limit = human(limit_of(gpu, hit.why));
     const auto held_of = [&](const std::string &name) {
         return hit.held == 0 ? "the " + name + " is " + limit
@@ -203,7 +210,7 @@ Words words(Device &device, const Snapshot::Gpu &gpu, Bytes bytes, const LimitHi
         case policy::Limit::policy: return {"its policy cannot be used", "fix it"};
         case policy::Limit::device: break;
     }
-    return words_of_device(device, hit.held);
+    return words_of_device(device, hit.held, hit.has_room);
 }
 
 // Lines of which the first is a warning, and the others are at level info.

@@ -21,7 +21,9 @@ struct LimitHit {
     Kind kind{};
     policy::Limit why{};
     Bytes held = 0;
-    Bytes kept = 0;  // kept free for code that the driver loads: neither held nor granted
+    Bytes kept = 0;          // kept free for code that the driver loads: neither held nor granted
+    bool is_behind = false;  // requests of other processes that wait for longer come first
+    bool has_room = false;   // the driver refuses it although the device has much more than that free
 };
 
 // Records a refusal: which limit, and the remedy. bytes = 0 means code loading. Counts it. Logs the first one by a

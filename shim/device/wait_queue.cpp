@@ -171,6 +171,13 @@ bool Wait::may_await_turn(bool is_in_reach) noexcept {
     return now - in_reach_ms_ < kMomentMs;
 }
 
+bool Wait::is_in_vain(bool has_room) noexcept {
+    constexpr std::uint64_t kLongMs = 1000;  // a race with others ends sooner
+    const std::uint64_t now = now_ms();
+    if (!has_room || in_vain_ms_ == 0) in_vain_ms_ = has_room ? now : 0;
+    return has_room && now - in_vain_ms_ >= kLongMs;
+}
+
 void Wait::served() noexcept { was_served_ = true; }
 
 std::uint64_t renew_claims() noexcept {

@@ -319,6 +319,19 @@ SCENARIO_NAMED(a_device_that_others_fill_refuses) {  // 8 GiB
     for (int i = 0; i < 3; ++i) EXPECT_EQ(cuMemAlloc_v2(&block, 2 * GiB), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+// 80 GiB device, cap 7 GiB; wait 20 s, turns, or neither
+SCENARIO_NAMED(a_pool_with_a_limit_refuses_beyond_it) {
+    start();
+    CUmemPoolProps limited = pool_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    limited.maxSize = 1 * GiB;
+    const CUmemoryPool pool = make_pool(limited);
+    CUdeviceptr block = 0;
+    for (int i = 0; i < 4; ++i) MUST(cuMemAllocFromPoolAsync(&block, 256 * MiB, pool, nullptr));
+    const auto began = Clock::now();
+    EXPECT_EQ(cuMemAllocFromPoolAsync(&block, 256 * MiB, pool, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(since(began) < milliseconds(10'000));
+}
+
 SCENARIO_NAMED(a_full_device_is_waited_for) {
     Other other;
     const std::string kind = std::getenv("KIND");

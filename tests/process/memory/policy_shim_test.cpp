@@ -131,6 +131,18 @@ TEST_CASE("a device that others fill is reported as such, once, with who holds i
     CHECK(succeeds(observed.job.run("a_device_that_others_fill_refuses")).err.empty());
 }
 
+TEST_CASE("a request beyond the limit of the program's own pool does not wait for the device") {
+    const std::string gpu = R"("gpu": { "*": { "cap": "7GiB")";
+    const std::string policy = GENERATE_COPY(gpu + " } }", gpu + R"(, "growth": { "wait": "20s" } } })",
+                                             gpu + R"( } }, "suspend": { "turn": "2s" })");
+    CAPTURE(policy);
+    Job job;
+    job.policy(R"({ "version": 1, )" + policy + " }");
+    CHECK_THAT(succeeds(job.run("a_pool_with_a_limit_refuses_beyond_it")).err,
+               contains("refused 256 MiB on cuda:0: the driver refuses it although ") &&
+                   contains("To allow it: raise that limit"));
+}
+
 TEST_CASE("keep_free stays free on the device, whichever process uses the rest") {
     Shared machine(growing(R"("growth": { "keep_free": "4GiB" })"));
     const Outcome outcome = succeeds(machine.job.run("keep_free_stays_free"));

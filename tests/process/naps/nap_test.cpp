@@ -2,6 +2,7 @@
 #include "../traces/traces.hpp"
 #include "capped.hpp"
 #include "ceiling.hpp"
+#include "control/ticket.hpp"
 #include "naps.hpp"
 
 namespace {
@@ -489,6 +490,24 @@ TEST_CASE("equal programs that wait for room get equal shares") {
     const auto [least, most] = std::minmax_element(given.begin(), given.end());
     CHECK(*least * 3 >= *most * 2);
     CHECK(*least >= 4);
+}
+
+TEST_CASE("a request behind those of other processes says so, and not that the driver is out of memory") {
+    const Machine machine;  // of 80 GiB
+    Program program(machine, napping(machine, R"("idle": "1h")", R"("gpu": { "*": { "growth": { "wait": "1m" } } },)"));
+    ::setenv("XDG_RUNTIME_DIR", machine.runtime().c_str(), 1);  // which places() reads
+    {
+        const std::string uuid = Json::parse(machine.curb({"ps", "--json"}).out)["gpus"][0]["uuid"];
+        curb::control::Ticket ticket(curb::control::places(), uuid, 79 * curb::policy::GiB);
+        REQUIRE(ticket.reserve(80 * curb::policy::GiB));
+        program.tell("hold 2048");
+        CHECK(within(20s, [&] {
+            return contents(machine.folder() / "nap.log")
+                       .find("waits (at most 1m): requests of other processes that wait for longer come first") !=
+                   std::string::npos;
+        }));
+    }
+    CHECK(program.says() == "held");
 }
 
 TEST_CASE("a program ends at once if it exits just when a nap begins") {
