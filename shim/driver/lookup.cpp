@@ -37,6 +37,7 @@ void *export_named(const char *name) noexcept {
 template <class LookUp>
 void *answer(const char *name, LookUp look_up, void *handle, const void *caller) noexcept {
     void *found = look_up(handle);
+    if (found == nullptr) return nullptr;
     void *wrapper = export_named(name);
     // The global scope was searched and found our own export. Return it only if a library behind curb defines the name:
     // libcuda may be absent, opened RTLD_LOCAL, or too old. Otherwise the look-up behind curb fails as without curb,
@@ -45,7 +46,6 @@ void *answer(const char *name, LookUp look_up, void *handle, const void *caller)
         const bool depends = caller && handle == RTLD_DEFAULT && stubs::definition_in_scope(name, wrapper, caller);
         return depends || look_up(RTLD_NEXT) ? wrapper : nullptr;
     }
-    if (found == nullptr) return nullptr;
     if (name[0] == 'n') {
         if (found != nvml::loaded(name)) return found;
         return wrapper ? wrapper : thunks::for_nvml(found, name);
