@@ -2,12 +2,16 @@
 // (driver.hpp).
 
 #include "blocks/applies.hpp"
+#include "device/activity.hpp"
 #include "driver/driver.hpp"
 
 using namespace curb::shim;
 
-#define COPY(name, parameters, arguments) \
-    CUresult name parameters { return blocks::noted(driver().name arguments); }
+#define COPY(name, parameters, arguments)              \
+    CUresult name parameters {                         \
+        activity::note();                              \
+        return blocks::noted(driver().name arguments); \
+    }
 #define BLOCKING_COPY(name, parameters, arguments) \
     COPY(name, parameters, arguments)              \
     COPY(name##_ptds, parameters, arguments)

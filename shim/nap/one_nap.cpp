@@ -12,6 +12,7 @@
 #include "blocks/applies.hpp"
 #include "contexts/captures.hpp"
 #include "control/host_room.hpp"
+#include "device/activity.hpp"
 #include "device/devices.hpp"
 #include "device/wait_queue.hpp"
 #include "driver/bypass.hpp"
@@ -465,6 +466,7 @@ void OneNap::wait_for_resume() {
 }
 
 void OneNap::note_back() const {
+    activity::note();  // by the call that has ended it
     const auto waited_ms = gate::waited_ms();
     locked([&](State &state) {
         state.status.waited_ms = waited_ms.value_or(0);

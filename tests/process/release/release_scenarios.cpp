@@ -75,7 +75,12 @@ SCENARIO_NAMED(a_release_trims_a_pool_of_managed_memory) {
 SCENARIO_NAMED(a_process_that_uses_the_gpu_is_not_idle) {
     start();
     leave_in_pool();
+    static const CUdeviceptr block = take(MiB);
     void (*const calls[])() = {[] { MUST(cuMemFree_v2(take(MiB))); }, [] { launch_something(); },
+                               [] {
+                                   char byte = 0;
+                                   MUST(cuMemcpyDtoH_v2(&byte, block, 1));
+                               },
                                [] {
                                    static const AllocatingGraph graph(MiB);
                                    MUST(cuGraphLaunch(graph.executable, nullptr));
@@ -89,6 +94,7 @@ SCENARIO_NAMED(a_process_that_uses_the_gpu_is_not_idle) {
         }
         EXPECT(curb_sim_held(0) >= kContext + kPooled);
     }
+    MUST(cuMemFree_v2(block));
     EXPECT(only_the_context_is_held());
 }
 
