@@ -43,8 +43,10 @@ class Installed(unittest.TestCase):
         cls.temporary = tempfile.TemporaryDirectory()
         first, cls.folder = Path(cls.temporary.name, "first"), Path(cls.temporary.name, "moved")
         # Install as an administrator with a strict umask does.
-        install = ["sh", "-c", 'umask 077 && exec "$@"', "sh", CMAKE, "--install", BUILD, "--prefix", first]
-        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+        strictly = ["sh", "-c", 'umask 077 && exec "$@"', "sh"]
+        # A component has a manifest of its own, so the one by which users uninstall stays.
+        install = [CMAKE, "--install", BUILD, "--component", "Unspecified", "--prefix", first]
+        subprocess.run([*strictly, *install], check=True, stdout=subprocess.DEVNULL)
         cls.from_the_first = cls.ran("run", "--sim", "--cap", "1GiB", "--dry-run", "--", "true", prefix=first)
         cls.first = first
         first.rename(cls.folder)

@@ -22,7 +22,8 @@ IN_CREATE, IN_MODIFY, IN_DELETE, IN_MOVED_TO = 0x100, 0x2, 0x200, 0x80
 
 
 def install(prefix: Path) -> None:
-    subprocess.run([CMAKE, "--install", BUILD, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
+    command = [CMAKE, "--install", BUILD, "--component", "Unspecified", "--prefix", prefix]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def mapped(pid: int) -> set[int]:
