@@ -17,9 +17,8 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "trace")]
 from answers import FOLDER, faults, shortened, text_of  # noqa: E402
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "trace"))
 from recorded import generated  # noqa: E402
 from simulated import OfMachine  # noqa: E402
 from skipping import run_cases  # noqa: E402
@@ -108,10 +107,10 @@ class Times(Answers):
         instants = {"time", "since", "at", "until", "step", "no_room_since"}
         seen = set()
 
-        def look(value: Any) -> None:
+        def check(value: Any) -> None:
             for one in value.values() if isinstance(value, dict) else value:
                 if isinstance(one, (dict, list)):
-                    look(one)
+                    check(one)
             for name, one in value.items() if isinstance(value, dict) else ():
                 for ending, divisor in (("milliseconds", 1e3), ("_ms", 1e3), ("_ns", 1e9), ("", 1e3)):
                     if name.endswith(ending) and (ending or (name in instants and not isinstance(one, str))):
@@ -129,7 +128,7 @@ class Times(Answers):
 
         for file in FOLDER.glob("*.json"):
             with self.subTest(file.name):
-                look(json.loads(file.read_text()))
+                check(json.loads(file.read_text()))
         self.assertTrue({"seconds", "time_unix_seconds", "step_unix_seconds", "at_seconds", "began_unix_seconds"} <= seen, seen)
 
 
@@ -138,12 +137,7 @@ class Steering(Answers):
 
     def setUp(self) -> None:
         super().setUp()
-        self.write("8GiB")
-        environment = self.machine.under_curb(CURB_POLICY=str(self.machine.folder / "job.json"))
-        self.pid = self.machine.run_program(environment).pid
-
-    def write(self, cap: str, gpu: str = "*") -> None:
-        self.machine.policy({"gpu": {gpu: {"cap": cap}}})
+        self.pid = self.machine.run_program(self.machine.under_curb({"gpu": {"*": {"cap": "8GiB"}}})).pid
 
     def cap(self, pid: int, *words: str, status: int = 0) -> Any:
         return self.answer("cap", "cap", pid, *words, "--json", status=status)[0]

@@ -13,13 +13,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "common"))
 from curb_help import commands_of, misuse  # noqa: E402
+from simulated import within  # noqa: E402
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [page for page in ROOT.rglob("*.md") if not page.relative_to(ROOT).parts[0].startswith(("build", "dist", "."))]
@@ -139,6 +139,10 @@ TRIED_BY = {  # the test of each recipe of which no line is in RUN
 }
 
 
+def version():
+    return subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def outside_blocks(text):
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
@@ -242,11 +246,8 @@ class Sandbox:
         )
         if self.job.stdout.readline().strip() != ALL_PIECES:
             raise AssertionError("the stand-in for train.py does not run under curb")
-        until = time.monotonic() + 10
-        while not list((folder / "run/curb").glob(f"{self.job.pid}-*.sock")):  # a thread creates it
-            if time.monotonic() > until:
-                raise AssertionError("the stand-in for train.py has no socket")
-            time.sleep(0.005)
+        if not within(lambda: list((folder / "run/curb").glob(f"{self.job.pid}-*.sock"))):  # a thread creates it
+            raise AssertionError("the stand-in for train.py has no socket")
         self.stands_for = {
             r"\bPID\b": str(self.job.pid),
             "ipykernel": f"train.py stay {folder.name}",  # and no program of another test
@@ -304,23 +305,20 @@ class Documents(unittest.TestCase):
     def test_the_newest_release_of_the_changelog_is_this_version(self):
         newest = re.search(r"^## (\d\S*) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
         self.assertIsNotNone(newest)
-        run = subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True)
-        self.assertEqual(run.stdout, f"curb {newest[1]}\n")
+        self.assertEqual(version(), f"curb {newest[1]}")
 
     def test_manifests_of_kubernetes_name_the_image_of_this_version(self):
-        run = subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True)
         files = (path for path in (ROOT / "integrations/kubernetes").iterdir() if path.is_file())
-        named = {version for path in files for version in re.findall(r"REGISTRY/curb:(\S+)", path.read_text())}
-        self.assertEqual({f"curb {version}" for version in named}, {run.stdout.strip()})
+        named = {one for path in files for one in re.findall(r"REGISTRY/curb:(\S+)", path.read_text())}
+        self.assertEqual({f"curb {one}" for one in named}, {version()})
 
     def test_pictures_show_this_version(self):
-        run = subprocess.run([CURB, "--version"], capture_output=True, text=True, check=True)
         shown = {
-            f"curb {version}"
+            f"curb {one}"
             for picture in (ROOT / "docs/pictures").glob("*.svg")
-            for version in re.findall(r"under&#160;curb&#160;([\d.]+\d)", picture.read_text())
+            for one in re.findall(r"under&#160;curb&#160;([\d.]+\d)", picture.read_text())
         }
-        self.assertEqual(shown, {run.stdout.strip()}, "draw them anew: scripts/pictures")
+        self.assertEqual(shown, {version()}, "draw them anew: scripts/pictures")
 
     def test_the_text_of_readmes_figures_can_be_read_on_a_phone(self):
         figures = re.findall(r"!\[[^]]*\]\((docs/\S+\.svg)\)", (ROOT / "README.md").read_text())
