@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import MIB, PATIENCE_S, Machine, OfMachine, Process, within  # noqa: E402
+from simulated import MIB, PATIENCE_S, OfMachine, Process, within  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 BUILD = Path(sys.argv[1]).resolve()
@@ -33,9 +33,8 @@ class ContainersTest(OfMachine):
         super().setUp()
         self.make_ready()
         hide = 'mount -t tmpfs -o mode=700 none "$XDG_RUNTIME_DIR" && exec "$@"'
-        program = [str(BUILD / "tests/scenarios"), "runs_commands"]
         self.process = self.machine.start(
-            [*self.NAMESPACES, "sh", "-c", hide, "sh", "env", f"LD_PRELOAD={BUILD / 'lib/libcurb.so'}", *program],
+            [*self.NAMESPACES, "sh", "-c", hide, "sh", "env", f"LD_PRELOAD={self.machine.preload}", *self.machine.program],
             self.machine.bare | {"CURB_CAP": "4GiB", "CURB_LOG": "off"},
         )
         self.process.asked("take 1024")
@@ -90,10 +89,11 @@ class RootlessTest(ContainersTest):
 
 
 @unittest.skipUnless(os.geteuid() == 0, "only root can start programs of other users")
-class MeetTest(unittest.TestCase):
+class MeetTest(OfMachine):
     """Two containers of root's and a login shell of another user, on one GPU that has no room for all. They have no folder in
     common but /run/curb, and the containers have pids of their own. NVML lists the host's, as a real one does."""
 
+    memory = "5GiB"
     POLICY = {
         "gpu": {"*": {"growth": {"wait": "60s"}}},
         "suspend": {"when_others_wait": "200ms", "deep": "never"},
@@ -101,8 +101,7 @@ class MeetTest(unittest.TestCase):
     }
 
     def setUp(self) -> None:
-        self.machine = Machine(BUILD, memory="5GiB")
-        self.addCleanup(self.machine.__exit__)
+        super().setUp()
         self.shared = self.machine.folder / "run"
         for folder in (self.shared, self.shared / "public"):
             folder.mkdir()
@@ -112,9 +111,7 @@ class MeetTest(unittest.TestCase):
         del self.env["XDG_RUNTIME_DIR"]
         Path(self.env["CURB_POLICY"]).chmod(0o644)
         (self.machine.folder / "proc").mkdir()
-        subprocess.run(  # which makes the books
-            [BUILD / "tests/scenarios", "runs_commands"], env=self.machine.bare, stdin=subprocess.DEVNULL, capture_output=True, check=True
-        )
+        self.machine.run_program(self.machine.bare).ends()  # which makes the books
         Path(self.machine.bare["CURB_SIM_STATE"]).chmod(0o666)
 
     def inside(self, *command: object, user: bool = False, container: bool = True) -> list[str]:
@@ -130,11 +127,8 @@ class MeetTest(unittest.TestCase):
         return ["unshare", "--mount", *own, "sh", "-c", f'{begin} && exec "$@"', "sh", *become, *map(str, command)]
 
     def program(self, **where: Any) -> Process:
-        command = self.inside("env", *(f"{name}={value}" for name, value in self.env.items()), BUILD / "tests/scenarios", "runs_commands", **where)
-        process = Process(command, self.machine.bare)
-        self.machine.processes.append(process)
-        process.expect("ready")
-        return process
+        variables = (f"{name}={value}" for name, value in self.env.items())
+        return self.machine.begin(self.inside("env", *variables, *self.machine.program, **where), self.machine.bare)
 
     def shown(self, **where: Any) -> list[dict]:
         """What `curb ps` shows there: for each process on the GPU its use, with the process."""

@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
 from simulated import CONTEXT, MIB, PATIENCE_S, OfMachine, Process, within  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
-BUILD = Path(sys.argv[1]).resolve()
 GIB = 1024 * MIB
 SLACK = (160 + 64) * MIB
 """What a full cap leaves free: the reserve for code, and less than one 64 MiB block of the program."""
@@ -42,20 +41,23 @@ class JobTest(OfMachine):
         self.log = self.machine.folder / "stderr"
 
     def run_program(self, **environment: str) -> Process:
-        program = [BUILD / "tests/scenarios", "runs_commands"]
         with self.log.open("a") as log:
-            return self.machine.start(program, self.machine.under_curb(**{"CURB_JOB": self.job} | environment), stderr=log)
+            return self.machine.start(self.machine.program, self.machine.under_curb(**{"CURB_JOB": self.job} | environment), stderr=log)
 
     def filled(self, process: Process) -> int:
         process.tell("fill")
         return int(process.line())
 
+    def expect_full(self, cap: int, processes: int = 1) -> None:
+        """Expects that so many processes have filled the job's cap, and that the device holds no more."""
+        self.assertLessEqual(self.machine.used(), cap)
+        self.assertGreater(self.machine.used(), cap - processes * SLACK)
+
     def test_two_processes_share_a_cap_and_a_refusal_says_which_holds_what(self) -> None:
         one, other = self.run_program(CURB_JOB_CAP="4GiB"), self.run_program(CURB_JOB_CAP="4GiB")
         held = self.filled(one)
         self.assertLessEqual(self.filled(other), CONTEXT)
-        self.assertLessEqual(self.machine.used(), 4 * GIB)
-        self.assertGreater(self.machine.used(), 4 * GIB - 2 * SLACK)
+        self.expect_full(4 * GIB, processes=2)
         last = self.log.read_text().splitlines()[-1]
         self.assertIn(f"curb[{other.pid}]: refused 64 MiB on cuda:0: ", last)
         self.assertIn(f"{held / GIB:.2f} GiB by {one.pid} (scenarios), 518 MiB by this process", last)
@@ -89,8 +91,7 @@ class JobTest(OfMachine):
         later = self.run_program(CURB_JOB_CAP="8GiB")
         for process in (other, later, one):
             self.filled(process)
-        self.assertLessEqual(self.machine.used(), 4 * GIB)
-        self.assertGreater(self.machine.used(), 4 * GIB - 3 * SLACK)
+        self.expect_full(4 * GIB, processes=3)
         answer = json.loads(self.machine.curb("cap", "--job", self.job, "--reset", "--json").stdout)[0]
         self.assertEqual((answer["job"], answer["gpus"][0]["now"]), (f"tree {self.job}", 8 * GIB))
         # The other processes notice it a moment later.
@@ -115,8 +116,7 @@ class JobTest(OfMachine):
         one.kill()
         fresh = self.run_program(CURB_JOB_CAP="4GiB")
         self.filled(fresh)
-        self.assertLessEqual(self.machine.used(), 4 * GIB)
-        self.assertGreater(self.machine.used(), 4 * GIB - SLACK)
+        self.expect_full(4 * GIB)
 
     def measured_beside_a_stranger(self, mib: int) -> Process:
         """A process of the job, under a cap of 8 GiB. Without pids in NVML's list, its first context costs what the device
@@ -125,7 +125,7 @@ class JobTest(OfMachine):
         job = {"CURB_JOB": self.job, "CURB_JOB_CAP": "8GiB"}
         environment = self.machine.under_curb(CURB_SIM_NVML="nopids", CURB_SIM_LATENCY="h100", **job)
         with self.log.open("a") as log:
-            process = Process([BUILD / "tests/scenarios", "runs_commands"], environment, stderr=log)
+            process = Process(self.machine.program, environment, stderr=log)
         self.addCleanup(process.kill)
         within(lambda: process.pid in {pid for pid, _ in self.machine.held()})
         os.kill(process.pid, signal.SIGSTOP)
@@ -170,8 +170,7 @@ class JobTest(OfMachine):
         other = self.run_program(CURB_JOB_CAP="4GiB")
         process.asked("take 2048")
         self.filled(other)
-        self.assertLessEqual(self.machine.used(), 4 * GIB)
-        self.assertGreater(self.machine.used(), 4 * GIB - 2 * SLACK)
+        self.expect_full(4 * GIB, processes=2)
 
     def test_a_job_of_another_user_is_reported(self) -> None:
         if os.geteuid() != 0:
@@ -266,8 +265,7 @@ class JobTest(OfMachine):
         ctypes.c_uint64.from_address(layout).value = 0x6375_7262_6A6F_62FF  # of another version
         try:
             done = subprocess.run(
-                [BUILD / "tests/scenarios", "runs_commands"],
-                env=self.machine.under_curb(CURB_JOB=self.job, CURB_JOB_CAP="4GiB"),
+                self.machine.program, env=self.machine.under_curb(CURB_JOB=self.job, CURB_JOB_CAP="4GiB"),
                 input="", capture_output=True, text=True, timeout=PATIENCE_S, check=False,
             )  # fmt: skip
             self.assertIn(f'the ledger of the job "tree {self.job}" cannot be used: a process of another version of curb', done.stderr)
@@ -281,11 +279,10 @@ class JobTest(OfMachine):
         words = [*UNSHARE, *options, "sh", "-c"]
         if subprocess.run([*words, prepare], capture_output=True, timeout=PATIENCE_S, check=False).returncode != 0:
             self.skipTest(f"this user may not: {' '.join(words)} {prepare!r}")
-        preload = ["env", f"LD_PRELOAD={BUILD / 'lib/libcurb.so'}"]
-        program = [BUILD / "tests/scenarios", "runs_commands"]
+        program = ["env", f"LD_PRELOAD={self.machine.preload}", *self.machine.program]
         environment = self.machine.bare | {"CURB_JOB": self.job, "CURB_JOB_CAP": "4GiB"} | more
         with self.log.open("a") as log:
-            return self.machine.start([*words, f'{prepare} && exec "$@"', "sh", *preload, *program], environment, stderr=log)
+            return self.machine.start([*words, f'{prepare} && exec "$@"', "sh", *program], environment, stderr=log)
 
     def test_a_system_without_shared_memory_refuses_and_the_program_goes_on(self) -> None:
         process = self.apart(["--ipc"], "echo 0 > /proc/sys/kernel/shmmni")
@@ -307,8 +304,7 @@ class JobTest(OfMachine):
             other = self.run_program(CURB_JOB_CAP="4GiB")
             process.asked("take 2048")
             self.filled(other)
-            self.assertLessEqual(self.machine.used(), 4 * GIB)
-            self.assertGreater(self.machine.used(), 4 * GIB - 2 * SLACK)
+            self.expect_full(4 * GIB, processes=2)
             for one in (process, other):
                 one.kill()
 

@@ -21,9 +21,8 @@ class Case(OfMachine):
     def launched(self, *options: str) -> tuple[int, int]:
         """Starts a shell that waits for a shell, which waits for a program under curb. Returns the pids of the first and the last."""
         run = [BUILD / "bin/curb", "run", "--quiet", "--sim", *options]
-        command = [*run, "--", BUILD / "tests/scenarios", "runs_commands"]
         shells = ["sh", "-c", """sh -c '"$@"; true' sh "$@"; true""", "sh"]
-        shell = self.machine.start([*shells, *map(str, command)], self.machine.bare)
+        shell = self.machine.start([*shells, *run, "--", *self.machine.program], self.machine.bare)
         program = shell.pid
         for _ in range(2):
             program = int(Path(f"/proc/{program}/task/{program}/children").read_text())
@@ -47,7 +46,7 @@ class Flags(Case):
         trace, log = self.machine.folder / "trace.json", self.machine.folder / "log"
         command = [
             BUILD / "bin/curb", "run", "--quiet", "--cap", "8GiB", "--cap", "cuda:0=4GiB", "--growth", "1GiB:256MiB:0s",
-            "--trace", str(trace), "--log", f"info:{log}", "--", BUILD / "tests/scenarios", "runs_commands",
+            "--trace", str(trace), "--log", f"info:{log}", "--", *self.machine.program,
         ]  # fmt: skip
         process = self.machine.start(command, self.machine.bare | {"LD_PRELOAD": ""})
         gpu = self.gpu(process.pid)
@@ -78,10 +77,7 @@ class Flags(Case):
             self.assertEqual(run.stdout.strip(), grows, value)
 
     def test_a_wrong_variable_refuses_all_memory_and_names_itself(self) -> None:
-        process = Process(
-            [BUILD / "tests/scenarios", "runs_commands"],
-            self.machine.under_curb(CURB_WAIT="30"), stderr=subprocess.PIPE,
-        )  # fmt: skip
+        process = Process(self.machine.program, self.machine.under_curb(CURB_WAIT="30"), stderr=subprocess.PIPE)
         self.addCleanup(process.kill)
         assert process.child.stderr
         self.assertIn("CURB_WAIT: '30' has no unit; did you mean \"30s\"?", process.child.stderr.readline())
@@ -155,8 +151,7 @@ class Selection(Case):
 
     def test_ps_of_a_simulated_machine_shows_no_process_of_another(self) -> None:
         here, there = self.machine.run_program(), self.machine.folder / "another machine"
-        other = self.machine.start([BUILD / "tests/scenarios", "runs_commands"], self.machine.under_curb(CURB_SIM_STATE=str(there)))
-        self.machine.wait_for_socket(other.pid)
+        other = self.machine.run_program(self.machine.under_curb(CURB_SIM_STATE=str(there)))
         self.assertLessEqual({here.pid, other.pid}, self.pids())
         shown = self.pids("--sim")
         self.assertIn(here.pid, shown)
@@ -189,7 +184,7 @@ class Selection(Case):
         state = folder / "machine"
         environment = self.machine.under_curb(CURB_SIM_STATE=str(state))
         del environment["XDG_RUNTIME_DIR"]
-        program = Process([BUILD / "tests/scenarios", "runs_commands"], environment, user=user, group=user)
+        program = Process(self.machine.program, environment, user=user, group=user)
         self.addCleanup(program.kill)
         program.expect("ready")
         self.assertTrue(within(lambda: list(sockets.glob(f"{program.pid}-*.sock"))))

@@ -14,12 +14,11 @@ import statistics
 import subprocess
 import sys
 import time
-import unittest
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from simulated import PATIENCE_S, Machine, Process, within  # noqa: E402
+from simulated import PATIENCE_S, OfMachine, Process, within  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 BUILD = Path(sys.argv[1]).resolve()
@@ -38,11 +37,12 @@ def own_folders(user: int) -> list[Path]:
     return [path for name in ("curb", "curb-public") for path in Path("/tmp").glob(f"{name}-{user}*")]
 
 
-class SeveralUsersTest(unittest.TestCase):
+class SeveralUsersTest(OfMachine):
+    memory = "6GiB"
+
     def setUp(self) -> None:
         self.addCleanup(lambda: [shutil.rmtree(path, ignore_errors=True) for user in USERS for path in own_folders(user)])
-        self.machine = Machine(BUILD, memory="6GiB")
-        self.addCleanup(self.machine.__exit__)
+        super().setUp()
         self.machine.run_program(self.machine.bare).ends()  # which makes the books
         for path, mode in ((self.machine.folder, 0o755), (Path(self.machine.bare["CURB_SIM_STATE"]), 0o666)):
             path.chmod(mode)
@@ -51,12 +51,7 @@ class SeveralUsersTest(unittest.TestCase):
         Path(self.env["CURB_POLICY"]).chmod(0o644)
 
     def program(self, user: int) -> Process:
-        process = Process(
-            [BUILD / "tests/scenarios", "runs_commands"], self.env, user=user, group=user, extra_groups=[], cwd="/"
-        )  # fmt: skip
-        self.machine.processes.append(process)
-        process.expect("ready")
-        return process
+        return self.machine.begin(self.machine.program, self.env, user=user, group=user, extra_groups=[], cwd="/")
 
     def shown(self, user: int) -> dict[str, Any]:
         """What `curb ps` shows to a user. Prints how long that took."""
@@ -105,7 +100,7 @@ class SeveralUsersTest(unittest.TestCase):
             os.symlink(text, folder / name)
             os.lchown(folder / name, STRANGER, STRANGER)
 
-    def test_a_stranger_delays_nobody_for_long(self) -> None:
+    def test_a_stranger_delays_no_request_for_long(self) -> None:
         for user in (ONE, TWO):  # the stranger was here first
             for name in (f"curb-{user}", f"curb-public-{user}"):
                 path = Path("/tmp") / name

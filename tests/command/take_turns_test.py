@@ -13,26 +13,22 @@ import shutil
 import signal
 import sys
 import time
+import unittest
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("common", "matrix")]
 import matrix  # noqa: E402
-from simulated import CONTEXT, MIB, PATIENCE_S, Machine, Process, within  # noqa: E402
+from simulated import CONTEXT, MIB, PATIENCE_S, OfMachine, Process, within  # noqa: E402
 from skipping import run_cases  # noqa: E402
 
-import unittest  # noqa: E402
-
-BUILD = Path(sys.argv[1]).resolve()
 BUSY = [sys.executable, Path(__file__).resolve().parent / "busy_program.py"]
 MEMORY_MIB, MOST_MIB = 8192, 4500
 """Of the GPU; and what each program takes, so that two do not fit."""
 
 
-class TurnsTest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.machine = Machine(BUILD, memory=f"{MEMORY_MIB}MiB")
-        self.addCleanup(self.machine.__exit__)
+class TurnsTest(OfMachine):
+    memory = f"{MEMORY_MIB}MiB"
 
     def policy(self, turn: str | None, **more: Any) -> Path:
         suspend = {} if turn is None else {"suspend": {"turn": turn, "deep": "never"}}
@@ -54,12 +50,16 @@ class TurnsTest(unittest.TestCase):
         self.assertTrue(line.startswith("worked "), f"it said {line!r}")
         return float(dict(pair.split("=") for pair in line.split()[1:])["busy"])
 
-    def start_work(self, programs: list[Process], seconds: int) -> None:
-        """Has each take its memory, and then work."""
+    def hold(self, programs: list[Process], mib: int = MOST_MIB) -> None:
+        """Has all take memory at once."""
         for one in programs:
-            one.tell(f"hold {MOST_MIB}")
+            one.tell(f"hold {mib}")
         for one in programs:
             one.expect("held")
+
+    def start_work(self, programs: list[Process], seconds: int) -> None:
+        """Has each take its memory, and then work."""
+        self.hold(programs)
         for one in programs:
             one.tell(f"work {seconds}")
 
@@ -67,7 +67,7 @@ class TurnsTest(unittest.TestCase):
         programs = [self.busy() for _ in range(3)]
         seconds, unequal = (300, 1.1) if matrix.NIGHTLY else (16, 2)  # the shorter a run, the more one turn counts
         self.start_work(programs, seconds)
-        # What all hold together is more than the GPU has, and never in it.
+        # Together they hold more than the GPU has.
         counts = [self.status(one)["turn"]["count"] for one in programs]
         shares = sorted(self.worked(one) for one in programs)
         self.assertGreater(shares[0] * unequal, shares[-1], f"shares {shares}, turns {counts}")
@@ -75,12 +75,8 @@ class TurnsTest(unittest.TestCase):
 
     def test_two_that_hold_a_half_each_and_want_more_do_not_wait_for_each_other_for_ever(self) -> None:
         one, other = self.busy(), self.busy()
-        for process in (one, other):
-            process.asked("hold 3200", "held")
-        for process in (one, other):
-            process.tell("hold 2000")
-        for process in (one, other):
-            process.expect("held")
+        self.hold([one, other], 3200)
+        self.hold([one, other], 2000)
         for process in (one, other):
             process.tell("work 1")
         for process in (one, other):
@@ -89,8 +85,7 @@ class TurnsTest(unittest.TestCase):
 
     def test_who_waits_for_memory_does_not_keep_what_it_has_for_a_whole_turn(self) -> None:
         programs = [self.busy("1h") for _ in range(3)]
-        for process in programs:
-            process.asked("hold 2000", "held")
+        self.hold(programs, 2000)
         # Each wants more than is left, so none can work.
         for process in programs:
             process.tell("hold 2500")
@@ -158,10 +153,7 @@ class TurnsTest(unittest.TestCase):
 
     def test_when_one_is_killed_stopped_or_suspended_the_other_goes_on(self) -> None:
         one, other = self.busy(), self.busy()
-        for process in (one, other):
-            process.tell(f"hold {MOST_MIB}")
-        for process in (one, other):
-            process.expect("held")
+        self.hold([one, other])
         for what in ("stopped", "suspended", "killed"):
             with self.subTest(what):
                 if what == "suspended":
@@ -184,8 +176,8 @@ class TurnsTest(unittest.TestCase):
         self.assertEqual(capped.answer(f"hold {MOST_MIB}"), "error 2")
 
     def test_a_program_on_two_gpus_leaves_both_and_one_on_the_other_gpu_stays(self) -> None:
-        self.machine = Machine(BUILD, gpus=2, memory=f"{MEMORY_MIB}MiB")
-        self.addCleanup(self.machine.__exit__)
+        self.gpus = 2
+        self.setUp()
         both, other, beside = self.busy("300ms"), self.busy("300ms"), self.busy("300ms")
         both.asked("beside 2000", "held")
         both.asked(f"hold {MOST_MIB}", "held")
@@ -210,10 +202,7 @@ class TurnsTest(unittest.TestCase):
             for path in (self.machine.folder, Path(self.machine.bare["CURB_SIM_STATE"]), policy):
                 path.chmod(0o777)
             user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"]
-            process = Process([*user, *BUSY], environment)
-            self.machine.processes.append(process)
-            process.expect("ready")
-            programs.append(process)
+            programs.append(self.machine.begin([*user, *BUSY], environment))
         self.start_work(programs, seconds=10)
         shares = sorted(self.worked(one) for one in programs)
         self.assertGreater(shares[0] * 2, shares[1], f"shares {shares}")

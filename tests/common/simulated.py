@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 def within(condition: Callable[[], Any], patience: float = PATIENCE_S, pause: float = 0.01) -> Any:
     """Waits until the condition is true, at most `patience` seconds. Returns its last value.
 
-    Pauses for four times as long as a look took, but for no longer than 50 ms or `pause`: many looks start a process, and
+    Pauses for four times as long as the condition took, but for no longer than 50 ms or `pause`: many start a process, and
     the tests beside this one need the processor.
     """
     until = time.monotonic() + patience
@@ -90,6 +90,8 @@ class Machine:
         self.processes: list[Process] = []
         # A sanitizer's runtime has to come first.
         self.preload = ":".join(filter(None, (sanitizer, str(build / "lib/libcurb.so"))))
+        self.program = [build / "tests/scenarios", "runs_commands"]
+        """The program of command_scenarios.cpp."""
         self.bare = {name: value for name, value in os.environ.items() if not name.startswith(("CURB_", "LD_", "XDG_"))} | {
             "HOME": str(self.folder),
             "XDG_RUNTIME_DIR": str(self.runtime),
@@ -108,9 +110,10 @@ class Machine:
         self.temporary.cleanup()
 
     def policy(self, policy: dict[str, Any], name: str = "job.json") -> Path:
-        file = self.folder / name
-        file.write_text(json.dumps({"version": 1} | policy))
-        return file
+        """Writes a policy by rename, as editors do."""
+        fresh = self.folder / f"{name}.new"
+        fresh.write_text(json.dumps({"version": 1} | policy))
+        return fresh.rename(self.folder / name)
 
     def under_curb(self, policy: dict[str, Any] | None = None, **more: str) -> dict[str, str]:
         """Returns the environment of a program under curb, with this policy."""
@@ -120,26 +123,32 @@ class Machine:
             environment["CURB_POLICY"] = str(self.policy(policy, file.name))
         return environment
 
-    def start(self, command: list[Any], environment: dict[str, str], **options: Any) -> Process:
-        """Starts a program and waits until it is ready; under curb, also for its control socket."""
+    def begin(self, command: list[Any], environment: dict[str, str], **options: Any) -> Process:
+        """Starts a program and waits until it is ready."""
         process = Process(command, environment, **options)
         self.processes.append(process)
         process.expect("ready")
+        return process
+
+    def start(self, command: list[Any], environment: dict[str, str], **options: Any) -> Process:
+        """Starts a program and waits until it is ready; under curb, also for its control socket."""
+        process = self.begin(command, environment, **options)
         if "LD_PRELOAD" in environment:
             self.wait_for_socket(process.pid)
         return process
 
     def run_program(self, environment: dict[str, str] | None = None) -> Process:
-        """Starts the program of command_scenarios.cpp, by default under a cap of 8 GiB."""
-        return self.start([self.build / "tests/scenarios", "runs_commands"], environment or self.under_curb(CURB_CAP="8GiB"))
+        """Starts `program`, by default under a cap of 8 GiB."""
+        return self.start(self.program, environment or self.under_curb(CURB_CAP="8GiB"))
 
     def wait_for_socket(self, pid: int) -> None:
         """Waits for a process's control socket, which comes a moment after its first use of CUDA."""
-        assert within(lambda: any(name.startswith(f"{pid}-") and name.endswith(".sock") for name in self.sockets())), f"process {pid} has no socket"
+        assert within(lambda: any(name.startswith(f"{pid}-") for name in self.sockets(".sock"))), f"process {pid} has no socket"
 
-    def sockets(self) -> list[str]:
+    def sockets(self, ending: str = "") -> list[str]:
+        """Returns the files beside the control sockets, those too; with an `ending` only files whose names have it."""
         try:
-            return sorted(os.listdir(self.runtime / "curb"))
+            return sorted(name for name in os.listdir(self.runtime / "curb") if name.endswith(ending))
         except FileNotFoundError:
             return []
 
@@ -176,8 +185,8 @@ class Machine:
 class OfMachine(unittest.TestCase):
     """Tests of which each has a machine of its own. The build is the test program's first argument."""
 
-    gpus = 1
+    gpus, memory = 1, "80GiB"
 
     def setUp(self) -> None:
-        self.machine = Machine(Path(sys.argv[1]).resolve(), gpus=self.gpus)
+        self.machine = Machine(Path(sys.argv[1]).resolve(), self.gpus, self.memory)
         self.addCleanup(self.machine.__exit__)

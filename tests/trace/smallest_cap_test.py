@@ -144,10 +144,7 @@ class SmallestCapTest(OfMachine):
         """Starts the program under curb run."""
         environment = self.machine.bare | {"CURB_JOB": f"smallest_cap-{os.getpid()}-{self._testMethodName}"}
         curb = [self.machine.build / "bin/curb", "run", "--quiet", "--log", "off", *options, "--"]
-        process = Process([*curb, sys.executable, __file__, "program"], environment)
-        self.machine.processes.append(process)
-        process.expect("ready")
-        return process
+        return self.machine.begin([*curb, sys.executable, __file__, "program"], environment)
 
     def refusals(self, script: list[tuple[int, str]], *options: str) -> int:
         """Runs the steps, each in the process of its number, all under these options. Returns how many were refused."""

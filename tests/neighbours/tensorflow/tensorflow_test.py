@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import unittest
 from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TESTS / "common"), str(TESTS / "gpu")]
 import tensorflow_site  # noqa: E402
-from simulated import MIB, Machine, Process, within  # noqa: E402
+from simulated import MIB, OfMachine, Process, within  # noqa: E402
 from skipping import run_cases, skip  # noqa: E402
 
 BUILD, CUDA12 = map(Path, sys.argv[1:3])
@@ -33,10 +32,11 @@ except tensorflow_site.NoTensorFlow as why:
     skip(str(why))
 
 
-class TensorFlowTest(unittest.TestCase):
+class TensorFlowTest(OfMachine):
+    memory = f"{GPU_MIB}MiB"
+
     def setUp(self) -> None:
-        self.machine = Machine(BUILD, memory=f"{GPU_MIB}MiB")
-        self.addCleanup(self.machine.__exit__)
+        super().setUp()
         self.machine.bare |= PACKAGES | {"LD_LIBRARY_PATH": f"{CUDA12}:{BUILD}/sim", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
     def start(self, environment: dict[str, str]) -> Process:
