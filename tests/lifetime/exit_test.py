@@ -38,8 +38,6 @@ def run(machine: Machine, environment: dict[str, str], command: list[str], what:
 
 def one_way(machine: Machine, command: list[str], way: str) -> float:
     """Runs one way RUNS times. Returns how many seconds longer it takes than without curb."""
-    for path in machine.folder.glob("edited.json"):
-        path.unlink()
     own_policy = machine.folder / "edited.json"
     bare_environment = machine.bare | {"EXIT_LIBRARY": str(BUILD / "tests/libexit_library.so"), "EXIT_POLICY": str(own_policy)}
     plain = machine.under_curb(POLICY, **bare_environment)
@@ -71,10 +69,8 @@ def main() -> None:
     names = {"program": [str(PROGRAM)], "Python": PYTHON}
     with Machine(BUILD) as machine:
         for kind, command in names.items():
-            ways = subprocess.run(
-                command, env=machine.bare, capture_output=True, text=True, check=True).stdout.splitlines(
-            )
-            for way in ways:
+            ways = subprocess.run(command, env=machine.bare, capture_output=True, text=True, check=True).stdout
+            for way in ways.splitlines():
                 more = one_way(machine, [*command, way], way)
                 print(f"{kind}: {way}: {RUNS} times, {more * 1000:+.0f} ms", flush=True)
                 assert more < 1 + os.getloadavg()[0] / 4, f"{way}: it ends {more:.1f} s later under curb"

@@ -100,14 +100,14 @@ def daemons(machine: Machine) -> int:
         for environment in (machine.bare, machine.under_curb({"gpu": {"*": {"cap": "2GiB"}}})):
             file = machine.folder / "daemon"
             file.unlink(missing_ok=True)
-            assert outcome([DAEMON, when, file], environment, "who starts a daemon") == (0, b"", b"")
+            assert outcome([DAEMON, when, file], environment, "the parent of a daemon") == (0, b"", b"")
             assert within(file.exists), f"{when}: there is no daemon"
             text = file.read_text()
             pid = int(text.split()[1])
             assert within(lambda: not runs(pid)), f"{when}: the daemon does not end"
             assert re.fullmatch(rf"pid \d+ result {3 if when == 'before' else 0} errno after fork 77\n", text), f"{when}: it has in its file: {text!r}"
     for _ in range(count):
-        status, out, _ = outcome([DAEMON, "stays", ""], machine.under_curb({}), "who closes all descriptors")
+        status, out, _ = outcome([DAEMON, "stays", ""], machine.under_curb({}), "a program that closes all descriptors")
         assert (status, out) == (77, b""), f"errno after fork is {status} in a child of a program that closed all descriptors"
     return 4 * count
 
@@ -141,7 +141,7 @@ def namespaces(machine: Machine) -> int:
         skipped("pid namespaces: only root can make them (unshare --pid)")
         return 0
     command = [unshare, "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-I", "-c", IN_NAMESPACE]
-    status, out, err = outcome(command, machine.under_curb(policy(machine)), "in a pid namespace")
+    status, out, err = outcome(command, machine.under_curb(policy(machine)), "a program in a pid namespace")
     if err.startswith(b"unshare: "):  # not allowed, or in a chroot, whose root is no mount point
         skipped(f"pid namespaces: {err.decode().strip()}")
         return 0

@@ -36,23 +36,18 @@ START_S = 0.03
 class Kills:
     def __init__(self, machine: Machine) -> None:
         self.machine, self.random = machine, random.Random(SEED)
-        self.file = machine.folder / "policy.json"
-        self.write_policy()
-        self.environment = machine.under_curb(CURB_POLICY=str(self.file))
+        self.environment = machine.under_curb(CURB_POLICY=str(self.write_policy()))
         self.killed = self.before_ready = self.signals = self.questions = self.traces = self.reaped = 0
         self.living: list[tuple[subprocess.Popen[bytes], float]] = []
 
-    def write_policy(self) -> None:
+    def write_policy(self) -> Path:
         cap = self.random.randrange(700, 1600)
-        text = {
-            "version": 1,
+        policy = {
             "gpu": {"*": {"cap": f"{cap}MiB", "cache": {"max": "64MiB"}, "growth": {"start": "600MiB", "step": "100MiB"}}},
             "log": {"level": "info", "file": str(self.machine.folder / "log-%p")},
             "trace": {"file": str(self.machine.folder / "trace-%p")},
         }
-        aside = self.file.with_suffix(".new")
-        aside.write_text(json.dumps(text))
-        aside.rename(self.file)
+        return self.machine.policy(policy)
 
     def start(self) -> None:
         process = subprocess.Popen(
@@ -97,9 +92,9 @@ class Kills:
         self.close(process)
         self.killed += 1
         self.before_ready += not ready
-        self.look_at_trace(process.pid)
+        self.check_trace(process.pid)
 
-    def look_at_trace(self, pid: int) -> None:
+    def check_trace(self, pid: int) -> None:
         """The trace has whole lines, and at most a part of one. Deletes it and the log, which curb leaves to the user."""
         trace = self.machine.folder / f"trace-{pid}"
         try:
@@ -124,7 +119,7 @@ class Kills:
             process.kill()
             process.wait(PATIENCE_S)
             self.close(process)
-            self.look_at_trace(process.pid)
+            self.check_trace(process.pid)
             self.killed += process.returncode == -signal.SIGKILL
         self.living.clear()
 
@@ -176,7 +171,7 @@ def main() -> None:
                 if number % 33 == 0:
                     kills.ask()
             kills.check()
-        left = sorted(set(os.listdir(machine.folder)) - {"machine", "runtime", "policy.json"})
+        left = sorted(set(os.listdir(machine.folder)) - {"machine", "runtime", "job.json"})
         assert not left, f"left behind: {left}"
         print(
             f"seed {SEED}: {kills.killed} killed, {kills.before_ready} of them before they had initialised; {kills.signals} releases, "

@@ -94,8 +94,8 @@ def system_calls(machine: Machine, environment: dict[str, str]) -> None:
 
 
 def wait_for_sockets(machine: Machine, count: int) -> None:
-    there = within(lambda: sum(name.endswith(".sock") for name in machine.sockets()) >= count)
-    assert there, f"only {len(machine.sockets())} of {count} sockets"
+    there = within(lambda: len(machine.sockets(".sock")) >= count)
+    assert there, f"only {len(machine.sockets('.sock'))} of {count} sockets"
 
 
 def main() -> None:

@@ -168,9 +168,9 @@ class Crowd(Judge):
         """The processes are idle: curb's figures equal the machine's, once requested releases have ended."""
         self.expect_none(self.differences)
         self.expect(self.counts["compared"] > 0, "nothing was compared")
-        sockets = [name for name in self.machine.sockets() if name.endswith(".sock")]
+        sockets = len(self.machine.sockets(".sock"))
         capped = sum(member.kind != "without curb" for member in self.members)
-        self.expect(len(sockets) == capped, f"{len(sockets)} sockets for {capped} processes: dead ones stay")
+        self.expect(sockets == capped, f"{sockets} sockets for {capped} processes: dead ones stay")
 
     def read_traces(self) -> None:
         """Reads the traces, also those of killed processes."""

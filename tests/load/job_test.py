@@ -19,7 +19,7 @@ import time
 from processes import BUILD, SEED, Judge, Traffic
 
 import matrix
-from simulated import MIB, Machine, within
+from simulated import MIB, Machine
 
 SECONDS = float(os.environ.get("CURB_JOB_SECONDS", "0")) or float(matrix.figure("job_seconds"))
 CROWDS = (4, 64 if matrix.NIGHTLY else 16)
@@ -186,7 +186,7 @@ class Crowd:
                 self.expect(one.ends() == 0, f"{one.pid} ended with {one.child.poll()}")
         self.expect_cap("the end")
         print(f"{self.processes} processes held at most {self.high_mib():.1f} MiB of {self.most_mib} at once", flush=True)
-        self.expect(within(lambda: self.machine.used() == 0), f"{self.machine.used()} bytes are held after the end of all")
+        self.judge.expect_empty(self.machine, "the end of all")
         last = self.machine.run_program(self.machine.under_curb({"log": {"level": "off"}}, **self.environment))
         last.tell("fill")
         filled = int(last.line()) / MIB

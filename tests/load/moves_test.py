@@ -38,10 +38,7 @@ class Mover(Process):
         self.seen = 0
 
     def nap(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = status_of(self.machine, self.pid).get("nap") or {}
-        except (OSError, ValueError):  # it has been killed meanwhile
-            return {}
+        found: dict[str, Any] = status_of(self.machine, self.pid).get("nap") or {}
         return found
 
     def rests(self) -> bool:
@@ -87,7 +84,7 @@ class Moves(Judge):
                     status = program.child.wait(PATIENCE_S)
                 self.expect(status in (0, -signal.SIGKILL), f"killed at call {call}, it ended with {status}")
                 program.kill()
-                self.expect(within(lambda: machine.used() == 0), f"killed at call {call}, it left {machine.used()} bytes")
+                self.expect_empty(machine, f"a kill at call {call}")
                 self.counts["kills in a move"] += status != 0
             # The next process that waits for a GPU deletes the place of a dead one in the order.
             left = [name for name in machine.sockets() if not name.endswith(".sock")]
@@ -131,14 +128,14 @@ class Moves(Judge):
             program.expect("resting")
             self.expect(program.ends() == 0, f"{number}: it ended with {program.child.poll()}")
             program.kill()
-            self.expect(within(lambda: machine.used() == 0), f"{number}: {machine.used()} bytes are held after its end")
+            self.expect_empty(machine, f"the end of program {number}")
 
     def next(self, machine: Machine, program: Mover, choose: random.Random) -> Mover:
         """Kills the program, and starts another one."""
         time.sleep(choose.random() / 50)
         program.kill()
         self.counts["kills"] += 1
-        self.expect(within(lambda: machine.used() == 0), f"{machine.used()} bytes are held after a kill")
+        self.expect_empty(machine, "a kill")
         return Mover(machine, choose.randrange(1 << 30), "all")
 
 

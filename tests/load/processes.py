@@ -41,6 +41,10 @@ class Judge:
             self.wrong.append(otherwise)
             print("WRONG:", otherwise, flush=True)
 
+    def expect_empty(self, machine: Machine, after: str) -> None:
+        """Waits until nothing is held on the machine."""
+        self.expect(within(lambda: machine.used() == 0), f"{machine.used()} bytes are held after {after}")
+
     def make_quiet(self, members: Sequence[Traffic]) -> None:
         """Stops the threads of all. Expects no wrong operation."""
         for member in members:
@@ -117,7 +121,11 @@ def ask(machine: Machine, pid: int, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def status_of(machine: Machine, pid: int) -> dict[str, Any]:
-    answer: dict[str, Any] = ask(machine, pid, {"ask": "status"}).get("status", {})
+    """Returns a process's status; empty if it has no socket, or has ended meanwhile."""
+    try:
+        answer: dict[str, Any] = ask(machine, pid, {"ask": "status"}).get("status", {})
+    except (OSError, ValueError):
+        return {}
     return answer
 
 

@@ -64,8 +64,7 @@ class Soak(Judge):
         policy = dict(self.random.choice(POLICIES)) | {"log": {"level": "off"}}
         if self.random.random() < 0.3:
             policy["trace"] = {"file": str(self.machine.folder / f"trace-{self.random.randrange(4)}-%p.json")}
-        fresh = self.machine.policy(policy, f"{file.name}.new")
-        fresh.rename(file)
+        self.machine.policy(policy, file.name)
 
     def command(self, *words: str) -> int:
         return self.machine.curb(*words).returncode
@@ -118,7 +117,7 @@ class Soak(Judge):
         # Waits for the end of releases, and until curb has measured old figures again.
         self.expect_none(self.differences)
         self.expect(self.command("ps") == 0, "curb ps failed")
-        sockets = sum(name.endswith(".sock") for name in self.machine.sockets())
+        sockets = len(self.machine.sockets(".sock"))
         self.expect(sockets == len(self.members), f"{sockets} sockets of {len(self.members)} processes")
         self.counts["quiet points"] += 1
         for member in self.long_lived:

@@ -57,10 +57,7 @@ class Busy(Process):
             self.rounds += 1
 
     def turns(self) -> int:
-        try:
-            return int((status_of(self.machine, self.pid).get("turn") or {}).get("count", 0))
-        except (OSError, ValueError):  # it has been killed meanwhile
-            return 0
+        return int((status_of(self.machine, self.pid).get("turn") or {}).get("count", 0))
 
     def stop_working(self) -> None:
         self.ending = True
@@ -87,7 +84,7 @@ class Turns(Judge):
             finally:
                 for one in all_:
                     one.kill()
-            self.expect(within(lambda: machine.used() == 0), f"{machine.used()} bytes are held after the end of all")
+            self.expect_empty(machine, "the end of all")
 
     def measure(self, machine: Machine) -> int:
         """Returns what a program holds."""
@@ -101,7 +98,7 @@ class Turns(Judge):
     @staticmethod
     def edit(machine: Machine, turn_ms: int) -> None:
         policy: dict[str, Any] = {"suspend": {"turn": f"{turn_ms}ms", "deep": "never"}, "log": {"level": "off"}}
-        machine.policy(policy, "job.json.new").rename(machine.folder / "job.json")
+        machine.policy(policy)
 
     def trouble(self, machine: Machine, all_: list[Busy], number: int, turns: int) -> None:
         made, call, until = 0, 1, time.monotonic() + 60 + turns * 20
