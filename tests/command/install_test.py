@@ -3,7 +3,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,7 +10,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common"))
-from skipping import run_cases  # noqa: E402
+from skipping import has_man, run_cases  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "config/examples").glob("*.json"))
@@ -30,11 +29,6 @@ NOT_INSTALLED = ("CONTRIBUTING.md", "tests/matrix/", "tests/process/", "docs/res
 """Documents link to these too. Only developers of curb need them, except for the examples, which are in examples/."""
 ASKS = ROOT / "tests/documents/train.py"
 """A program that asks for eight pieces of 256 MiB, and prints how many it got."""
-
-
-def has_man():
-    """True if man is installed. Container images have a stub that only prints how to get it."""
-    return bool(shutil.which("man")) and subprocess.run(["man", "--version"], capture_output=True, text=True).stdout.startswith("man ")
 
 
 class Installed(unittest.TestCase):

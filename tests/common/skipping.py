@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -23,6 +25,11 @@ def why_closed(path: Path) -> str:
     """Returns why other users cannot reach the path; empty if they can."""
     closed = [folder for folder in (path, *path.parents) if not folder.stat().st_mode & 0o001]
     return f"others may not enter {closed[-1]}" if closed else ""
+
+
+def has_man() -> bool:
+    """True if man is installed. Container images have a stub that only prints how to get it."""
+    return bool(shutil.which("man")) and subprocess.run(["man", "--version"], capture_output=True, text=True).stdout.startswith("man ")
 
 
 class _Result(unittest.TextTestResult):
