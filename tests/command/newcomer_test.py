@@ -84,7 +84,6 @@ curb run --job-cap 8 -- true          | 125 | curb: --job-cap: '8' has no unit; 
 curb run --stacks 64 -- true          | 125 | curb: --stacks: '64' has no unit; did you mean "64GiB"?
 curb run --stacks 64MiB -- echo hi    | 0   | hi
 curb run --sim=perhaps -- true            | 125 | curb: --sim takes no value
-curb run --policy no.json -- true     | 125 | curb: {dir}/no.json: there is no such file
 curb run -- nonsense-program          | 127 | curb: 'nonsense-program' was not found
 curb run -- {dir}                       | 126 | curb: '{dir}' cannot be executed
 curb run --dry-run --cap 8GiB -- true | 0   | CURB_CAP=8GiB
