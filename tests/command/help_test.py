@@ -75,7 +75,7 @@ class Help(unittest.TestCase):
                         checked += 1
         self.assertGreater(checked, 20)
 
-    def test_options_are_told_of_in_words(self):
+    def test_options_are_described_in_words(self):
         for command in commands():
             for left, right in [*command.options, *command.arguments]:
                 with self.subTest(f"{command.name} {left}"):

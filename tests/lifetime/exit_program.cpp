@@ -220,7 +220,7 @@ const Way kWays[] = {
              execv("/proc/self/exe", words);
          }).join();
      }},
-    {"an exception that nobody catches", Before::statics,
+    {"an uncaught exception", Before::statics,
      [] {
          std::set_terminate([] { std::_Exit(13); });
          throw 1;

@@ -158,7 +158,7 @@ def references(library: Path) -> None:
     weak = {symbol.name for symbol in undefined if symbol.bind == "WEAK"}
     check(weak <= TOOLCHAINS_WEAK, f"takes what the host happens to have: {sorted(weak - TOOLCHAINS_WEAK)}")
     loose = {symbol.name for symbol in undefined if not symbol.version and symbol.bind != "WEAK"}
-    check(not loose, f"references without a version, which anybody may answer: {sorted(loose)}")
+    check(not loose, f"references without a version, which any library may answer: {sorted(loose)}")
     banned = {symbol.name for symbol in undefined} & NEVER_CALLED
     check(not banned, f"refers to {sorted(banned)}")
     versions = {tuple(map(int, symbol.version.split()[0].removeprefix("GLIBC_").split(".")))

@@ -178,7 +178,7 @@ class Page(unittest.TestCase):
             else:
                 self.assertFalse(mark.is_displayed())
 
-    def test_a_mark_tells_of_itself_by_key_and_by_pointer(self):
+    def test_a_mark_shows_its_refusal_by_key_and_by_pointer(self):
         self.open()
         mark = self.all('section[data-gpu="0"] .mark.refuse')[0]
         self.run_script("arguments[0].focus()", mark)

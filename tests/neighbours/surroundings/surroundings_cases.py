@@ -143,7 +143,7 @@ CASES = [
     Case("stderr closed", whole=runs.closed(2)),
     Case("stdin, stdout and stderr closed", whole=runs.closed(0, 1, 2)),
     Case("stdout a full pipe", whole=runs.full_stdout),
-    Case("stderr a full pipe that nobody reads", whole=runs.same_with_stderr(runs.full_pipe)),
+    Case("stderr a full pipe that is never read", whole=runs.same_with_stderr(runs.full_pipe)),
     Case(
         "stderr a broken pipe, SIGPIPE as it is",
         whole=runs.same_with_stderr(runs.broken_pipe, runs.default_pipe_signal),
@@ -163,7 +163,7 @@ CASES = [
     ),
     Case("an empty argv[0]", whole=runs.empty_argv0),
     Case("a folder that was deleted", whole=runs.deleted_folder),
-    bad_policy("is a FIFO that nobody writes", "not a regular file", before=files.policy_is(os.mkfifo)),
+    bad_policy("is a FIFO without a writer", "not a regular file", before=files.policy_is(os.mkfifo)),
     bad_policy("is a device", "not a regular file", under_curb={"CURB_POLICY": "/dev/zero"}),
     bad_policy("is a directory", "it is a directory", before=files.policy_is(Path.mkdir)),
     bad_policy(
@@ -171,8 +171,8 @@ CASES = [
     ),
     bad_policy("may not be read", "may not be read", before=files.unreadable, as_user=True),
     bad_policy("is a link to itself", "circle", before=files.policy_is(lambda path: path.symlink_to(path.name))),
-    Case("the log is a FIFO that nobody reads", before=files.fifo("log", files.log_to("@/log", "warning")), asked=True),
-    Case("the trace is a FIFO that nobody reads", before=files.fifo("trace", files.trace_to("@/trace")), asked=True),
+    Case("the log is a FIFO without a reader", before=files.fifo("log", files.log_to("@/log", "warning")), asked=True),
+    Case("the trace is a FIFO without a reader", before=files.fifo("trace", files.trace_to("@/trace")), asked=True),
     Case("the log is a directory", before=files.log_to("@", "warning"), asked=True, says="log.file"),
     Case("under strace", whole=runs.under_tracer("strace", "-f", "-o", "/dev/null")),
     Case(

@@ -71,7 +71,7 @@ class Mapped {
     std::uint64_t half_, seed_ = 0;
 };
 
-// Those of the program.
+// Returns all memory of the program that was mapped so.
 inline std::deque<Mapped> &all_mapped() {
     static std::deque<Mapped> all;
     return all;

@@ -184,7 +184,7 @@ TEST_CASE("a program reads back its own release threshold, also when curb lowers
     threshold.restore(pool);
 }
 
-// Returns what a thread ends with that is cancelled, and makes this call.
+// Returns the exit value of a thread that is cancelled and makes this call.
 template <auto Call>
 void *end_of_cancelled() {
     const auto body = [](void *context) -> void * {
@@ -231,7 +231,7 @@ TEST_CASE("a thread that is cancelled while the driver maps an array's memory en
 
 namespace {
 
-// What the driver's function of the next case was called with.
+// The arguments of the driver's function of the next case.
 std::vector<double> had;
 bool was_under_way = false;
 template <class... Number>

@@ -92,7 +92,7 @@ TEST_CASE("an unknown figure has no series") {
     CHECK(samples(view, "curb_nvml_used_bytes").size() == 2);
 }
 
-TEST_CASE("a process of another user has the metrics that it tells, and counts as unknown if it tells nothing") {
+TEST_CASE("a process of another user has the metrics that it posts, and counts as unknown if it posts nothing") {
     View view = two_processes();
     view.processes[1].unseen = true;
     const auto count = [&](const char *state) {

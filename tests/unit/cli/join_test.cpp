@@ -153,7 +153,7 @@ TEST_CASE("a process of another pid namespace is in the view with NVML's figure 
     CHECK(view.gpus[0].uses.at(0).nvml == 5 * GiB);
 }
 
-TEST_CASE("a process of another user has the state, the figures and the cap that it tells, to look at only") {
+TEST_CASE("a process of another user has the state, the figures and the cap that it posts, to look at only") {
     control::board::Entry entry;
     entry.state = control::board::State::waiting;
     entry.gpus = {
