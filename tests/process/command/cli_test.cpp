@@ -1,13 +1,13 @@
 // `curb run`: how it starts a program, and its errors.
-#include <sched.h>
-
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
 #include <algorithm>
 
+#include "ceiling.hpp"
 #include "cli.hpp"
 
 namespace {
@@ -34,8 +34,7 @@ class Installed {
 
 // Call it in a child: mounts the folder noexec. False if it cannot.
 bool forbid_execution_in(const fs::path &folder) {
-    return ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-           ::mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
+    return own_mounts() && ::mount(folder.c_str(), folder.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
            ::mount(nullptr, folder.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_NOEXEC, nullptr) == 0;
 }
 
@@ -301,10 +300,7 @@ TEST_CASE("curb run says that /proc is not mounted, not that a library is missin
           "[own-runtime]") {
     const Witness witness;
     const auto hide_proc = [] {
-        const bool is_done = ::unshare(CLONE_NEWNS) == 0 &&
-                             ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                             ::mount("none", "/proc", "tmpfs", 0, nullptr) == 0;
-        if (!is_done) ::_exit(96);
+        if (!own_mounts() || ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0) ::_exit(96);
     };
     const std::string library = GENERATE(std::string(), harmless_library());
     const Outcome outcome =

@@ -2,11 +2,11 @@
 // report no problem where there is none.
 
 #include <dlfcn.h>
-#include <sched.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
 
 #include "capped.hpp"
+#include "ceiling.hpp"
 #include "control/proc.hpp"
 #include "control/status.hpp"
 #include "simulated.hpp"
@@ -248,10 +248,7 @@ TEST_CASE("curb doctor finds a folder for control sockets that cannot be written
     const Machine machine;
     const auto read_only = [&] {
         const fs::path runtime = machine.runtime();
-        const bool is_root = ::geteuid() == 0;
-        return ::unshare(CLONE_NEWNS | (is_root ? 0 : CLONE_NEWUSER)) == 0 &&
-               ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-               ::mount(runtime.c_str(), runtime.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
+        return own_mounts() && ::mount(runtime.c_str(), runtime.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
                ::mount("none", runtime.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0;
     };
     finds_nothing(doctor(machine, Words{}));  // this run makes the folder
@@ -267,10 +264,7 @@ TEST_CASE("curb doctor PID finds that the process cannot make a control socket")
     const Machine machine;
     const std::string own = machine.folder().string();
     const auto read_only = [&] {
-        const bool is_root = ::geteuid() == 0;
-        const bool is_done = ::unshare(CLONE_NEWNS | (is_root ? 0 : CLONE_NEWUSER)) == 0 &&
-                             ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                             ::mount("none", "/run", "tmpfs", 0, nullptr) == 0 &&
+        const bool is_done = own_mounts() && ::mount("none", "/run", "tmpfs", 0, nullptr) == 0 &&
                              ::mount("/tmp", "/tmp", nullptr, MS_BIND, nullptr) == 0 &&
                              ::mount(own.c_str(), own.c_str(), nullptr, MS_BIND, nullptr) == 0 &&
                              ::mount("none", "/tmp", nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) == 0;

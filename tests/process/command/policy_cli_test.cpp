@@ -33,9 +33,7 @@ std::string behind(const std::string &text, const std::string &word) {
 
 Outcome under(const Ceiling &ceiling, const Words &words, std::map<std::string, std::string> environment = {}) {
     environment.emplace("CURB_LIBRARY", harmless_library());
-    return start({joined({tested::kCurb}, words), environment, {}, {}, [&] {
-                      if (!ceiling.put_in_place()) ::_exit(97);
-                  }});
+    return start({joined({tested::kCurb}, words), environment, {}, {}, ceiling.prepare()});
 }
 
 std::string executable(const TempDir &dir, const std::string &name, const std::string &text) {
@@ -307,7 +305,7 @@ TEST_CASE("curb policy show prints the machine's ceiling beside the user's value
 "gpu": {"*": {"cap": "20GiB", "growth": {"keep_free": "2GiB"}, "report": "device"}, "cuda:1": {"cap": "10GiB"}},
 "log": {"level": "info"},
 "rules": [{"name": "all", "match": {}, "release": {"signal": "SIGUSR2"}}]})");
-    if (!can_try(ceiling)) return;
+    if (!can_mount()) return;
     const std::string policy = dir.write("job.json", R"({"version": 1,
 "gpu": {"*": {"cap": "30GiB", "growth": {"keep_free": "1GiB"}, "report": "cap"}}})");
     const Outcome outcome = under(ceiling, {"policy", "show", policy});
@@ -334,7 +332,7 @@ TEST_CASE("curb policy show prints the machine's ceiling beside the user's value
 
 TEST_CASE("curb run refuses every program if the machine's ceiling cannot be used, and says why") {
     const Ceiling wrong(R"({"version": 1, "gpu": {"*": {"cpa": "8GiB"}}})"), loose(R"({"version": 1})");
-    if (!can_try(wrong)) return;
+    if (!can_mount()) return;
     fs::permissions(loose.file(), fs::perms(0666));
     for (const Ceiling *ceiling : {&wrong, &loose}) {
         const Outcome run = under(*ceiling, {"run", "--cap", "1GiB", "--", "echo", "started"});

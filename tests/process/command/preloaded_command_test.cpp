@@ -11,15 +11,11 @@ class Preloaded {
   public:
     // `etc`: by /etc/ld.so.preload. `ceiling`: its policy, or that of the shell with LD_PRELOAD.
     Preloaded(bool etc, const std::string &ceiling) : ceiling_(ceiling), etc_(etc) {
-        std::ofstream(ceiling_.file().parent_path().parent_path() / "ld.so.preload") << tested::kLibrary << "\n";
+        std::ofstream(ceiling_.etc() / "ld.so.preload") << tested::kLibrary << "\n";
         of_shell_ = under_policy(ceiling_.file().string());
     }
     [[nodiscard]] const Machine &machine() const { return machine_; }
-    [[nodiscard]] std::function<void()> prepare() const {
-        return [this] {
-            if (etc_ && !ceiling_.put_in_place()) ::_exit(96);
-        };
-    }
+    [[nodiscard]] std::function<void()> prepare() const { return etc_ ? ceiling_.prepare() : std::function<void()>(); }
     [[nodiscard]] Environment environment(const Environment &more = {}) const {
         return with(etc_ ? machine_.environment() : with(machine_.environment(), of_shell_), more);
     }

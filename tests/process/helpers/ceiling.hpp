@@ -9,13 +9,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 
 #include "catch.hpp"
 #include "temp_dir.hpp"
 
-// Mounts `from` over `over` in a mount namespace of its own. Call it in a child, before exec. False if that fails.
-inline bool mount_over(const std::filesystem::path &from, const char *over) {
+// Gives the caller mounts of its own. Call it in a child, before exec. False if that fails.
+inline bool own_mounts() {
     const bool is_root = ::geteuid() == 0;
     const std::string uid = "0 " + std::to_string(::geteuid()) + " 1";
     if (::unshare(CLONE_NEWNS | (is_root ? 0 : CLONE_NEWUSER)) != 0) return false;
@@ -24,8 +25,11 @@ inline bool mount_over(const std::filesystem::path &from, const char *over) {
         map << uid << std::flush;
         if (!map) return false;
     }
-    return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-           ::mount(from.c_str(), over, nullptr, MS_BIND, nullptr) == 0;
+    return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+}
+// The same, and mounts `from` over `over` there.
+inline bool mount_over(const std::filesystem::path &from, const char *over) {
+    return own_mounts() && ::mount(from.c_str(), over, nullptr, MS_BIND, nullptr) == 0;
 }
 // False if this machine does not allow it, which it reports as a skip.
 inline bool can_mount() {
@@ -47,12 +51,18 @@ class Ceiling {
 
     [[nodiscard]] std::filesystem::path file() const { return etc_ / "curb/policy.json"; }
 
+    // Returns its /etc.
+    [[nodiscard]] std::filesystem::path etc() const { return etc_.path(); }
+
     // Call it in the child, before exec. False if the mount fails.
-    [[nodiscard]] bool put_in_place() const { return mount_over(etc_.path(), "/etc"); }
+    [[nodiscard]] bool put_in_place() const { return mount_over(etc(), "/etc"); }
+    // Returns a `prepare` that puts it in place. The child ends with 96 if it cannot.
+    [[nodiscard]] std::function<void()> prepare() const {
+        return [this] {
+            if (!put_in_place()) ::_exit(96);
+        };
+    }
 
   private:
     TempDir etc_;
 };
-
-// False if it is not possible here, which it reports as a skip.
-inline bool can_try(const Ceiling &) { return can_mount(); }

@@ -181,7 +181,7 @@ TEST_CASE("after a release the allowance falls back to what is held, rounded up 
 
 TEST_CASE("a ceiling limits the user's policy and CURB_CAP, and applies without them") {
     const Ceiling ceiling(kLab);
-    if (!can_try(ceiling)) return;
+    if (!can_mount()) return;
     const auto prints_total = [&](Job &job, const char *mib) {
         succeeds(job.ceiling(ceiling).with("SHOWN_MIB", mib).run("the_program_sees_a_device_of_this_size"));
     };
@@ -194,7 +194,7 @@ TEST_CASE("a ceiling limits the user's policy and CURB_CAP, and applies without 
 
 TEST_CASE("a ceiling limits live edits, and an edit of it is in force within a second") {
     const Ceiling ceiling(kLab);
-    if (!can_try(ceiling)) return;
+    if (!can_mount()) return;
     Job job;
     job.policy(R"({ "version": 1, "gpu": { "*": { "cap": "800MiB" } } })").ceiling(ceiling);
     const Outcome outcome = succeeds(job.run("edits_stay_below_the_ceiling"));
@@ -256,7 +256,7 @@ TEST_CASE("before main the program's variables are set as the policy says, where
         CHECK_THAT(environment_of(Job().policy(text), env), contains("\nMINE=1\n"));
     }
     const Ceiling ceiling(kLab);
-    if (can_try(ceiling)) CHECK_THAT(environment_of(Job().ceiling(ceiling)), contains("\n" + room + "\n"));
+    if (can_mount()) CHECK_THAT(environment_of(Job().ceiling(ceiling)), contains("\n" + room + "\n"));
 }
 
 TEST_CASE("a rule's cap applies only to programs that match the rule, wherever it is in the file", "[foreign]") {

@@ -38,9 +38,8 @@ void releases_when_it_is_back(bool naps) {
     CHECK(machine.state(program.pid()) == "checkpointed");
     if (!naps) resume(machine, program);
     CHECK(program.answers("check") == "right");
-    const auto log = [&] { return contents(machine.folder() / "nap.log"); };
-    CHECK(within(10s, [&] { return log().find("released 256 MiB in ") != std::string::npos; }));
-    CHECK_THAT(log(), !contains("released -"));
+    CHECK(within(10s, [&] { return log_of(machine).find("released 256 MiB in ") != std::string::npos; }));
+    CHECK_THAT(log_of(machine), !contains("released -"));
 }
 
 }  // namespace

@@ -23,7 +23,6 @@ void fail_next(const Machine &machine, const std::string &call) { machine.write(
 Environment with_faults(const Machine &machine) {
     return with(napping(machine), {{"CURB_SIM_FAULT_FILE", (machine.folder() / "fault").string()}});
 }
-std::string log_of(const Machine &machine) { return contents(machine.folder() / "nap.log"); }
 
 // An installation of its own: a prefix with libcurb.so and the command.
 class Installation {
@@ -236,11 +235,10 @@ TEST_CASE("curb starts no helper in a program that is set-user-ID", "[bare]") {
     REQUIRE(::chown(program.c_str(), kNobody, kNobody) == 0);
     REQUIRE(::chmod(program.c_str(), 04755) == 0);
     const Ceiling ceiling(R"({ "version": 1, "suspend": { "idle": "100ms", "light": false } })");
-    if (!can_try(ceiling)) return;
-    const fs::path etc = ceiling.file().parent_path().parent_path();
-    fs::permissions(etc, fs::perms(0755));
-    std::ofstream(etc / "ld.so.preload") << tested::kLibrary << "\n";
-    Running running({program, "runs_commands"}, machine.environment(), [&] { (void)ceiling.put_in_place(); });
+    if (!can_mount()) return;
+    fs::permissions(ceiling.etc(), fs::perms(0755));
+    std::ofstream(ceiling.etc() / "ld.so.preload") << tested::kLibrary << "\n";
+    Running running({program, "runs_commands"}, machine.environment(), ceiling.prepare());
     if (running.says(5s) != "ready")
         return skip("the loader does not find the simulated driver for set-user-ID programs");
     REQUIRE(running.answers("hold 64") == "held");

@@ -17,6 +17,15 @@ void comes_back_after(const std::string &what) {
     CHECK(program.finish() == 0);
 }
 
+// Checks that a program that was told "prepare" is suspended, whatever it calls, until curb resume.
+void stays_suspended_until_resumed(const Machine &machine, Program &program) {
+    CHECK(program.answers("begin") == "1");  // one call returns, the others wait
+    std::this_thread::sleep_for(500ms);
+    CHECK(machine.state(program.pid()) == "checkpointed");
+    REQUIRE(machine.curb({"resume", program.id()}).status == 0);
+    CHECK_THAT(program.answers("returned"), contains("0 wrong"));
+}
+
 }  // namespace
 
 TEST_CASE("a process that calls the driver more often than the idle time does not nap") {
@@ -26,7 +35,7 @@ TEST_CASE("a process that calls the driver more often than the idle time does no
         CHECK(program.answers("check") == "right");
         std::this_thread::sleep_for(100ms);
     }
-    CHECK_THAT(contents(machine.folder() / "nap.log"), !contains("a nap begins"));
+    CHECK_THAT(log_of(machine), !contains("a nap begins"));
     CHECK(within(20s, [&] { return machine.state(program.pid()) == "checkpointed"; }));
 }
 
@@ -122,10 +131,9 @@ TEST_CASE("curb ps, metrics and doctor show a nap, and curb ps its end") {
     CHECK(nap["waited_total_ms"] >= nap["waited_ms"]);
     CHECK_THAT(machine.curb({"metrics"}).out,
                contains("curb_nap_waited_seconds{") && contains("curb_nap_waited_seconds_total{"));
-    CHECK(within(10s, [&] { return contents(machine.folder() / "nap.log").find("has ended") != std::string::npos; }));
-    CHECK_THAT(contents(machine.folder() / "nap.log"), contains("a nap begins: 2.5") &&
-                                                           contains("the nap has ended, and a call waited ") &&
-                                                           contains("back on the device in "));
+    CHECK(within(10s, [&] { return log_of(machine).find("has ended") != std::string::npos; }));
+    CHECK_THAT(log_of(machine), contains("a nap begins: 2.5") && contains("the nap has ended, and a call waited ") &&
+                                    contains("back on the device in "));
 }
 
 TEST_CASE("naps and suspends are in the trace and in its report, and a replay skips them") {
@@ -163,11 +171,7 @@ TEST_CASE("curb suspend turns a nap into a suspend, which no call ends; curb res
     REQUIRE(is_out(machine, program));
     REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == true; }));
     CHECK_THAT(machine.succeeds({"suspend", program.id()}).out, contains("it was napping"));
-    CHECK(program.answers("begin") == "1");  // one call returns, the others wait
-    std::this_thread::sleep_for(500ms);
-    CHECK(machine.state(program.pid()) == "checkpointed");
-    REQUIRE(machine.curb({"resume", program.id()}).status == 0);
-    CHECK_THAT(program.answers("returned"), contains("0 wrong"));
+    stays_suspended_until_resumed(machine, program);
     REQUIRE(is_out(machine, program));
     REQUIRE(within(10s, [&] { return nap_of(machine, program)["out"] == true; }));  // its helper has done its part
     machine.succeeds({"resume", program.id()});
@@ -185,11 +189,7 @@ TEST_CASE("curb suspend waits for a nap that is just moving the process out, and
     INFO(met.err);
     CHECK(met.status == 0);
     CHECK_THAT(met.out, contains("it was napping"));
-    CHECK(program.answers("begin") == "1");  // one call returns, the others wait
-    std::this_thread::sleep_for(500ms);
-    CHECK(machine.state(program.pid()) == "checkpointed");
-    REQUIRE(machine.curb({"resume", program.id()}).status == 0);
-    CHECK_THAT(program.answers("returned"), contains("0 wrong"));
+    stays_suspended_until_resumed(machine, program);
 }
 
 TEST_CASE("a process that would take too much host memory stays, says why, and tries again less and less often") {
@@ -206,10 +206,9 @@ TEST_CASE("a process that would take too much host memory stays, says why, and t
 
 TEST_CASE("a share of the host's memory in a policy does not lift the bytes of the machine's ceiling") {
     const Ceiling ceiling(R"({ "version": 1, "suspend": { "host_memory": "1GiB" } })");
-    if (!can_try(ceiling)) return;
+    if (!can_mount()) return;
     const Machine machine;
-    Holding program(machine, 2048, napping(machine, R"("idle": "100ms", "host_memory": "100%")"),
-                    [&] { (void)ceiling.put_in_place(); });
+    Holding program(machine, 2048, napping(machine, R"("idle": "100ms", "host_memory": "100%")"), ceiling.prepare());
     REQUIRE(within(20s, [&] { return nap_of(machine, program)["refused"].is_string(); }));
     CHECK_THAT(nap_of(machine, program)["refused"].get<std::string>(), contains("suspend.host_memory is 1 GiB"));
 }
@@ -325,7 +324,7 @@ TEST_CASE("when host memory runs short a nap ends, and none begins until there i
     machine.write("meminfo", meminfo(3));
     CHECK(within(20s, [&] { return machine.state(program.pid()) == "running"; }));
     stays(machine, program, "less than a tenth of it would be left");
-    CHECK_THAT(contents(machine.folder() / "nap.log"), contains("the nap has ended: host memory ran short: resumed "));
+    CHECK_THAT(log_of(machine), contains("the nap has ended: host memory ran short: resumed "));
     machine.write("meminfo", meminfo(32));
     CHECK(is_out(machine, program));
     // Without room on the GPU it stays where it is.
@@ -456,7 +455,7 @@ TEST_CASE("a napping program that ends comes back first, and without room it sti
     Program other(machine, {});
     if (!has_room) REQUIRE(other.answers("hold 4096") == "held");
     CHECK(program.finish() == 0);
-    CHECK((count(contents(machine.folder() / "nap.log"), "the nap has ended") != 0) == has_room);
+    CHECK((count(log_of(machine), "the nap has ended") != 0) == has_room);
     CHECK(within(10s, [&] { return helper_of(program.pid()) == 0; }));
 }
 

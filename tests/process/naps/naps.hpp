@@ -20,6 +20,8 @@ inline Environment napping(const Machine &machine, const std::string &suspend = 
                                          suspend + " } }");
     return under_policy(policy);
 }
+// Returns the log of the policy of napping().
+inline std::string log_of(const Machine &machine) { return contents(machine.folder() / "nap.log"); }
 inline bool is_out(const Machine &machine, const Program &program) {
     return within(30s, [&] { return machine.state(program.pid()) == "checkpointed"; });
 }

@@ -26,7 +26,6 @@ class Sharing {
         return within(
             30s, [&] { return machine.held(maker.pid()) == kContext + but && nap_of(machine, maker)["out"] == true; });
     }
-    [[nodiscard]] std::string log() const { return contents(machine.folder() / "nap.log"); }
 
     const Machine machine;
     const Environment naps = napping(machine, R"("idle": "200ms", "deep": "never")");
@@ -120,7 +119,8 @@ TEST_CASE("memory that its maker frees while another process has it open stays t
     CHECK(both.user.answers("close block") == "ok");
     CHECK(both.is_out());
     CHECK(both.opens() == "error");  // the new block may be at the same address
-    CHECK_THAT(both.log(), contains("cuIpcOpenMemHandle is refused: the memory that the handle names has been freed"));
+    CHECK_THAT(log_of(both.machine),
+               contains("cuIpcOpenMemHandle is refused: the memory that the handle names has been freed"));
 }
 
 TEST_CASE("a handle of a process that has ended, of the process itself or with another secret opens nothing") {
@@ -137,7 +137,8 @@ TEST_CASE("a handle of a process that has ended, of the process itself or with a
     CHECK(both.maker.finish() == 0);
     CHECK(both.user.answers("close block") == "ok");
     CHECK(both.opens() == "error");
-    CHECK_THAT(both.log(), contains("has ended, or has no control socket in the runtime directory of this process"));
+    CHECK_THAT(log_of(both.machine),
+               contains("has ended, or has no control socket in the runtime directory of this process"));
 }
 
 TEST_CASE("an open during which a call of the driver fails keeps nothing, and the next one succeeds") {
