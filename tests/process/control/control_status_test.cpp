@@ -226,14 +226,13 @@ TEST_CASE("all users see what a process holds, its cap and what it waits for, as
                R"(", "gpu": { "*": { "cap": "2GiB", "growth": { "keep_free": "81390MiB", "wait": "50s" } } } })";
     };
     Capped process({.policy = policy("all")});
-    const Bytes context = 518 * MiB;
     const auto is_running = [&](const board::Entry &entry, const board::Gpu &gpu) {
-        return entry.state == board::State::running && gpu.held >= context && gpu.cap == 2 * GiB && gpu.wants == 0;
+        return entry.state == board::State::running && gpu.held >= kContext && gpu.cap == 2 * GiB && gpu.wants == 0;
     };
     CHECK(comes_on_board(process.pid(), is_running));
     CHECK(process("ask") == "ok");
     CHECK(comes_on_board(process.pid(), [&](const board::Entry &entry, const board::Gpu &gpu) {
-        return entry.state == board::State::waiting && gpu.held >= context && gpu.wants > 0 && gpu.since > 0;
+        return entry.state == board::State::waiting && gpu.held >= kContext && gpu.wants > 0 && gpu.since > 0;
     }));
     process.edit(policy("order"));
     CHECK(comes_on_board(process.pid(), [](const board::Entry &entry, const board::Gpu &gpu) {
