@@ -6,8 +6,8 @@
 
 namespace curb::shim::activity {
 
-// Set when the program allocates, frees, launches or copies, or comes back from a nap; cleared by last_used_ms(). Atomic
-// because each such call reads it.
+// Set when the program allocates, frees, launches or copies, or comes back from a nap; cleared by last_used_ms().
+// Atomic because each such call reads it.
 inline constinit std::atomic<bool> used{false};
 
 // Usually costs one load.
