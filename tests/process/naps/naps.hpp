@@ -25,12 +25,19 @@ inline std::string log_of(const Machine &machine) { return contents(machine.fold
 inline bool is_out(const Machine &machine, const Program &program) {
     return within(30s, [&] { return machine.state(program.pid()) == "checkpointed"; });
 }
-// Null if the process has no naps, or does not answer in time.
+// Null if the process has no naps, or does not answer within ten seconds: on a busy machine curb ps may give it up.
 inline Json nap_of(const Machine &machine, const Program &program) {
-    const Json all = Json::parse(machine.curb({"ps", "--json", program.id()}).out);
-    for (const Json &process : all["processes"])
-        if (process["pid"] == program.pid() && process["status"].is_object()) return process["status"]["nap"];
-    return {};
+    Json nap;
+    within(10s, [&] {
+        const Json all = Json::parse(machine.curb({"ps", "--json", program.id()}).out);
+        for (const Json &process : all["processes"]) {
+            if (process["pid"] != program.pid() || !process["status"].is_object()) continue;
+            nap = process["status"]["nap"];
+            return true;
+        }
+        return false;
+    });
+    return nap;
 }
 inline std::int64_t held_by_books(const Machine &machine, const Program &program) {
     const Json all = Json::parse(machine.curb({"ps", "--json", program.id()}).out);
