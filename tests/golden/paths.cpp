@@ -19,7 +19,7 @@ namespace {
 
 // Each path runs in slices, of which the cheapest counts. Work that depends on time, such as the measurement that
 // cuMemGetInfo makes when the last one is old, is in more of the slices the slower the machine is.
-constexpr int kSlices = 10, kCalls = 500;
+constexpr int kSlices = 30, kCalls = 500;
 constexpr std::size_t kKiB = 1 << 10, kMiB = 1 << 20, kGiB = 1 << 30;
 
 template <class F>
