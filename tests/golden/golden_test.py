@@ -32,9 +32,10 @@ CAP = '{ "version": 1, "log": { "level": "off" }, "gpu": { "*": { "cap": "64GiB"
 def callgrind(command: list[str], folder: Path, more: dict[str, str], *options: str) -> dict[str, int]:
     """Returns instructions by name of the dump, the least of each name; of a run without dumps, under the empty name."""
     out = folder / "callgrind"
+    # Fair, because on a busy machine curb's worker starves else, and each call asks it again.
     environment = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(folder), "HOME": str(folder)} | more
     done = subprocess.run(
-        ["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}", *options, *command],
+        ["valgrind", "-q", "--tool=callgrind", "--fair-sched=try", f"--callgrind-out-file={out}", *options, *command],
         env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )
     if done.returncode != 0:
