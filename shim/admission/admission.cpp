@@ -378,7 +378,8 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &w
     return until_granted(device, kind, bytes, wait, [&](InUse<Snapshot> &, const Snapshot::Gpu &gpu) noexcept {
         if (polls != 0 && has_room()) return Answer{Next::granted};
         ++polls;
-        const reports::LimitHit hit{kind, policy::Limit::device, device.ledger.held(), 0, false, has_much};
+        const reports::LimitHit hit{
+            .kind = kind, .why = policy::Limit::device, .held = device.ledger.held(), .has_room = has_much};
         if (is_in_vain && (has_much || !wait.left(gpu.terms.growth.wait))) {
             reports::refusal(device, gpu, bytes, hit);  // without waiting for a turn
             return Answer{Next::refused};

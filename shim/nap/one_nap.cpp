@@ -466,8 +466,8 @@ void OneNap::wait_for_resume() {
 }
 
 void OneNap::note_back() const {
-    activity::note();  // by the call that has ended it
     const auto waited_ms = gate::waited_ms();
+    if (waited_ms) activity::note();  // a call has ended it, and not a command or the host's lack of memory
     locked([&](State &state) {
         state.status.waited_ms = waited_ms.value_or(0);
         state.status.waited_total_ms += waited_ms.value_or(0);
