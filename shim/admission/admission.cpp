@@ -366,10 +366,10 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &w
     constexpr int kPollsBeforeRetry = 25;
     int polls = 0;
     const auto free_now = device.meter.free();
-    const bool is_in_vain = wait.is_in_vain(free_now && *free_now >= bytes);
+    const bool keeps_refusing = wait.driver_keeps_refusing(free_now && *free_now >= bytes);
     // The driver needs some memory of its own beside a request. The sizes of contexts and code are guesses.
     const bool has_size = kind != Kind::contexts && kind != Kind::overhead;
-    const bool has_much = has_size && free_now && *free_now >= policy::added(bytes, Bytes{policy::Staleness::kNear});
+    const bool has_margin = has_size && free_now && *free_now >= policy::added(bytes, Bytes{policy::Staleness::kNear});
     const auto has_room = [&] {
         if (cache::free_kept(device, bytes) != 0) return true;  // other threads may have freed blocks meanwhile
         const auto free = device.meter.free();
@@ -379,8 +379,8 @@ bool wait_for_device(Device &device, Kind kind, Bytes bytes, wait_queue::Wait &w
         if (polls != 0 && has_room()) return Answer{Next::granted};
         ++polls;
         const reports::LimitHit hit{
-            .kind = kind, .why = policy::Limit::device, .held = device.ledger.held(), .has_room = has_much};
-        if (is_in_vain && (has_much || !wait.left(gpu.terms.growth.wait))) {
+            .kind = kind, .why = policy::Limit::device, .held = device.ledger.held(), .has_room = has_margin};
+        if (keeps_refusing && (has_margin || !wait.left(gpu.terms.growth.wait))) {
             reports::refusal(device, gpu, bytes, hit);  // without waiting for a turn
             return Answer{Next::refused};
         }

@@ -171,11 +171,11 @@ bool Wait::may_await_turn(bool is_in_reach) noexcept {
     return now - in_reach_ms_ < kMomentMs;
 }
 
-bool Wait::is_in_vain(bool has_room) noexcept {
+bool Wait::driver_keeps_refusing(bool has_room) noexcept {
     constexpr std::uint64_t kLongMs = 1000;  // a race with others ends sooner
     const std::uint64_t now = now_ms();
-    if (!has_room || in_vain_ms_ == 0) in_vain_ms_ = has_room ? now : 0;
-    return has_room && now - in_vain_ms_ >= kLongMs;
+    if (!has_room || refused_ms_ == 0) refused_ms_ = has_room ? now : 0;
+    return has_room && now - refused_ms_ >= kLongMs;
 }
 
 void Wait::served() noexcept { was_served_ = true; }

@@ -83,9 +83,9 @@ class Wait : NoCopy {
     // True if the request may go on to wait for its turn: others can leave it enough room, or could a moment ago. What
     // others say of themselves may be older than that.
     [[nodiscard]] bool may_await_turn(bool is_in_reach) noexcept;
-    // Call it when the driver has refused the request. True if it has for a second, with room on the device each time:
-    // then something else refuses it, such as a limit of the program's own pool.
-    [[nodiscard]] bool is_in_vain(bool has_room) noexcept;
+    // Call it when the driver has refused the request. True if the driver has refused it for a second, with room on the
+    // device each time: the cause is another, such as a limit of the program's own pool.
+    [[nodiscard]] bool driver_keeps_refusing(bool has_room) noexcept;
     // True if the request has waited less than `most` in total.
     [[nodiscard]] bool left(policy::Duration most) const noexcept;
     // Sleeps until a change since attempt(), at most `milliseconds`. The first call only registers the request and
@@ -106,7 +106,7 @@ class Wait : NoCopy {
     control::Ticket *tickets_[std::size(kOrders)]{};
     bool was_served_ = false;
     std::uint64_t in_reach_ms_ = 0;  // when it last was; 0: may_await_turn() was not called yet
-    std::uint64_t in_vain_ms_ = 0;   // since when the driver refuses it with room on the device; 0: it does not
+    std::uint64_t refused_ms_ = 0;   // since when the driver has refused it with room on the device; 0: it has not
 };
 
 // Renews the claims of this process. Returns how many turns have begun so far. On the worker.

@@ -112,20 +112,20 @@ void follow_files() {
     if (first) watch.emplace(files, note_unreadable);  // a new watch reads the files at once
     std::optional<config::Watch::Texts> texts;
     // The ceiling could not be read, for its mode or owner, or is gone. It may come back without a new text.
-    bool looks_again = false;
+    bool retries = false;
     for (;;) {
         std::optional<own_thread::Asleep> asleep;
         if (!first) asleep.emplace();
         auto fresh = watch->next();
         asleep.reset();
         const bool again = !fresh;
-        if (again && !looks_again) continue;
+        if (again && !retries) continue;
         if (fresh) texts = std::move(fresh);
         std::optional<std::string_view> text;
         if (!source.file.empty() && texts->back()) text = *texts->back();
         const auto loaded = load(source, text);
         const auto is_of_ceiling = [&](const auto &one) { return one.unread && one.file == source.ceiling; };
-        looks_again =
+        retries =
             loaded ? loaded->is_ceiling_gone : std::any_of(loaded.error().begin(), loaded.error().end(), is_of_ceiling);
         if (loaded)
             accept(*loaded);
