@@ -405,9 +405,6 @@ CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
     return end_primary(ordinal, Ends::surely, to_driver<&Driver::cuDevicePrimaryCtxReset_v2>(ordinal));
 }
-CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice ordinal) {
-    return create_own(context, ordinal, to_driver<&Driver::cuCtxCreate>(context, flags, ordinal));
-}
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice ordinal) {
     return create_own(context, ordinal, to_driver<&Driver::cuCtxCreate_v2>(context, flags, ordinal));
 }

@@ -37,7 +37,8 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    if (!process::active()) return driver().cuMemPoolDestroy(pool);
+    // The driver refuses a default pool, which must keep its memory: Removal trims.
+    if (!process::active() || pools::device_of_default(pool)) return driver().cuMemPoolDestroy(pool);
     CUresult result = CUDA_SUCCESS;
     Device *device = nullptr;
     {

@@ -104,9 +104,23 @@ Pool *known(CUmemoryPool handle) noexcept {
     return registry().find(handle);
 }
 
+Device *device_of_default(CUmemoryPool handle) noexcept {
+    const RelaxedCapture relaxed;
+    for (Device &device : devices::all()) {
+        CUmemoryPool own = nullptr;
+        const auto ask = [&] { return driver().cuDeviceGetDefaultMemPool(&own, device.ordinal); };
+        if (ask_twice(ask) == CUDA_SUCCESS && own == handle) return &device;
+    }
+    return nullptr;
+}
+
+// A program that made or imported the pool, or got it by cuMemGet*MemPool, has it recorded. It has the other devices'
+// default pools by calls that curb does not wrap.
 Pool *find(CUmemoryPool handle, Device *device) noexcept {
+    if (Pool *const pool = known(handle)) return pool;
+    Device *const own = device_of_default(handle);
     const std::scoped_lock lock(registry().mutex);
-    return registry().find_or_add(handle, device, Kind::pools);
+    return registry().find_or_add(handle, own ? own : device, Kind::pools);
 }
 
 Pool *graphs_of(Device &device) noexcept {

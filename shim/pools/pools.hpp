@@ -19,8 +19,10 @@ namespace curb::shim::pools {
 
 // Returns the pool with this handle; null if unknown.
 Pool *known(CUmemoryPool handle) noexcept;
-// The same, but records an unknown pool (such as a device's default pool) on `device`. Null if host memory is
-// exhausted.
+// Returns the device whose default pool this is; null if it is another pool. Calls the driver.
+Device *device_of_default(CUmemoryPool handle) noexcept;
+// The same as known(), but records an unknown pool: as its device's if it is a default pool, else on `device`. Null if
+// host memory is exhausted. Calls the driver for an unknown pool.
 Pool *find(CUmemoryPool handle, Device *device) noexcept;
 // Returns the pool of the device's graphs. Null if host memory is exhausted.
 Pool *graphs_of(Device &device) noexcept;

@@ -76,6 +76,24 @@ SCENARIO_NAMED(memory_is_charged_where_it_lives) {  // two devices, "*": 1 GiB
     EXPECT_EQ(curb_sim_held(0), kContext + 64 * MiB);
 }
 
+SCENARIO_NAMED(a_default_pool_is_charged_to_its_device_whichever_is_current) {  // two devices, "*": 1 GiB
+    start();
+    CUmemoryPool pool = nullptr;
+    MUST(cuDeviceGetDefaultMemPool(&pool, 1));
+    keep_everything(pool);
+    const CUstream stream = make_stream(CU_STREAM_DEFAULT);
+    CUdeviceptr block = 0, more = 0;
+    MUST(cuMemAllocFromPoolAsync(&block, 768 * MiB, pool, stream));
+    EXPECT_EQ(curb_sim_held(1), 768 * MiB);
+    EXPECT_EQ(shown_held(), kContext);
+    EXPECT_EQ(cuMemAllocFromPoolAsync(&more, 512 * MiB, pool, stream), CUDA_ERROR_OUT_OF_MEMORY);
+    // The driver does not destroy it, so it keeps its memory.
+    MUST(cuMemFreeAsync(block, stream));
+    MUST(cuStreamSynchronize(stream));
+    EXPECT_EQ(cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(curb_sim_held(1), 768 * MiB);
+}
+
 SCENARIO_NAMED(a_key_finds_its_gpu) {  // two devices in reverse order, "*": 1 GiB, nvidia-smi's GPU 1: 2 GiB
     start();
     std::size_t total = 0;

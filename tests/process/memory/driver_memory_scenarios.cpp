@@ -258,6 +258,18 @@ SCENARIO_NAMED(every_form_of_a_context_is_counted) {
     EXPECT_EQ(shown_held(), kContext);
 }
 
+SCENARIO_NAMED(the_form_of_32_bits_makes_no_context_and_frees_nothing_for_it) {
+    start();
+    keep_everything(default_pool());
+    CUdeviceptr block = 0;
+    MUST(cuMemAllocAsync(&block, 256 * MiB, nullptr));
+    MUST(cuMemFreeAsync(block, nullptr));
+    MUST(cuCtxSynchronize());
+    CUcontext context = nullptr;
+    EXPECT_EQ(cuCtxCreate(&context, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_EQ(curb_sim_held(0), kContext + 256 * MiB);
+}
+
 SCENARIO_NAMED(every_form_of_a_launch_is_admitted) {
     start();
     const CUfunction function = kernel_of(load_module("curb-sim-module\nkernel much local=65536\n"), "much");

@@ -79,6 +79,9 @@ TEST_CASE("each of these programs confirms its name") {
     const auto one =
         GENERATE(Case{"without_a_policy_nothing_is_changed", {}},
                  Case{"memory_is_charged_where_it_lives", {{"CURB_CAP", "1GiB"}, {"CURB_SIM_GPUS", "2"}}},
+                 Case{"a_default_pool_is_charged_to_its_device_whichever_is_current",
+                      {{"CURB_CAP", "1GiB"}, {"CURB_SIM_GPUS", "2"}}},
+                 Case{"the_form_of_32_bits_makes_no_context_and_frees_nothing_for_it", {{"CURB_CAP", "2GiB"}}},
                  Case{"memory_of_a_context_with_the_handle_of_a_green_one_goes_with_it", {{"CURB_CAP", "2GiB"}}},
                  Case{"a_release_that_is_delayed_refuses_no_request", {{"CURB_CAP", "1GiB"}}},
                  Case{"errno_is_the_programs_own", {{"CURB_CAP", "1GiB"}}},
