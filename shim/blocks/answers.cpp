@@ -37,11 +37,10 @@ void correct(void *value, CUpointer_attribute attribute, const vmm::Block &block
 }  // namespace
 
 CUresult address_range(CUdeviceptr *start, std::size_t *bytes, CUdeviceptr address) {
+    const auto block = block_around(address);
+    if (block && !is_in_use(*block, address)) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = driver().cuMemGetAddressRange_v2(start, bytes, address);
-    const auto block = result == CUDA_SUCCESS ? block_around(address) : std::nullopt;
-    if (!block) return result;
-    if (!is_in_use(*block, address)) return CUDA_ERROR_NOT_FOUND;
-    if (bytes) *bytes = block->asked;
+    if (block && result == CUDA_SUCCESS && bytes) *bytes = block->asked;
     return result;
 }
 
@@ -72,17 +71,17 @@ CUresult attributes(unsigned count, CUpointer_attribute *attributes, void **valu
 // The driver sets no attribute of such memory, which always has this one: its copies are synchronous already.
 CUresult set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address) {
     const auto block = value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? block_around(address) : std::nullopt;
-    if (!block || !is_in_use(*block, address)) return driver().cuPointerSetAttribute(value, attribute, address);
+    if (!block) return driver().cuPointerSetAttribute(value, attribute, address);
+    if (!is_in_use(*block, address)) return CUDA_ERROR_INVALID_VALUE;
     vmm::set_sync_memops(block->start, *static_cast<const unsigned *>(value));
     return CUDA_SUCCESS;
 }
 
 CUresult access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address) {
+    const auto block = block_around(address);
+    if (block && !is_in_use(*block, address)) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = driver().cuMemGetAccess(flags, location, address);
-    const auto block = result == CUDA_SUCCESS ? block_around(address) : std::nullopt;
-    if (!block) return result;
-    if (!is_in_use(*block, address)) return CUDA_ERROR_INVALID_VALUE;
-    *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    if (block && result == CUDA_SUCCESS) *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return result;
 }
 

@@ -193,6 +193,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t at, CUd
                              unsigned long long flags) {
     if (!process::active()) return driver().cuMulticastBindAddr(object, at, address, bytes, flags);
     return as_one_call<&Driver::cuMulticastBindAddr>([=](const Driver &to) {
+        if (blocks::any_in(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
         vmm::pin_at(address);
         return to.cuMulticastBindAddr(object, at, address, bytes, flags);
     });

@@ -210,6 +210,36 @@ SCENARIO_NAMED(a_block_is_refused_during_a_capture_as_the_driver_refuses) {
     EXPECT_EQ(curb_sim_held(0), kContext);
 }
 
+SCENARIO_NAMED(a_free_of_a_block_in_a_stream_leaves_the_capture_of_another_alone) {
+    start();
+    const CUstream captured = make_stream(), other = make_stream();
+    CUgraph graph = nullptr;
+    for (const auto mode : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}) {
+        const CUdeviceptr block = take(kOdd);
+        MUST(cuStreamBeginCapture_v2(captured, mode));
+        MUST(cuMemFreeAsync(block, other));
+        MUST(cuStreamEndCapture(captured, &graph));
+    }
+    EXPECT_EQ(curb_sim_held(0), kContext);
+}
+
+SCENARIO_NAMED(a_query_behind_a_block_fails_and_writes_nothing) {
+    start();
+    const CUdeviceptr block = take(kOdd), behind = block + kOdd;
+    CUdeviceptr address = 77;
+    std::size_t bytes = 77;
+    EXPECT_EQ(cuMemGetAddressRange_v2(&address, &bytes, behind), CUDA_ERROR_NOT_FOUND);
+    EXPECT_EQ(address, 77U);
+    EXPECT_EQ(bytes, 77U);
+    unsigned long long flags = 77;
+    const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    EXPECT_EQ(cuMemGetAccess(&flags, &here, behind), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(flags, 77U);
+    const unsigned on = 1;
+    EXPECT_EQ(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, behind), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(cuMulticastBindAddr(1, 0, block, 2 * MiB, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
 SCENARIO_NAMED(a_second_device_reaches_blocks_that_were_there_and_new_ones) {
     const CUcontext first = start();
     const CUdeviceptr before = take(kOdd);

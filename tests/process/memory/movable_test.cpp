@@ -35,6 +35,8 @@ TEST_CASE("a block of cuMemAlloc that curb makes behaves as the driver's") {
         GENERATE("a_block_is_charged_refused_and_freed_as_memory_of_the_driver",
                  "a_free_of_a_block_waits_for_the_work_of_its_context",
                  "a_block_is_refused_during_a_capture_as_the_driver_refuses",
+                 "a_free_of_a_block_in_a_stream_leaves_the_capture_of_another_alone",
+                 "a_query_behind_a_block_fails_and_writes_nothing",
                  "a_second_device_reaches_blocks_that_were_there_and_new_ones",
                  "where_virtual_memory_fails_the_driver_serves_the_request",
                  "a_block_that_the_driver_does_not_free_stays_as_it_is", "a_fork_child_leaves_the_blocks_alone");
