@@ -53,9 +53,9 @@ bool grant(const Driver &to, const Block &block, int reader) {
 std::optional<CUresult> make(CUdeviceptr *pointer, Bytes bytes, Device &device, CUcontext owner) {
     if (captures::any())
         if (const CUresult refused = try_small_block(); refused != CUDA_SUCCESS) return refused;
-    const auto properties = properties_on(device);
     const CUmemAccessDesc access = access_for(device.ordinal);
     const CUresult result = as_one_call<&Driver::cuMemAlloc_v2>([&](const Driver &to) {
+        const auto properties = properties_on(device);
         Making making(to, policy::round_up(bytes, kGranule));
         const auto create = [&](vmm::Handle *handle) { return to.cuMemCreate(handle, making.bytes, &properties, 0); };
         CUresult made = making.run(create, access);

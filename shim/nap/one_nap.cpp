@@ -182,10 +182,11 @@ OneNap::Refusal OneNap::wait_for_calls() {
         not_light_ = blocks::why_not();
         if (not_light_.empty()) not_light_ = "it has no memory that curb can move itself";
     }
-    if (!not_light_.empty()) return unless_empty(not_deep_);
-    // A call that is not counted only submits work or is short, but one that has just begun may still be in the driver.
-    // Only the driver's own move waits for it.
-    if (gate::take_called()) {
+    // A call that is not counted only submits work or is short, but one that has just begun may still be in the driver,
+    // or about to enter it. The driver's own move waits for the first; the second would wait for the end of the nap.
+    const bool was_called = gate::take_called();
+    if (!not_light_.empty()) return was_called && !by_request ? Refusal("") : unless_empty(not_deep_);
+    if (was_called) {
         if (!by_request || !not_deep_.empty()) return by_request ? "a call of CUDA is under way" : "";
         not_light_ = "a call of CUDA was under way";
     }

@@ -239,22 +239,33 @@ std::string submit() {
     return "ended";
 }
 
-// A call of cuMemGetInfo in another thread that has got its answer, and is still in the driver.
-std::future<CUresult> asking_for_memory;
-std::string begin_to_ask_for_memory() {
-    const std::uint64_t before = curb_sim_calls("cuMemGetInfo_v2");
-    curb_sim_hold_return("cuMemGetInfo_v2");
-    asking_for_memory = std::async(std::launch::async, [context = main_context] {
-        std::size_t free = 0, total = 0;
+// A call in another thread. The driver's `function`, which it calls, has its answer and does not return yet.
+std::future<CUresult> held_call;
+std::string begin_held(const char *function, CUresult (*call)()) {
+    const std::uint64_t before = curb_sim_calls(function);
+    curb_sim_hold_return(function);
+    held_call = std::async(std::launch::async, [call, context = main_context] {
         MUST(cuCtxSetCurrent(context));
-        return cuMemGetInfo_v2(&free, &total);
+        return call();
     });
-    while (curb_sim_calls("cuMemGetInfo_v2") == before) std::this_thread::yield();
+    while (curb_sim_calls(function) == before) std::this_thread::yield();
     return "ok";
 }
-std::string end_asking_for_memory() {
+std::string begin_to_ask_for_memory() {
+    return begin_held("cuMemGetInfo_v2", [] {
+        std::size_t free = 0, total = 0;
+        return cuMemGetInfo_v2(&free, &total);
+    });
+}
+std::string begin_to_allocate() {
+    return begin_held("cuDeviceGetAttribute", [] {
+        CUdeviceptr block = 0;
+        return cuMemAlloc_v2(&block, 4 * MiB);
+    });
+}
+std::string end_held_call() {
     curb_sim_hold_return(nullptr);
-    return answer_of(asking_for_memory.get());
+    return answer_of(held_call.get());
 }
 
 // The driver is to call a function that needs the mutex.
@@ -815,7 +826,8 @@ const std::map<std::string, std::function<std::string(const Numbers &)>> kComman
     {"compute", [](const auto &) { return compute(); }},
     {"submit", [](const auto &) { return submit(); }},
     {"begin to ask for memory", [](const auto &) { return begin_to_ask_for_memory(); }},
-    {"end asking for memory", [](const auto &) { return end_asking_for_memory(); }},
+    {"begin to allocate", [](const auto &) { return begin_to_allocate(); }},
+    {"end the call", [](const auto &) { return end_held_call(); }},
     {"lock before submitting", [](const auto &) { return lock_before_submitting(); }},
     {"call and unlock", [](const auto &) { return call_and_unlock(); }},
     {"prepare", [](const Numbers &of) { return prepare_calls(static_cast<int>(of.mib), false); }},

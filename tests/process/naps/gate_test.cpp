@@ -91,7 +91,20 @@ TEST_CASE("a program is not suspended while it asks for its free memory, which w
     REQUIRE(program.answers("begin to ask for memory") == "ok");
     fails(machine.curb({"suspend", "--timeout", "200ms", program.id()}),
           contains("a call of cuMemGetInfo_v2 did not return within 200ms"));
-    CHECK(program.answers("end asking for memory") == "ok");
+    CHECK(program.answers("end the call") == "ok");
+    suspend(machine, program);
+    resume(machine, program);
+}
+
+// Otherwise the driver would hold back the next call of the allocation, and no call would end a nap.
+TEST_CASE("a program is not suspended in the middle of an allocation of memory that curb can move") {
+    const Machine machine;
+    Program program(machine, napping(machine, R"("idle": "1h", "deep": "1h")"));
+    REQUIRE(program.answers("hold 64") == "held");
+    REQUIRE(program.answers("begin to allocate") == "ok");
+    fails(machine.curb({"suspend", "--timeout", "200ms", program.id()}),
+          contains("a call of cuMemAlloc_v2 did not return within 200ms"));
+    CHECK(program.answers("end the call") == "ok");
     suspend(machine, program);
     resume(machine, program);
 }
