@@ -209,7 +209,7 @@ Outcome frameworks() {
         release::ask({"Python's lock (GIL), which was waited for", {.steps = std::vector{policy::Step::frameworks}}});
     };
     switch (with_lock(python, work, late)) {
-        case Locked::done: note_answers(answer->asked); return {answer->report};
+        case Locked::done: note_answers(answer->asked); return {answer->report, collect || !answer->asked.empty()};
         case Locked::ended: return untried("Python is ending");
         case Locked::no_lock: return untried("deferred: waits for Python's lock (GIL)");
         case Locked::no_end: return {"frameworks are still at it after 30 s"};

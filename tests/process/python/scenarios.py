@@ -102,6 +102,25 @@ def nothing_is_imported() -> None:  # although Python would find the stand-ins
     assert set(sys.modules) == before
 
 
+def memory_that_the_program_frees_meanwhile_is_its_own() -> None:
+    driver.use(0)
+    ends = threading.Event()
+
+    def work() -> None:
+        driver.use(0)
+        while not ends.is_set():
+            for pointer in [driver.take(8 * MIB) for _ in range(8)]:
+                driver.give(pointer)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    lines = [release() for _ in range(10)]
+    ends.set()
+    thread.join()
+    for line in lines:
+        assert "frameworks 0 B (no framework loaded that can be asked)" in line, line
+
+
 def a_framework_that_is_being_imported_is_not_asked() -> None:
     import torch
 

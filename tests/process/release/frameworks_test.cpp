@@ -36,6 +36,7 @@ TEST_CASE("a release asks the frameworks that are loaded and have a cache, and n
         {"every_framework_gives_back_on_every_device_that_is_used", "3"},
         {"a_device_whose_context_is_gone_is_left_alone", "2"},
         {"nothing_is_imported"},
+        {"memory_that_the_program_frees_meanwhile_is_its_own"},
         {"a_framework_that_is_being_imported_is_not_asked"},
         {"pytorch_on_another_allocator_is_not_asked"},
         {"a_release_during_a_capture_leaves_frameworks_for_later"},
