@@ -171,6 +171,7 @@ std::optional<Entry> parse(std::string_view text) {
 void remove_stale(const Descriptor &folder, bool (*goes_on)() noexcept) {
     const uid_t owner = ::geteuid();
     const std::uint64_t own = text_link::own_pid_namespace();
+    text_link::remove_unfinished(folder);
     for (const std::string &name : entries_in(folder)) {
         if (!goes_on()) return;
         const auto file = read(folder, name, owner);

@@ -50,6 +50,15 @@ std::string write(const std::string &path, const std::string &text) {
     return std::strerror(error);
 }
 
+void remove_unfinished(const Descriptor &folder) {
+    const uid_t owner = ::geteuid();
+    const auto is_left = [&](const std::string &name) {
+        const auto found = name.ends_with(kUnfinished) ? read(folder, name, owner) : std::nullopt;
+        return found && found->age_ms > kDeadMs;
+    };
+    for (const std::string &name : names_in(folder, is_left)) ::unlinkat(folder.number(), name.c_str(), 0);
+}
+
 bool touch(const std::string &path) noexcept {
     return ::syscall(SYS_utimensat, AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) == 0;
 }

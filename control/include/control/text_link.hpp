@@ -25,6 +25,8 @@ inline constexpr std::uint64_t kDeadMs = 60'000;
 inline constexpr std::string_view kUnfinished = ".new";
 // Makes or replaces the file. Returns why it could not; empty: it has. Uses no descriptor. May throw std::bad_alloc.
 std::string write(const std::string &path, const std::string &text);
+// Deletes the files of this user's that a process was making when it was killed. May throw std::bad_alloc.
+void remove_unfinished(const Descriptor &folder);
 // Sets the time of the file. False if it is not there. Uses no descriptor.
 bool touch(const std::string &path) noexcept;
 

@@ -175,12 +175,15 @@ TEST_CASE("Dead processes' files are deleted by others of their user, and files 
     ++gone.pid_namespace;
     for (const Entry &entry : {own(), dead, elsewhere, gone}) machine.post(entry);
     set_age(machine.folder().path + "/8-8", 1h);
+    // Of processes that were killed while they wrote, and of one that writes now.
+    for (const char *name : {"9-9.new", "ticket-GPU-1.new", "10-10.new"}) machine.post_as(name, "unfinished");
+    for (const char *name : {"9-9.new", "ticket-GPU-1.new"}) set_age(machine.folder().path + "/" + name, 1h);
     const auto folder = open_folder(machine.folder(), false);
     REQUIRE(folder);
     board::remove_stale(*folder, []() noexcept { return true; });
     std::vector<std::string> left = names_in(*folder, [](const std::string &name) { return name.front() != '.'; });
     std::sort(left.begin(), left.end());
-    std::vector<std::string> expected{"7-7", board::name_of(own().process)};
+    std::vector<std::string> expected{"10-10.new", "7-7", board::name_of(own().process)};
     std::sort(expected.begin(), expected.end());
     CHECK(left == expected);
 }
