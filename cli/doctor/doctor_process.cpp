@@ -236,7 +236,8 @@ class Examination {
         }
     }
 
-    void policy(const control::PolicyStatus &policy) {
+    void policy(const control::Status &status) {
+        const control::PolicyStatus &policy = status.policy;
         const Check check = of("policy");
         const std::string file =
             policy.file.empty() ? policy.ceiling.empty() ? "CURB_CAP" : policy.ceiling : policy.file;
@@ -246,10 +247,17 @@ class Examination {
         if (!policy.cap.empty()) parts.push_back("CURB_CAP " + policy.cap);
         if (!policy.flags.empty()) parts.push_back(policy.flags);
         if (!policy.ceiling.empty()) parts.push_back("ceiling " + policy.ceiling);
+        const auto job =
+            std::find_if(status.gpus.begin(), status.gpus.end(), [](const auto &gpu) { return gpu.job_cap; });
+        const bool has_job = job != status.gpus.end();
+        if (has_job && parts.empty()) parts.push_back("a job's cap of " + policy::format_human(*job->job_cap));
         check.problem(policy.unusable, "its policy cannot be used, so every GPU allocation is refused: " + policy.error,
                       "fix " + file + (policy.file.empty() ? "" : "; it is read at once")) ||
             check.problem(!policy.error.empty(), "the last edit of its policy is not in force: " + policy.error,
                           "fix " + file + "; until then the last good one is in force") ||
+            check.problem(has_job && status.job.empty(),
+                          "the ledger of its job cannot be used, so every request under the job's cap is refused",
+                          "its log says why; end all programs of the job, then start them again") ||
             check.ok(!parts.empty(), policy::joined(parts, ", ")) ||
             check.note(true, "it has no policy, so curb observes it and limits nothing",
                        "curb cap " + pid_ + " SIZE sets a cap; curb run --policy FILE gives it a policy");
@@ -258,8 +266,12 @@ class Examination {
     void held(const control::GpuStatus &gpu) {
         const Check check = of("held");
         const std::string cap = gpu.cap ? " of " + policy::format_human(*gpu.cap) : ", no cap";
-        const std::string text = fmt::format("cuda:{}: {}{}{}", gpu.ordinal, policy::format_human(gpu.held), cap,
-                                             gpu.cap && gpu.ceiling ? " (the machine's ceiling)" : "");
+        const std::string job = gpu.job_cap
+                                    ? fmt::format("; its job holds {} of {}", policy::format_human(gpu.job_held),
+                                                  policy::format_human(*gpu.job_cap))
+                                    : "";
+        const std::string text = fmt::format("cuda:{}: {}{}{}{}", gpu.ordinal, policy::format_human(gpu.held), cap,
+                                             gpu.cap && gpu.ceiling ? " (the machine's ceiling)" : "", job);
         check.ok(facts_.suspended,
                  text + "; in host memory until " + (is_napping() ? "its next call of CUDA" : "it is resumed")) ||
             check.note(
@@ -297,7 +309,7 @@ class Examination {
         of("version").note(status.version != facts_.version,
                            "its libcurb.so is of version " + status.version + ", and this command of " + facts_.version,
                            "restart the program, or use the command of that version");
-        policy(status.policy);
+        policy(status);
         gpus(status);
         of("signal").note(!status.signal_trouble.empty(), status.signal_trouble + ", so the signal asks for no release",
                           "ask by curb release " + pid_ + ", or name another signal in its policy (release.signal)");

@@ -181,8 +181,10 @@ class Detail {
         line(2, "cap", cap_text(books));
         if (books.job_cap)
             line(2, "job",
-                 fmt::format("{} of {} held by all processes of {}", format_human(books.job_held),
-                             format_human(*books.job_cap), plain(process_.status->job)));
+                 process_.status->job.empty()
+                     ? "its ledger cannot be used, so every request under the job's cap is refused: see the log"
+                     : fmt::format("{} of {} held by all processes of {}", format_human(books.job_held),
+                                   format_human(*books.job_cap), plain(process_.status->job)));
         if (books.allowance) line(2, "allowance", format_human(*books.allowance) + ", until the next growth step");
         if (control::refused(books) > 0) line(2, "refused", by_limit(books), Ink::yellow);
         if (books.waited > 0) line(2, "waited", waited_text(books.waited));

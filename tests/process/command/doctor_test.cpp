@@ -303,6 +303,16 @@ TEST_CASE("curb doctor finds a process whose policy is invalid, or whose last ed
     CHECK_THAT(problems(doctor(machine, Words{})), contains("the last edit of the policy of process"));
 }
 
+TEST_CASE("curb doctor names the cap of a job") {
+    const Machine machine;
+    const Environment job{{"CURB_JOB", "0123456789abcdef"}, {"CURB_JOB_CAP", "2GiB"}};
+    Capped process = usual(machine, job);
+    finds_nothing(doctor(machine, process.pid()));
+    const std::string found = doctor(machine, process.pid()).out;
+    CHECK_THAT(found, contains("a job's cap of 2 GiB"));
+    CHECK_THAT(found, contains("its job holds 0 B of 2 GiB") || contains("its job holds 518 MiB of 2 GiB"));
+}
+
 TEST_CASE("curb doctor finds problems of the driver, of NVML and of this environment's policy") {
     const Machine machine;
     const std::string file = machine.write("job.json", R"({ "version": 1, "gpu": { "*": { "cap": "8Gib" } } })");
