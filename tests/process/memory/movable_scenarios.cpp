@@ -232,7 +232,7 @@ SCENARIO_NAMED(a_query_behind_a_block_fails_and_writes_nothing) {
     EXPECT_EQ(address, 77U);
     EXPECT_EQ(bytes, 77U);
     unsigned long long flags = 77;
-    const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, 0};
     EXPECT_EQ(cuMemGetAccess(&flags, &here, behind), CUDA_ERROR_INVALID_VALUE);
     EXPECT_EQ(flags, 77U);
     const unsigned on = 1;
