@@ -168,7 +168,7 @@ CUresult free_in_stream(CUdeviceptr pointer, CUstream stream) {
     if (!blocks::is_block(pointer) || is_captured())
         return free_by_pointer(pointer, to_driver<Free>(pointer, stream), true);
     return free_by_pointer(pointer, [=] {
-        const RelaxedCapture relaxed;  // another stream's capture, which the driver's own call would not end either
+        const RelaxedCapture relaxed;  // the wait and the free must not end another stream's capture
         const CUresult waited = (driver().*Synchronise)(stream);
         return waited == CUDA_SUCCESS ? blocks::free(pointer) : waited;
     });
